@@ -1,33 +1,33 @@
 """cascades: speculative cascades and speculative decoding with Gemma.
 
-The library has rooms, each with one rule; a room imports only what stands
+The modules and packages of the library, in layers: each imports only those
 above it in this list.
 
   arguments            checks of argument values
   declarations         options, each declared once
-  untrusted            files that others made, and text that they hold
-  extras               which command installs an optional dependency
-  compilation          what is compiled is kept for the next process
-  plain                values as JSON can hold them
+  untrusted            bounded readers of files from strangers
+  extras               commands that install optional dependencies
+  compilation          the cache of compiled programs
+  plain                values that JSON can hold, and their hashes
   atomic               files that are written whole or not at all
-  registries           what an option can name, plug-ins included
-  verification_config  how blocks are verified, and where tokens come from
-  methods              both models' distributions to the one to sample
-  schedules            one answer: how lenient a method is along it
+  registries           the values that an option can name, plug-ins included
+  verification_config  kinds of verification, and sources of tokens
+  methods              one position: q and p to the distribution to sample
+  schedules            leniences that change along an answer
   config               the options of decoding, checked
-  verification         one block: which drafts stay, and the token after them
+  verification         one block: accepts drafts, samples the token after them
   models               language models for one sequence, and their files
-  decoding             one sequence: its state, a block of it, the loop
-  drafters             all that proposes, and what their names stand for
-  fingerprints         hashes of models
-  decisions            settings that were chosen, with their evidence
+  decoding             one sequence: its state, one block, the compiled loop
+  drafters             the kinds of drafters, their names and their options
+  fingerprints         hashes of weights, settings and tokenizers
+  decisions            settings that a sweep chose, with their evidence
   migration            removed names, and the names that replace them
   sampler              strings in, strings and counts out
-  proof                whether a method does what it declares
+  proof                audits: a method emits the law that it declares
   contrib              plug-ins of the registries; the core never imports it
 
-The names below are imported when they are first used, so that importing
-`cascades` alone costs no JAX.
+The names below are imported when they are first used, so that `import cascades`
+alone does not import JAX.
 """
 
 import importlib
@@ -67,7 +67,7 @@ def __getattr__(name: str):
     value = getattr(importlib.import_module(f'cascades.{_HOME[name]}'), name)
     globals()[name] = value
     return value
-  # What moved away says where to: see `tasks.py`.
+  # `tasks.py` raises an error that names the new place.
   if name in ROOMS or name == 'tasks':
     return importlib.import_module(f'cascades.{name}')
   from cascades import migration

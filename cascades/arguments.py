@@ -14,11 +14,10 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MAX_INT32 = 2**31 - 1
 # The largest seed of a random key, of which JAX takes 32 bits.
 MAX_SEED = 2**32 - 1
-# Digits of the numbers in names such as 'self:3'. A number with thousands of
-# digits cannot be converted to an int.
+# Most digits of the numbers in names such as 'self:3'; int() refuses thousands.
 _MAX_DIGITS = 7
 _SHORT = reprlib.Repr()
-# The length of most paths.
+# Most characters of a quoted value; enough for most paths.
 _SHORT.maxstring = _SHORT.maxother = 100
 
 
@@ -94,10 +93,10 @@ def parse_count(text: str) -> int | None:
 
 
 def file_name(name: str, value: str) -> str:
-  """Returns a text that can be the name of a file.
+  """Returns a text if it can be the name of a file.
 
   Raises:
-    ValueError: The operating system would refuse to look for it.
+    ValueError: The text has a NUL, or is too long for the operating system.
   """
   parts = value.encode(errors='replace').split(b'/')
   if '\0' in value or max(map(len, parts)) > 255 or len(value) > 4000:
@@ -109,7 +108,7 @@ def file_name(name: str, value: str) -> str:
 
 
 def as_list(name: str, values: Any, kind: str) -> list:
-  """Returns the elements of an iterable that is not a text.
+  """Returns the elements of an iterable as a list; refuses a text.
 
   Args:
     name: Name of the argument.
@@ -138,7 +137,7 @@ def text_tuple(name: str, values: Any) -> tuple[str, ...]:
 
 
 def instance(name: str, value: Any, kind: Any, expected: str) -> Any:
-  """Returns a value of a type, as `isinstance` takes it.
+  """Returns a value if it is of a type; refuses it otherwise.
 
   Args:
     name: Name of the argument.
@@ -155,6 +154,6 @@ def instance(name: str, value: Any, kind: Any, expected: str) -> Any:
 
 
 def booleans(**values: Any) -> None:
-  """Refuses values that are not True or False, by their arguments' names."""
+  """Refuses values that are not True or False; keywords name the arguments."""
   for name, value in values.items():
     instance(name, value, bool | np.bool_, 'True or False')

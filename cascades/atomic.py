@@ -15,8 +15,9 @@ import shutil
 from collections.abc import Iterator
 
 SUFFIX = '.part'
-# The number of a system's error in the message of a library's error.
+# An error number of the system in the message of an error of a Rust library.
 _NUMBER = re.compile(r'\(os error (\d+)\)')
+# Numbers of the errors of a full disk, by their messages.
 _FULL = {
   os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 }
@@ -99,8 +100,8 @@ def name_path_in_errors(path: pathlib.Path) -> Iterator[None]:
     path: The file or folder that the caller writes.
 
   Raises:
-    OSError: The error that was raised within, with a path; or the equivalent of
-      a library's error which says that the disk is full.
+    OSError: The caller's error, with a path. A library's own error about a full
+      disk is raised as the system's.
   """
   try:
     yield
@@ -133,10 +134,10 @@ def _error_number(error: BaseException | None) -> int | None:
 
 @contextlib.contextmanager
 def create_folder(path: pathlib.Path) -> Iterator[None]:
-  """Creates a folder, and removes it if the caller fails.
+  """Creates a folder, and removes it if the body of the `with` fails.
 
   Args:
-    path: The folder; an existing folder, or one with content, stays.
+    path: The folder; if it existed before, or is not empty, it stays.
   """
   new_folders = [x for x in (path, *path.parents) if not x.exists()]
   path.mkdir(parents=True, exist_ok=True)
@@ -165,7 +166,7 @@ def _mode(path: pathlib.Path) -> int:
 def _flush(path: pathlib.Path) -> None:
   """Waits until the data of a file is on the disk.
 
-  A full disk may be noticed only then; and without it, a power cut could leave
+  A full disk may show only then; and without this call, a power cut could leave
   the name without the data.
   """
   with path.open('rb') as file:

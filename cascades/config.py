@@ -55,13 +55,12 @@ def _cap(spec: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingConfig(Declared):
-  """The options of decoding, whatever the models.
+  """The options of decoding, whatever the models; `help` describes each.
 
   Attributes:
-    method: A `Method`, whatever was given: a name in `METHODS`, an alias of
-      the paper's notebook, 'learned:' and the folder of a fitted rule, or a
-      `Method`.
-    gamma: Never None: the default is filled in.
+    method: Given as a `Method`, a name in `METHODS`, an alias of the paper's
+      notebook, or 'learned:FOLDER' for a fitted rule; kept as a `Method`.
+    gamma: Kept as a number: None becomes 4, or 1 if sequential.
 
   Raises:
     ValueError: An option is out of its range, or has no effect beside the
@@ -86,7 +85,7 @@ class DecodingConfig(Declared):
     low=0,
     needs=('blocks',),
     help='Tokens drafted per block; 0 decodes with the verifier alone; None is'
-    ' 4.',
+    ' 4, or 1 with sequential verification.',
   )
   temperature: float = option(
     1.0,
@@ -99,7 +98,7 @@ class DecodingConfig(Declared):
     None,
     kind=int,
     low=1,
-    # More than there are tokens keeps them all.
+    # A number above the size of the vocabulary keeps all tokens.
     high=2**64,
     needs=('sampling',),
     help='Keeps the k most probable tokens of both models; None keeps all.',
@@ -144,7 +143,8 @@ class DecodingConfig(Declared):
     kind=str,
     choices=BONUSES,
     needs=(*_BLOCKS, 'deferral'),
-    help='Distribution of the token after a fully accepted block.',
+    help="Distribution of the token after a fully accepted block: the method's"
+    ' law (target) or p (verifier).',
   )
   drafts: int = option(
     1, kind=int, low=1, needs=_BLOCKS, help='Drafts per block, side by side.'
@@ -217,10 +217,10 @@ class DecodingConfig(Declared):
 
   @classmethod
   def applicable(cls, **options: Any) -> Self:
-    """Makes a config of those of the options that have an effect.
+    """Makes a config of the options that have an effect; drops the others.
 
     A sweep has one set of options for all of its curves, baselines included:
-    each curve takes those that apply to it.
+    each curve takes the options that apply to it.
 
     Raises:
       ValueError: As for the class.
@@ -257,8 +257,8 @@ def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
   reads = inputs.used(method)
   if not reads & {'q_gate', 'p_gate'} and options['cap'] == NO_CAP:
     reasons['gate'] = f'method {method.name}, which does not read it'
-  # Points of a sweep are named by a lenience, those of a user's method without
-  # one included.
+  # A sweep names its points by lenience, also those of a user's method that has
+  # none.
   if 'lenience' not in reads and registry.is_builtin(method):
     reasons['lenience'] = f'method {method.name}, which has no lenience'
   if inputs.has_verifier_law(method):
@@ -293,9 +293,9 @@ def check_effects(declared: Declared, config: DecodingConfig) -> None:
     config: The config that they are used with.
 
   Raises:
-    ValueError: There is one; one sentence names it and the reason.
+    ValueError: An option has no effect; the sentence names it and the reason.
   """
-  # These values state what holds anyway.
+  # Values that are in effect anyway.
   neutral = {
     'gamma': (None, 1),
     'lenience': (config.method.strict, config.method.drafter_only),

@@ -56,7 +56,7 @@ class Option:
   check: Callable[[Any], Any] | None = None
 
   def validate(self, value: Any) -> Any:
-    """Returns a value as it is used.
+    """Returns a value, converted to the type of the option.
 
     Raises:
       ValueError: The type or the range is wrong; one sentence says what the
@@ -102,7 +102,7 @@ class Declared:
 
   def __post_init__(self) -> None:
     for name, declaration in options_of(self).items():
-      # Frozen for everyone else.
+      # The class is frozen: nothing else assigns its fields.
       object.__setattr__(self, name, declaration.validate(getattr(self, name)))
 
   def replace(self, **changes: Any) -> Self:

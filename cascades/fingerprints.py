@@ -76,16 +76,16 @@ def weights(
 
 
 def commits(config: Any) -> dict[str, dict[str, str]]:
-  """Returns `commits`, by name on the hub; {} if no model is from the hub."""
+  """Returns {'commits': {name on the hub: commit}}; {} without a hub model."""
   names = hub.commits([config.verifier, *config.drafter.split('+')])
   return {'commits': names} if names else {}
 
 
 def _settings(value: Any) -> Any:
-  """Lists the settings of a model, without names that this code chooses.
+  """Lists the settings of a model, without the names of this code's fields.
 
   Settings are the base of the rotary embedding, windows, soft caps and so on,
-  as in the model's config.json.
+  as in the model's config.json. Renaming a field changes no hash.
   """
   config = getattr(getattr(value, 'module', None), 'config', None)
   if config is not None:

@@ -31,7 +31,7 @@ def refuse_sampler_options(names: Collection[str]) -> None:
   """Refuses keyword arguments that `Sampler` no longer takes.
 
   Raises:
-    TypeError: There is one; says where it is given now.
+    TypeError: A name is given; the sentence says where it belongs now.
   """
   from cascades import drafters
 
@@ -54,7 +54,7 @@ def refuse_request_options(names: Collection[str]) -> None:
   """Refuses keyword arguments that `Sampler.sample` no longer takes.
 
   Raises:
-    TypeError: There is one; says its new name.
+    TypeError: A name is given; the sentence has the new one.
   """
   for name, new in _RENAMED_REQUESTS.items():
     if name in names:

@@ -24,7 +24,7 @@ from cascades import arguments, extras
 
 # Marks that no default was given.
 _REFUSE = object()
-# Between a name and its argument, as in 'first:16'.
+# Separates a name from its argument, as in 'first:16'.
 _COLON = ':'
 _NAME = re.compile(r'[A-Za-z_][A-Za-z0-9_.-]*')
 
@@ -41,13 +41,13 @@ def split(spec: str) -> tuple[str, str]:
 class Registry[Entry](Mapping[str, Entry]):
   """Entries of one kind by name.
 
-  A mapping of all names, those that plug-ins declare included; looking one of
-  these up imports its plug-in.
+  A mapping from all names, plug-ins included, to entries; looking up the name
+  of a plug-in imports the plug-in.
 
-  Args:
-    option: The option whose values the entries are; begins error messages.
+  Attributes:
+    option: The option that takes the names as values; begins error messages.
     kind: The type of every entry.
-    aliases: Other names of entries.
+    aliases: Entry names by their other names.
   """
 
   def __init__(
@@ -72,8 +72,8 @@ class Registry[Entry](Mapping[str, Entry]):
     """Adds an entry.
 
     Args:
-      name: What options call it.
-      entry: The object that the name stands for.
+      name: The value of the option that selects the entry.
+      entry: The entry.
       builtin: True for entries of the core.
 
     Returns:
@@ -87,7 +87,7 @@ class Registry[Entry](Mapping[str, Entry]):
     is_taken = name in self.aliases or (
       self._entries[name] is not entry
       if name in self._entries
-      # The core is registered before anybody asks what plug-ins declare.
+      # Core entries register at import, before entry points are read.
       else not builtin and name in self._declared
     )
     if is_taken:
@@ -104,14 +104,14 @@ class Registry[Entry](Mapping[str, Entry]):
     del self._entries[name]
 
   def get(self, name: Any, default: Any = _REFUSE) -> Entry:
-    """Returns the entry of a name or an alias; imports a plug-in if need be.
+    """Returns the entry of a name or an alias; imports its plug-in if needed.
 
     Args:
-      name: The name; there is no entry of what is no text.
-      default: Returned where there is no such entry, instead of an error.
+      name: The name; a value that is no text is unknown.
+      default: Returned for an unknown name; without a default, an error.
 
     Raises:
-      ValueError: There is no such entry; the message has the nearest names.
+      ValueError: The name is unknown; the message has the nearest name.
     """
     canonical = self.aliases.get(name, name) if isinstance(name, str) else None
     if canonical in self._entries:
@@ -126,12 +126,12 @@ class Registry[Entry](Mapping[str, Entry]):
     """Returns the entry of 'NAME:ARGUMENT', and the argument.
 
     Args:
-      spec: The name, and maybe an argument.
-      option: Names the option in errors, where it is another than usual.
+      spec: The name, with or without an argument.
+      option: Name of the option in errors; '' takes the registry's.
 
     Raises:
-      ValueError: There is no such entry, which the message has the nearest
-        names of, or nothing follows the colon.
+      ValueError: The name is unknown (the message has the nearest name), or
+        nothing follows the colon.
     """
     name, argument = split(spec) if isinstance(spec, str) else ('', '')
     if name not in self and name not in self.aliases:
@@ -189,7 +189,7 @@ class Registry[Entry](Mapping[str, Entry]):
     return point is not None and _is_ours(point)
 
   def origin(self, name: str) -> tuple[str, str] | None:
-    """Returns name and version of the package of a plug-in; None for others."""
+    """Returns name and version of a plug-in's package; None for the core's."""
     point = self._declared.get(name)
     dist = point and point.dist
     return (dist.name, dist.version) if dist else None
@@ -236,7 +236,7 @@ class Registry[Entry](Mapping[str, Entry]):
       )
     try:
       entry = point.load()
-    # What somebody else wrote can fail in any way as it is imported.
+    # A plug-in can raise any exception when it is imported.
     except Exception as error:
       reason = ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip('.')
       raise ValueError(
@@ -254,10 +254,11 @@ class Registry[Entry](Mapping[str, Entry]):
     Args:
       name: The entry's name.
       entry: The entry.
-      declared_by: Relative clause that names its package, for errors.
+      declared_by: Relative clause that names the entry's package, for errors.
 
     Raises:
-      ValueError: It is of another type, or has another name of its own.
+      ValueError: The name is invalid, or the entry has another type or another
+        `name` of its own.
     """
     if not _NAME.fullmatch(name):
       raise ValueError(

@@ -1,4 +1,4 @@
-"""Says where the tasks are; the library knows none."""
+"""Refuses imports of the tasks, which moved to `experiments.tasks`."""
 
 raise ImportError(
   'cascades.tasks: the tasks are no part of the library; import'

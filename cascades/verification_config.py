@@ -13,17 +13,17 @@ from cascades.registries import Registry, split
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 
-# Verifications of one draft per block, of any number, and without blocks.
+# The core's verifications: of one draft per block, of any number of drafts, and
+# the one without blocks.
 SINGLE_DRAFT = ('token', 'block')
 MULTI_DRAFT = ('multi_round', 'k_seq', 'match', 'traversal')
 SEQUENTIAL = 'sequential'
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
-
-# The schedule of constant leniences.
+# The schedule that keeps the lenience.
 CONSTANT = 'constant'
-# The cap of a method that may make any token likelier.
+# The cap that lets a method make any token likelier than the verifier does.
 NO_CAP = 'none'
 
 
@@ -36,16 +36,16 @@ class Verification:
 
   Attributes:
     decide: Called as decide(inputs, accept_uniforms, sample_uniforms) with
-      `VerificationInputs` and uniform numbers, and `argument` where `parse` is
-      given; returns a `Verdict`.
+      `VerificationInputs` and uniform numbers, and with the keyword `argument`
+      if there is a `parse`; returns a `Verdict`.
     any_drafts: True if a block may have several drafts.
-    single_target: True if methods need a single target, the law.
+    single_target: True if the method must have `Method.single_target`.
     keeps_law: True if each token follows the method's law, wherever blocks
       begin. Otherwise a text has no single probability.
-    draws_tokens: True if a token is drawn at each position, which takes uniform
-      numbers for each of them.
-    blocks: Called by `proof.enumeration` to enumerate all blocks and their
-      probabilities. None for the verifications of the core.
+    draws_tokens: True if a token is drawn at each position; each then gets
+      `processing.uniforms_per_token` uniform numbers instead of one per draft.
+    blocks: 'module:function' that enumerates all blocks with probabilities, for
+      `proof.enumeration`. None for the verifications of the core.
     pattern: An example of a name with an argument, for error texts.
     shortest: The name with the argument for the shortest blocks, which audits
       use; empty if the name alone suffices.
@@ -73,7 +73,7 @@ for _name, _entry in {
   'block': Verification(
     decide='cascades.verification.single_draft:block', single_target=True
   ),
-  # A "block" of one draft, which is not read ahead.
+  # Each step is one token: the verifier reads nothing ahead.
   SEQUENTIAL: Verification(
     decide='cascades.verification.single_draft:sequential', draws_tokens=True
   ),
@@ -97,17 +97,16 @@ class VerificationConfig:
   """The verification of blocks; recorded with every result.
 
   Attributes:
-    verification: One of `VERIFICATIONS`: how the package `verification` looks
-      at a block, or 'sequential' for a cascade that makes no blocks.
-      Those of plug-ins may have an argument, as in 'look_ahead:6'.
-    gate: What deferral rules see: 'raw' probabilities, at temperature 1 and
-      untruncated, or the 'processed' ones that tokens are drawn from.
-    bonus: What the bonus token is drawn from: the 'target', which is the
-      method's law, or the 'verifier', as some implementations do. Then the
-      token after a whole block does not follow the method's law.
+    verification: A name in `VERIFICATIONS`; some plug-ins take an argument, as
+      in 'look_ahead:6'.
+    gate: Probabilities that deferral rules read: 'raw' at temperature 1 and
+      untruncated, or 'processed' as tokens are drawn from.
+    bonus: Distribution of the token after a fully accepted block: the 'target',
+      which is the method's law, or the 'verifier' (p), as in some
+      implementations; then that token does not follow the method's law.
 
   Raises:
-    ValueError: No such option; names the ones there are.
+    ValueError: A value is unknown; the sentence lists the known ones.
   """
 
   verification: str = 'token'
@@ -122,7 +121,7 @@ class VerificationConfig:
           f'{name}: {arguments.quote(value)} is not known; there are'
           f' {", ".join(values)}.'
         )
-    # Raises where it is not known, or written in another way.
+    # Raises if the name is unknown or its argument is wrong.
     _ = self.argument
 
   @property
@@ -135,7 +134,7 @@ class VerificationConfig:
     """The verification's argument; None if it takes none.
 
     Raises:
-      ValueError: It is not known, or is written in another way.
+      ValueError: The name is unknown, or its argument is wrong.
     """
     kind, text = VERIFICATIONS.find(self.verification)
     if kind.parse is None:
@@ -166,11 +165,11 @@ class VerificationConfig:
 
     Args:
       method: A `methods.Method`.
-      drafts: How many there are in a block.
+      drafts: Drafts per block.
 
     Raises:
-      ValueError: It has no single target, or no deferral rule; or there are
-        more drafts than the verification looks at.
+      ValueError: The method lacks the single target or the deferral rule that
+        the verification needs, or the verification takes fewer drafts.
     """
     if self.kind.single_target and not method.single_target:
       raise ValueError(
@@ -184,9 +183,10 @@ class VerificationConfig:
       )
     if drafts > 1 and not self.kind.any_drafts:
       raise ValueError(
-        f'verification: {self.verification!r} looks at one draft, and there are'
-        f' {drafts}; take {", ".join(MULTI_DRAFT)}, or 1 draft.'
+        f'verification: {self.verification!r} verifies one draft per block, got'
+        f' drafts {drafts}; take {", ".join(MULTI_DRAFT)}, or 1 draft.'
       )
 
 
+# Token verification, with raw gates and the bonus token from the target.
 STANDARD = VerificationConfig()

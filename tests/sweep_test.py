@@ -661,7 +661,7 @@ def test_another_runs_workdir_is_refused_by_field(
   ('method', 'leniences', 'own', 'message'),
   [
     ('cactus', (0.5,), {'verification': 'block'}, "cactus .* take 'token'"),
-    ('chow', (0.5,), {'drafts': 2}, "verification: 'token' looks at one"),
+    ('chow', (0.5,), {'drafts': 2}, "verification: 'token' verifies one"),
     (
       'chow',
       (0.5,),
