@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float, Int
 RealScalar = Float[Array, ''] | np.floating | float
 IntScalar = Int[Array, ''] | np.integer | int
 
-# Lower temperatures are greedy. At 1e-6, logits near 10 that differ by one
-# float32 step have probabilities a factor e apart; far lower, quotients overflow.
+# Lower temperatures are greedy. At 1e-6, logits near 10 that differ by one step
+# of float32 have probabilities a factor e apart; far lower, quotients overflow.
 GREEDY_BELOW = 1e-6
 
 
