@@ -41,6 +41,10 @@ _DISTRIBUTED = flags.DEFINE_string(
   ' else COORDINATOR_HOST:PORT,HOSTS,INDEX_OF_THIS_HOST.',
 )
 
+# Flags that the functions below define belong to the command that calls them,
+# whose --help shows them.
+flags.disclaim_key_flags()
+
 
 def define_colour() -> None:
   """Defines the flag of commands that print in colours."""

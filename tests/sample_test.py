@@ -89,7 +89,8 @@ def test_messages_stand_before_the_prompt(tmp_path, monkeypatch):
 
 def test_help_comes_without_importing_a_model_library():
   done = _python('-X', 'importtime', '-m', 'experiments.sample', '--help')
-  assert '--prompt' in done.stdout
+  for flag in ('prompt', 'method', 'gamma', 'stop_below', 'dtype'):
+    assert f'--{flag}: ' in done.stdout
   imported = {line.split('|')[-1].strip() for line in done.stderr.split('\n')}
   assert 'absl.flags' in imported
   assert not {'jax', 'gemma', 'tensorflow'} & imported
