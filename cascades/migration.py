@@ -4,7 +4,8 @@ A removed name is refused with a sentence that says what to write instead.
 docs/migrating.md lists the names of modules and functions too.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
@@ -16,6 +17,8 @@ RENAMED_OPTIONS = {
   'others_say': 'fill_unselected_logits',
   'bootstrap_seed': 'seed',
 }
+# Fields of configs of trainings, and of one of their models.
+RENAMED_TRAINING_FIELDS = {'author': 'phrasing_style', 'turn': 'kl_fraction'}
 # Keyword arguments of `Sampler.sample`; the flag and config field stay `chat`.
 _RENAMED_REQUESTS = {'chat': 'apply_chat_template'}
 
@@ -25,6 +28,27 @@ def replacement(name: str) -> str | None:
   if name not in RENAMED_OPTIONS:
     return None
   return f'{name}: was renamed; write {RENAMED_OPTIONS[name]}.'
+
+
+def training_replacement(name: str) -> str | None:
+  """Returns a sentence for a renamed field of trainings, or None."""
+  new = RENAMED_TRAINING_FIELDS.get(name)
+  return new and f'{name}: was renamed in configs of trainings; write {new}.'
+
+
+def refuse_training_fields(config: Mapping[str, Any]) -> None:
+  """Refuses fields that trainings, or their models, no longer have.
+
+  Args:
+    config: Fields of a training; `models` holds those of each model, by name.
+
+  Raises:
+    ValueError: There is one; says its new name.
+  """
+  for fields in (config, *(config.get('models') or {}).values()):
+    for name in fields:
+      if sentence := training_replacement(name):
+        raise ValueError(sentence)
 
 
 def refuse_sampler_options(names: Collection[str]) -> None:

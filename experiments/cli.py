@@ -155,6 +155,10 @@ def _sentence(error: Exception) -> str:
     for name in migration.RENAMED_OPTIONS:
       if re.search(rf'\b{name}\b', str(error)):
         return f'{migration.replacement(name)}'
+    # These are words of other messages too: only the name of the field counts.
+    for name in migration.RENAMED_TRAINING_FIELDS:
+      if re.match(rf'\W*{name}\b', str(error)):
+        return f'{migration.training_replacement(name)}'
   if message := _config_message(error):
     return message
   if isinstance(error, OSError) and error.filename and error.strerror:

@@ -12,6 +12,7 @@ import statistics
 from absl import app, flags
 from ml_collections import config_flags
 
+from cascades import migration
 from experiments import cli
 from experiments.sweeps import plan
 
@@ -34,6 +35,7 @@ def main() -> None:
       '--config: name a config, such as --config=configs/train_tiny.py.'
     )
   config = _CONFIG.value
+  migration.refuse_training_fields(config)
   names = list(config.models) if 'models' in config else [config.name]
   if _ONLY.value not in (None, *names):
     raise app.UsageError(

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import launching
 import pytest
 import small
 
@@ -51,3 +52,30 @@ def test_a_renamed_field_and_flag_are_refused():
   )
   assert done.returncode == 2
   assert re.search(r'write fill_unselected_logits\.\n$', done.stderr)
+
+
+@pytest.mark.parametrize(
+  ('config', 'field'),
+  [('train_drafter', 'turn'), ('train_tiny', 'models.tiny_drafter.author')],
+)
+def test_a_renamed_field_of_a_training_is_refused(tmp_path, config, field):
+  *_, name = field.split('.')
+  new = migration.RENAMED_TRAINING_FIELDS[name]
+  sentence = f'error: {name}: was renamed in configs of trainings; write {new}.'
+  file = tmp_path / 'config.py'
+  file.write_text(
+    f'from configs import {config}\n'
+    'def get_config():\n'
+    f'  c = {config}.get_config()\n'
+    '  with c.unlocked():\n'
+    f"    c.{field} = 'plain'\n"
+    '  return c\n'
+  )
+  for flags in (
+    [f'--config={file}', f'--workdir={tmp_path}/w'],
+    [f'--config=configs/{config}.py', f'--config.{field}=x'],
+  ):
+    done = launching.run('experiments.train', *flags)
+    assert (done.returncode, done.stdout) == (2, '')
+    assert done.stderr == f'{sentence}\n'
+  assert [*tmp_path.iterdir()] == [file]
