@@ -23,6 +23,10 @@ from experiments.training import tokenizer_training
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 _NEW = 40
+# Kinds whose names are those of their entries; `syntax` is an example.
+_WITHOUT_FILES = [
+  name for name, kind in drafters.DRAFTERS.items() if kind.claims is None
+]
 pytestmark = pytest.mark.usefixtures('few_shapes')
 
 
@@ -81,6 +85,13 @@ def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
   if not ngrams:
     calls = sum(a.counts['verifier_calls'] for a in answers)
     assert calls < sum(len(a.tokens) for a in answers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', _WITHOUT_FILES)
+def test_any_drafter_without_files_keeps_the_verifiers_answers(name):
+  syntax = drafters.DRAFTERS[name].syntax
+  small.check_alone(_models()[0], syntax, _prompts(), _NEW)
 
 
 @pytest.mark.slow
