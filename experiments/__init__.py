@@ -1,6 +1,6 @@
 """Commands, tasks, sweeps, records and reports, run from a checkout.
 
-A room imports only rooms above it in this list, and any part of `cascades`. A
+A part imports only parts above it in this list, and any module of `cascades`. A
 command is one module, such as `python -m experiments.sweep`.
 
   cli         flags, error messages in a sentence, progress bars
@@ -19,12 +19,12 @@ import sys
 
 from cascades import extras
 
-# In the order of the docstring, which `tests/imports_test.py` checks.
+# Parts in the order of the docstring, which `tests/imports_test.py` checks.
 ROOMS = (
   'cli tasks records analysis reports sweeps training benchmarks guides'
 ).split()
 
-# Packages that the rooms import and the library does not.
+# Packages that these parts import and the library does not.
 NEEDED = (
   'absl datasets filelock fsspec matplotlib ml_collections optax pandas'
   ' pyarrow regex rouge_score sacrebleu statsmodels tqdm'

@@ -2,10 +2,10 @@
 
 Command: python -m experiments.accept
          python -m experiments.accept --change='Counts leave out the prompt.'
-Writes: experiments/records/results_version.json; of a change also
+Writes: experiments/records/results_version.json; with --change also
         tests/data/fixed_results.json
 
-It runs the test of fixed results. With `--change` the results of this source
+The test of fixed results must pass. With `--change` the results of this source
 become those of the next version, and the line says why they differ.
 """
 
@@ -23,7 +23,7 @@ from experiments.records import versions
 _CHANGE = flags.DEFINE_string(
   'change',
   None,
-  'What changed, in a line: begins the next results version with it.',
+  'Why results change, in one line; begins the next results version.',
 )
 
 _TESTS = versions.ROOT / 'tests'
@@ -42,7 +42,7 @@ def main() -> None:
   if _CHANGE.value is not None:
     line = ' '.join(_CHANGE.value.split())
     if not line:
-      raise ValueError('change: the line is empty; say what changed.')
+      raise ValueError('change: the line is empty; give the reason.')
     version, changelog = version + 1, changelog | {str(version + 1): line}
   source = versions.source_hash()
   try:
@@ -61,7 +61,7 @@ def main() -> None:
   after = versions.Accepted(version, changelog, source, versions.results_hash())
   text = json.dumps(dataclasses.asdict(after), indent=2, ensure_ascii=False)
   records.write_text(versions.FILE, text + '\n')
-  print(f'results version {version} is of source {source[:12]} now.')
+  print(f'results version {version} now belongs to source {source[:12]}.')
 
 
 def _run(*arguments: str, cwd: pathlib.Path) -> None:

@@ -1,9 +1,9 @@
 """Measures greedy agreement between drafter and verifier, per token.
 
 Command: python -m experiments.agreement --prompt='The number 4302 in words:'
-Shows: the continuation with its tokens coloured by whether the verifier wanted
-them, the first difference with what each wanted, and how many passes of the
-verifier greedy speculative decoding needs for the answer.
+Shows: the drafter's continuation, coloured where it equals the verifier's most
+probable token; both tokens at each difference; and the number of verifier calls
+of greedy speculative decoding.
 """
 
 from absl import app, flags
@@ -12,16 +12,16 @@ from cascades.config import DecodingConfig
 from cascades.untrusted import display
 from experiments import cli
 
-_PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
+_PROMPT = flags.DEFINE_string('prompt', None, 'The text to continue.')
 _DRAFTER = flags.DEFINE_string(
-  'drafter', 'tiny-drafter', 'Whatever experiments.sample takes as one.'
+  'drafter', 'tiny-drafter', 'Drafter, as for experiments.sample.'
 )
 _VERIFIER = flags.DEFINE_string(
-  'verifier', 'tiny-verifier', 'Whatever experiments.sample takes as one.'
+  'verifier', 'tiny-verifier', 'Verifier, as for experiments.sample.'
 )
 _GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
-  'max_new_tokens', 64, 'Most tokens of the continuation.'
+  'max_new_tokens', 64, 'Largest number of new tokens.'
 )
 cli.define_colour()
 
@@ -56,7 +56,7 @@ def main() -> None:
     (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
   )
   if not result.tokens:
-    print('The drafter has nothing to say after this text.')
+    print('The drafter proposes no token after this text.')
     return
   colour = cli.colours()
   print(f'{_PROMPT.value}{_paint(result, colour)}\n')
@@ -76,13 +76,11 @@ def main() -> None:
       line += f'{text(token.verifier_token):<16}{token.p_verifier_token:>6.3f}'
     print(line.rstrip())
   total = len(result.tokens)
-  summary = (
-    f"\nThe first {result.matched_length} of {total} tokens are the verifier's."
-  )
+  summary = f'\nThe first {result.matched_length} of {total} tokens agree.'
   if result.first_mismatch is not None:
     token = result.first_mismatch
     summary += (
-      f' Then the drafter wants {text(token.drafter_token)}'
+      f' Then the drafter prefers {text(token.drafter_token)}'
       f' ({token.q_drafter_token:.3f}), the verifier'
       f' {text(token.verifier_token)} ({token.p_verifier_token:.3f}).'
     )
@@ -99,7 +97,7 @@ def main() -> None:
   ).sample(_PROMPT.value, max_new_tokens=_MAX_NEW_TOKENS.value)
   print(
     f'Greedy speculative decoding, gamma {_GAMMA.value}:'
-    f' {greedy.counts["verifier_calls"]} passes of the verifier for'
+    f' {greedy.counts["verifier_calls"]} verifier calls for'
     f' {len(greedy.logprobs)} tokens.'
   )
 

@@ -1,18 +1,17 @@
-"""Proves, or disproves, that a method emits the law it declares.
+"""Tests that a method emits the law that it declares.
 
 Command: python -m experiments.audit --method=token_v3
 Shows: every check with its largest error, tokens per block, and a picture of
-the target; exit code 1 and the failing row if a check fails.
+the target. If a check fails: its counterexample, and exit code 1.
 
 To audit the verification of another engine, put `verify(q_probs, p_probs,
-drafts, rng) -> tokens` into a file, as
-`cascades.contrib.engine_audits.engines` has it, and give
---function=my_engine.py:verify. It is compared with the rule --method ('speed'
-at lenience 0 is plain speculative decoding), exactly if its draws can be
-enumerated.
+drafts, rng) -> tokens` (see `cascades.contrib.engine_audits.engines`) into a
+file, and give --function=my_engine.py:verify. The function is compared with the
+law of --method ('speed' at lenience 0 is speculative decoding): exactly if its
+random draws can be enumerated, else by samples.
 
-To audit recorded blocks of an engine, a JSON line each as in
-`cascades.contrib.engine_audits.traces`, give --trace=blocks.jsonl.
+To audit blocks that an engine recorded, one JSON object a line (see
+`cascades.contrib.engine_audits.traces`), give --trace=blocks.jsonl.
 
 The loop is sampled by token and block verification; --verification=all takes
 all verifications of the method, and --cap=top:3 audits it with a cap.
@@ -29,32 +28,32 @@ from absl import app, flags
 
 from experiments import cli
 
-_METHOD = flags.DEFINE_string('method', None, "Key of METHODS, or 'all'.")
+_METHOD = flags.DEFINE_string('method', None, "Name of a method, or 'all'.")
 _LENIENCE = flags.DEFINE_list(
-  'lenience', None, 'Leniences to look at; by default from strict to lenient.'
+  'lenience', None, 'Leniences; by default some from strict to drafter-only.'
 )
 _RULES = flags.DEFINE_string(
   'rules', None, 'A Python file that registers methods of your own.'
 )
 _FUNCTION = flags.DEFINE_string(
-  'function', None, "A verification of your own, 'my_engine.py:verify'."
+  'function', None, 'A verification function, as my_engine.py:verify.'
 )
 _TRACE = flags.DEFINE_string(
-  'trace', None, "An engine's blocks, as JSON lines, 'blocks.jsonl'."
+  'trace', None, 'A JSON Lines file of blocks that an engine recorded.'
 )
 _VERIFICATION = flags.DEFINE_list(
   'verification',
   ['token', 'block'],
-  "By which the loop is sampled: names such as traversal, or 'all'.",
+  "Verifications to sample the loop with, such as traversal, or 'all'.",
 )
 _CAP = flags.DEFINE_string(
-  'cap', 'none', "Of the method: 'top:3', 'delta:0.1', or both."
+  'cap', 'none', "Cap of the method: 'top:3', 'delta:0.1', or both."
 )
 _SAMPLES = flags.DEFINE_integer(
   'samples', 20_000, 'Sequences drawn at each sampled lenience.', lower_bound=1
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'Of rows and samples.', lower_bound=0)
-_WORKDIR = flags.DEFINE_string('workdir', 'runs/audit', 'Where results go.')
+_SEED = flags.DEFINE_integer('seed', 0, 'Random seed.', lower_bound=0)
+_WORKDIR = flags.DEFINE_string('workdir', 'runs/audit', 'Folder of results.')
 
 
 def _leniences() -> list[float] | None:

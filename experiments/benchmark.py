@@ -1,11 +1,11 @@
 """Times loops and drafters against each other, in one process.
 
 Command: python -m experiments.benchmark --config=configs/benchmark.py
-Shows: a table of medians and ratios, and the thresholds that they are held to;
-every figure with its repeats, versions and device goes to benchmark.json, part
-by part. A run that was stopped continues when it is started again.
+Shows: a table of medians and ratios, with the thresholds that they must meet.
+benchmark.json gets each figure with its repeats, versions and device after each
+part. The same command resumes a run that was stopped.
 
-Entrants take turns, so that a busy moment of the machine falls on all of them,
+Entrants take turns, so that other load of the machine slows all of them,
 and each is warmed up first. Compare ratios of one run, not seconds of two.
 """
 
@@ -17,10 +17,10 @@ from ml_collections import config_flags
 from experiments import benchmarks, cli
 
 _CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'What to time, such as configs/benchmark.py.'
+  'config', None, 'Config of a benchmark, such as configs/benchmark.py.'
 )
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Where results go; by default runs/<name of the config>.'
+  'workdir', None, 'Folder of results; by default runs/<name of the config>.'
 )
 
 

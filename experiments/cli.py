@@ -37,8 +37,8 @@ _CACHE = flags.DEFINE_bool(
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed',
   None,
-  'On several hosts, the same command on each: auto on clusters that JAX knows,'
-  ' else COORDINATOR_HOST:PORT,HOSTS,INDEX_OF_THIS_HOST.',
+  'Decode on several hosts, with one command on each: auto on clusters that JAX'
+  ' detects, else COORDINATOR_HOST:PORT,HOSTS,INDEX_OF_THIS_HOST.',
 )
 
 # Flags that the functions below define belong to the command that calls them,
@@ -52,7 +52,7 @@ def define_colour() -> None:
     'colour',
     'auto',
     ['auto', 'always', 'never'],
-    'When to print in colours; auto is on a terminal.',
+    'Print in colours; auto prints colours on a terminal only.',
   )
 
 
@@ -62,8 +62,8 @@ def define_dtype() -> None:
     'dtype',
     None,
     ['bfloat16', 'float32'],
-    'What the parameters become as they are read; by default as'
-    ' config.json names it.',
+    'Dtype of the parameters; by default the one that config.json names, else'
+    ' the stored one.',
   )
 
 
@@ -95,7 +95,7 @@ def _define_enum(
 
 
 def colours() -> bool:
-  """Returns True to print in colours, by the flag or for a terminal."""
+  """Returns True if the command prints in colours."""
   mode = flags.FLAGS.colour
   is_terminal = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
   return mode == 'always' or (mode == 'auto' and is_terminal)
@@ -144,7 +144,7 @@ def _config_message(error: Exception) -> str | None:
   if isinstance(cause, TypeError):
     # The message was not written for the user.
     file, line = frames[-1].filename, frames[-1].lineno
-    message += f' ({file}, line {line}); mend the config.'
+    message += f' ({file}, line {line}); correct the config.'
   return message
 
 
@@ -207,8 +207,8 @@ def _bug(error: Exception) -> str:
   ) as file:
     file.write(text)
   return (
-    f'{type(error).__name__}: {error}. This is a mistake of cascades, not of'
-    f' yours: please open an issue with the traceback in {file.name}.'
+    f'{type(error).__name__}: {error}. This is a bug of cascades: please'
+    f' open an issue with the traceback in {file.name}.'
   )
 
 

@@ -2,8 +2,8 @@
 
 Command: python -m experiments.export --model=tiny-verifier --folder=exported
 Shows: each file with its size in bytes. The model is anything that `load_model`
-takes, of Gemma 2 or Gemma 3: a model trained here, or one of gemma's own. With
---format=gguf the file has the name of the model.
+takes: a Gemma 2, 3, 3n or 4, and for GGUF a Gemma 2 or 3. A GGUF file has the
+name of the model.
 """
 
 import pathlib

@@ -4,7 +4,7 @@ Command: python -m experiments.readme
 Shows: nothing. A test fails while a guide differs from the generated text.
 
 A generated part is between `<!-- name -->` and `<!-- /name -->`: a table of
-rooms, commands, methods, schedules, fields, configs, models or tasks.
+packages, commands, methods, schedules, fields, configs, models or tasks.
 """
 
 import functools

@@ -24,7 +24,7 @@ _ALLOW = flags.DEFINE_list(
   'allow', [], 'Settings that may differ between several workdirs.'
 )
 _FIGURES = flags.DEFINE_bool(
-  'figures', True, 'Whether to write each figure of the page as files too.'
+  'figures', True, 'Write each figure of the page as files too.'
 )
 cli.define_options(AnalysisConfig)
 

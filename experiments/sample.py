@@ -1,4 +1,4 @@
-r"""Answers one prompt, and shows where every token came from.
+r"""Answers one prompt, and shows the source of every token.
 
 Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \
   --prompt='The number 4302 in words:'
@@ -17,20 +17,20 @@ from cascades.models.conversations import Conversation, Prompt
 from cascades.untrusted import bounded, display
 from experiments import cli
 
-_PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
+_PROMPT = flags.DEFINE_string('prompt', None, 'The text to continue.')
 cli.define_options(DecodingConfig)
 cli.define_options(drafters.declared_options())
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
-  "As for the verifier; 'ngram'; 'self:3', the verifier's first 3 layers;"
-  " 'A+B'.",
+  "As for the verifier; or 'ngram'; 'self:3', the verifier's first 3 layers;"
+  " 'A+B', a chain in which A drafts for B.",
 )
 _CHAT = flags.DEFINE_bool(
   'chat',
   False,
-  "Whether the prompt is a user's turn, in which tags of turns stay text; for"
-  ' instruction-tuned models.',
+  "Wrap the prompt, as a user's message, in the chat template of the model;"
+  ' for instruction-tuned models.',
 )
 _SYSTEM = flags.DEFINE_string(
   'system', None, 'The message of the system before the prompt; needs --chat.'
@@ -53,9 +53,9 @@ _VERIFIER = flags.DEFINE_string(
   " 'google/gemma-3-1b-it' or 'google/gemma-3-1b-it@REVISION', with a token in"
   ' HF_TOKEN where a licence must be accepted.',
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')
+_SEED = flags.DEFINE_integer('seed', 0, 'Random seed of the sampling.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
-  'max_new_tokens', 128, 'Most tokens of the answer.'
+  'max_new_tokens', 128, 'Largest number of new tokens.'
 )
 _STOP_STRING = flags.DEFINE_multi_string(
   'stop_string', [], 'A text that ends the answer; may be given several times.'
@@ -63,11 +63,11 @@ _STOP_STRING = flags.DEFINE_multi_string(
 cli.define_colour()
 cli.define_dtype()
 
-# By index into records.SOURCES: name, ANSI colour, and the marks that stand in
-# for a colour where there is none.
+# By index into `records.SOURCES`: name, ANSI colour, and the marks that replace
+# the colour without a terminal.
 _STYLES = (
   ('prompt', '2', ('', '')),
-  ('drafted and kept', '32', ('', '')),
+  ('accepted draft', '32', ('', '')),
   ("verifier's residual", '1;31', ('[', ']')),
   ('bonus', '1;34', ('{', '}')),
 )

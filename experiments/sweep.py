@@ -37,7 +37,7 @@ _TASK = flags.DEFINE_multi_string(
 )
 _LAUNCHER = flags.DEFINE_string('launcher', 'local', launchers.flag_help())
 _QUIET = flags.DEFINE_bool(
-  'quiet', False, 'For logs: no progress, and only the last lines.'
+  'quiet', False, 'Print no progress, only the last lines; for logs.'
 )
 # Flags for fields of the config, with the fields and help.
 _SHORT = {

@@ -340,7 +340,7 @@ def test_other_peoples_loops_answer_from_a_process_of_their_own(
 
 def test_a_python_without_them_is_named(tmp_path, monkeypatch):
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-  with pytest.raises(ValueError, match='with llama ended; see whether it can'):
+  with pytest.raises(ValueError, match='with llama ended; check that it can'):
     peers.Peer(sys.executable, 'llama', _SPEC)
   with pytest.raises(ValueError, match='python: /nowhere cannot be started'):
     peers.Peer('/nowhere', 'llama', _SPEC)

@@ -280,7 +280,7 @@ def test_curves_that_are_there_twice_or_not_at_all_are_refused():
     curve_plan.check_curves(chosen, config)
   chosen = curve_plan.plan_curves(config, module, {'gamma': 4})
   assert chosen == [_curve('diff', (0.1, 0.5), gamma=4)]
-  with pytest.raises(ValueError, match=r'^sweep: it has no curves; give it'):
+  with pytest.raises(ValueError, match=r'^sweep: must have at least one curve'):
     curve_plan.check_curves([], {})
 
 
@@ -381,7 +381,7 @@ _MISTAKEN = [
   ),
   (
     'def get_config():\n  return len(3)',
-    "object of type 'int' has no len() ({path}, line 2); mend the config.",
+    "object of type 'int' has no len() ({path}, line 2); correct the config.",
   ),
   ('x = len(3)', "object of type 'int' has no len() ({path}, line 1)"),
 ]

@@ -443,7 +443,7 @@ def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
   assert _count_decoded(config, curves, measured) == []
   assert small.answers(measured) == want
   # What is not there is nothing to tell of.
-  is_announced = 'it is made again.' in capsys.readouterr().err
+  is_announced = ': decoded again.' in capsys.readouterr().err
   assert is_announced == (damage != 'traces')
 
 
@@ -496,7 +496,7 @@ def test_points_of_other_code_are_put_aside_and_said(
   # Of no version.
   monkeypatch.setattr(versions, 'current_code', lambda: 'source ' + '0' * 64)
   message = run()
-  assert 'code: source 000000000000, which no results version is of' in message
+  assert 'source 000000000000, which belongs to no results version' in message
   assert '1 points of other weights, data, code or versions lie in' in message
   (new,) = _files(measured)
   assert new.name != old.name

@@ -126,7 +126,7 @@ def test_code_is_described_in_words():
   old, new = 'a1' * 32, 'source ' + 'b2' * 32
   assert versions.describe('results version 3') == 'results version 3'
   assert versions.describe(new) == (
-    'source b2b2b2b2b2b2, which no results version is of'
+    'source b2b2b2b2b2b2, which belongs to no results version'
   )
   assert versions.describe(old) == (
     'source a1a1a1a1a1a1, from before results had a version'

@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 
 from experiments import cli
 
-# Modules that are imported when a config names them, for they import JAX.
+# Modules are imported when a config names them, because they import JAX.
 SUITES = ('loops', 'answering')
 
 

@@ -1,8 +1,8 @@
 """Pairs of models with prompts; and their loops: this project's and gemma's.
 
 A pair of bundled models solves word problems. A pair of shapes has random
-weights, which are made on the device, and reads random tokens; as such models
-agree on nothing, their method has a forced acceptance (`force_acceptance`).
+weights, which are made on the device, and reads random tokens. Such models
+never agree, so their method has a forced acceptance (`force_acceptance`).
 Both loops are greedy and write equally many tokens after the same prompts.
 """
 
@@ -157,7 +157,7 @@ def project_loop(
     decoding.StepConfig(models, method, gamma),
     decoding.Params(pair.verifier.params, drafter.params),
     processing.SamplingParams(temperature=np.float32(0)),
-    # Only its length ends an answer.
+    # No stop token: only the length ends an answer.
     stop_tokens=np.array([-1], np.int32),
   )
   prompts = pair.prompts[:batch]

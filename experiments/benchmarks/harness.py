@@ -1,6 +1,6 @@
 """Times entrants that take turns, and makes tables of the times.
 
-Entrants take turns in one process, so that a busy moment of the machine affects
+Entrants run alternately in one process, so that other load of the machine slows
 all of them: ratios within one run are comparable, seconds of two runs are not.
 """
 
@@ -88,7 +88,7 @@ def warm_up(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
 def run_in_turns[Output](
   runs: Sequence[Callable[[], Output]], repeats: int, description: str
 ) -> list[list[Output]]:
-  """Calls every function once a turn, after a warm-up turn.
+  """Calls every function once a turn (a round), after a warm-up turn.
 
   Every other turn has the reverse order, so that no function always runs after
   the same one.

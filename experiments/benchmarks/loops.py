@@ -72,7 +72,7 @@ def parts(
 def _measure_copying() -> Figures:
   """Measures the bytes per second that the device reads and writes."""
   x = jnp.ones(2**26, jnp.float32)
-  # In place, for an allocation would be timed as well.
+  # The copy is in place, since an allocation would be timed too.
   copy = jax.jit(lambda x: x + 1, donate_argnums=0)
   x, seconds = jax.block_until_ready(copy(x)), []
   for _ in range(7):
@@ -88,7 +88,7 @@ def _measure(
   name = f'{pair.name}, batch {key["batch"]}'
   participants = _entrants(config, pair, key['batch'])
   timed = [key | row for row in harness.race(participants, pair.repeats, name)]
-  # A process can map only so much memory, and each loop takes a lot of it.
+  # Each compiled loop takes mapped memory, which is limited per process.
   jax.clear_caches()
   memory = jax.devices()[0].memory_stats() or {}
   verifier_bytes, drafter_bytes = (
@@ -133,7 +133,7 @@ def _entrants(
     for rate in rates if gamma == config.gamma else [median_rate]:
       blocks = enter(loop(speed, gamma, rate, 'strict'))['blocks']
       if rate == median_rate:
-        # With the same number of blocks.
+        # The bound runs as many blocks as the strict entrant.
         enter(lower_bounds.lower_bound(pair, batch, gamma, blocks))
   for lenience in leniences:
     enter(loop(token_v3, config.gamma, lenience, 'token_v3'))

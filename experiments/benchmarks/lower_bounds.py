@@ -1,6 +1,6 @@
 """The lower bound of the loop: its forward passes, without any rule.
 
-The loop adds drawing, verification and counting to them.
+The loop of this project also draws, verifies and counts.
 """
 
 import functools

@@ -48,9 +48,9 @@ class Peer:
       )
     except OSError as error:
       raise ValueError(
-        f'python: {python} cannot be started ({error.strerror}); name a Python.'
+        f'python: {python} cannot be started ({error.strerror}); give a Python.'
       ) from None
-    # The first line, once all is loaded.
+    # The process sends a line once its models are loaded.
     self.versions = self._receive()
 
   def __enter__(self) -> 'Peer':
@@ -80,8 +80,8 @@ class Peer:
     line = self._process.stdout.readline()
     if not line:
       raise ValueError(
-        f'python: {self._name} ended; see whether it can import that, and has'
-        ' memory for the model.'
+        f'python: {self._name} ended; check that it can import the library, and'
+        ' that memory suffices for the model.'
       )
     return json.loads(line)
 

@@ -1,6 +1,6 @@
 """Generated parts of the guides, as Markdown.
 
-inventory  Tables of rooms, commands, configs, methods and models.
+inventory  Tables of packages, commands, configs, methods and models.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""Tables of rooms, commands, configs, methods, models and tasks."""
+"""Tables of packages, commands, configs, methods, models and tasks."""
 
 import ast
 import importlib
@@ -18,12 +18,12 @@ def _table(*rows: str) -> str:
 
 
 def rooms(layer: str) -> str:
-  """Returns a table of rooms, from the docstring of their package."""
+  """Returns a table of the parts of 'cascades' or 'experiments'."""
   package = importlib.import_module(layer)
   room_lines = dict(re.findall(r'^  (\w+) +(\S.*)$', package.__doc__, re.M))
   folder = pathlib.Path(package.__file__).parent
   return _table(
-    '| room | what it is for |',
+    '| part | content |',
     *(
       f'| [`{name}`]({name if (folder / name).is_dir() else f"{name}.py"}) |'
       f' {room_lines[name]} |'
@@ -56,7 +56,7 @@ def schedules() -> str:
   names = sorted(SCHEDULES, key=lambda name: (name != 'constant', name))
   schedule_kinds = [SCHEDULES[name] for name in names]
   return _table(
-    '| `schedule` | what it does |',
+    '| `schedule` | effect |',
     *(f'| `{kind.pattern}` | {kind.description} |' for kind in schedule_kinds),
   )
 
@@ -64,7 +64,7 @@ def schedules() -> str:
 def commands() -> str:
   """Returns a table of the commands."""
   return _table(
-    '| command | what it does |',
+    '| command | purpose |',
     *(
       f'| [`python -m {command}`]({name}.py) | {about} |'
       for name, command, about in _documented('experiments')
@@ -97,14 +97,14 @@ def _configured(task: Any) -> str:
   names = [f'`{name}`' for name in METRICS if METRICS.is_builtin(name)]
   return (
     f'| `{task.name}` | yours | `--metric`: {", ".join(names)},'
-    ' `regex:PATTERN`, `module:function`; none: speed only. | yours |'
+    ' `regex:PATTERN`, `module:function`; none: speed only. | your own |'
   )
 
 
 def configs() -> str:
   """Returns a table of the configs."""
   return _table(
-    '| config | what it asks | started by |',
+    '| config | content | command |',
     *(
       f'| [`{name}.py`]({name}.py) | {about} | `{command}` |'
       for name, command, about in _documented('configs')
@@ -113,7 +113,7 @@ def configs() -> str:
 
 
 def _fields(table: str) -> Iterator[tuple[str, str]]:
-  """Yields the fields of a table of configs/common.py with their comments.
+  """Yields the fields of a dict of configs/common.py with their comments.
 
   Yields:
     Fields that share a comment, with their default values; and the comment.

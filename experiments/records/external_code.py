@@ -1,4 +1,7 @@
-"""Hashes of methods, tasks and plug-ins that no deciding module defines."""
+"""Hashes of methods, tasks and plug-ins from outside the hashed source.
+
+The hashed source is `versions.deciding_modules`, which can change results.
+"""
 
 import ast
 import dataclasses
@@ -32,7 +35,7 @@ _STDLIB = pathlib.Path(sysconfig.get_paths()['stdlib']).resolve()
 
 
 def hash_external(*registered: Any) -> str | None:
-  """Hashes methods and tasks that no deciding module defines.
+  """Hashes methods and tasks from outside `versions.deciding_modules`.
 
   The hash of a function covers its code, the source of its module, the source
   of modules in the same folder that its module imports, and the values it
@@ -96,7 +99,7 @@ def _deciding_paths() -> frozenset[pathlib.Path]:
 
 
 def _is_library_task(value: Any) -> bool:
-  """Returns True for a library task, whatever the length of its answers."""
+  """Returns True for a library task with any `max_new_tokens`."""
   name = getattr(value, 'name', None)
   if name not in TASKS or not TASKS.is_builtin(name):
     return False
@@ -118,7 +121,6 @@ def _parts_of(value: Any) -> list:
   if isinstance(value, types.FunctionType):
     return _captured(value)
   if isinstance(value, dict):
-    # A value may be too large, or too deep, to be shown.
     items = sorted(value.items(), key=lambda item: repr(item[0]))
     return [part for item in items for part in item]
   if isinstance(value, list | tuple):
@@ -126,7 +128,7 @@ def _parts_of(value: Any) -> list:
   if isinstance(value, set | frozenset):
     return sorted(value, key=repr)
   if hasattr(value, '__wrapped__'):
-    # Compiled, or cached.
+    # A function in a wrapper of `jax.jit` or `functools.cache`.
     return [value.__wrapped__]
   if hasattr(value, '__dict__'):
     return [value.__dict__]
@@ -150,7 +152,7 @@ def _describe(value: Any, visited: set[int]) -> Any:
     bits = hashlib.sha256(array.tobytes()).hexdigest()
     return [str(array.dtype), list(array.shape), bits]
   if id(value) in visited:
-    # Shared, or part of itself: it was described where it came first.
+    # A value that occurs again, perhaps in itself, is described once.
     return 'above'
   visited.add(id(value))
   parts = [type(value).__qualname__]
@@ -158,7 +160,7 @@ def _describe(value: Any, visited: set[int]) -> Any:
   if isinstance(value, type | types.ModuleType | types.FunctionType):
     parts.append(getattr(value, '__qualname__', value.__name__))
   path = _path(kind)
-  # Of what is built in there is no source, and no need of one.
+  # Built-in types have no source.
   if path not in _deciding_paths() and kind.__module__ != 'builtins':
     # Two functions of one module may have one name.
     parts.append(_compiled(getattr(kind, '__code__', None)))
@@ -167,7 +169,7 @@ def _describe(value: Any, visited: set[int]) -> Any:
 
 
 def _captured(function: types.FunctionType) -> list:
-  """Lists what a function captures: closure, defaults, globals of no file."""
+  """Lists what a function captures: closure, defaults, global values."""
   cells = function.__closure__ or ()
   captured = [cell.cell_contents for cell in cells if _is_filled(cell)]
   captured += function.__defaults__ or ()
@@ -199,15 +201,15 @@ def _path(function: Any) -> pathlib.Path | None:
 
 
 def _module_source(function: Any, path: pathlib.Path | None) -> Any:
-  """Hashes the source of a function's module and of its neighbours."""
+  """Hashes the source of a function's module and of its local imports."""
   if path is None:
-    # Typed into a shell or a notebook.
+    # A function that was defined in a shell or a notebook.
     try:
       return inspect.getsource(function)
     except (OSError, TypeError):
       return _compiled(getattr(function, '__code__', None))
   if path.suffix != '.py' or path.is_relative_to(_STDLIB):
-    # Python's own, or compiled: its version tells it from others.
+    # The version of Python or of the package identifies such code.
     return path.name
   if {'site-packages', 'dist-packages'} & {*path.parts}:
     return versions.hash_syntax(path.read_bytes())
@@ -223,7 +225,7 @@ def _module_source(function: Any, path: pathlib.Path | None) -> Any:
 def _compiled(code: Any) -> Any:
   """Describes compiled code, without the place it was compiled at."""
   if isinstance(code, frozenset):
-    # Its order is another in each process.
+    # The order of a set differs between processes.
     return sorted(map(repr, code))
   if not isinstance(code, types.CodeType):
     return repr(code)

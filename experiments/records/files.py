@@ -129,7 +129,7 @@ def read(path: str | pathlib.Path, kind: type = Record) -> list:
   for number, line in enumerate(bounded.read_lines(path, refuse), 1):
     # A line that was cut off may be valid JSON.
     if not line.endswith(b'\n'):
-      raise refuse(number, 'it has no end')
+      raise refuse(number, 'it has no line break at its end')
     try:
       values.append(loads(line, kind))
     except ValueError as e:

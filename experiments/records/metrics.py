@@ -74,7 +74,7 @@ def _quality_intervals(
 ) -> list[tuple[float, float]]:
   """Returns 95 % bootstrap intervals of `quality` over examples.
 
-  Groups of the same examples share their draws.
+  Groups of the same examples share the resamples.
   """
   intervals = [(math.nan, math.nan)] * len(groups)
   indices_by_ids: dict[tuple, list[int]] = {}
@@ -214,8 +214,8 @@ def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:
   """
   drafted = _drafted_per_call(r)
   if r.verification == SEQUENTIAL and r.gamma == 1 and costs.verify_s:
-    # It has no gamma: the verifier reads all tokens up to a deferral. A token's
-    # share of the longest block is closest to its cost.
+    # A sequential cascade has no gamma: the verifier reads all tokens up to a
+    # deferral. Their cost is closest to their share of the longest block.
     drafted = max(costs.verify_s)
   return (
     r.drafter_calls * costs.drafter(r.drafts),
@@ -247,7 +247,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
 
 
 def latency(r: Record, costs: Costs) -> float:
-  """Returns the modelled time of an answer over the verifier's of a token.
+  """Returns an answer's modelled time, in times of a verifier token.
 
   Args:
     r: Record of the answer.
@@ -261,7 +261,7 @@ def latency(r: Record, costs: Costs) -> float:
 
 def _drafted_per_call(r: Record) -> int:
   """Returns the drafted tokens that a verifier call of a full block reads."""
-  # With a single draft, a block without drafts has shorter calls.
+  # With a single draft, calls of empty blocks would lower the mean.
   if r.drafts == 1 or not r.verifier_calls:
     return r.gamma
   return r.verifier_tokens // r.verifier_calls - 1

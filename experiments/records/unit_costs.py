@@ -143,10 +143,10 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class CostRange:
-  """The range of unit costs over the turns of one measurement.
+  """The range of unit costs over the repeats of one measurement.
 
   Attributes:
-    low: The 0.1 quantile, close to the time of a call when nothing else runs.
+    low: The 0.1 quantile, close to the time of a call on an idle machine.
     high: The 0.9 quantile.
   """
 

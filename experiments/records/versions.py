@@ -77,8 +77,7 @@ def read_accepted() -> Accepted:
         raise TypeError(f'{field.name} is no {kind.__name__}')
   except (OSError, TypeError, ValueError) as error:
     raise ValueError(
-      f'results_version: {FILE} cannot be read ({error}); take it from git'
-      ' again.'
+      f'results_version: {FILE} cannot be read ({error}); restore it from git.'
     ) from None
   return accepted
 
@@ -135,7 +134,7 @@ def describe(name: str) -> str:
     return name
   kind, _, source = name.rpartition(' ')
   if kind == 'source':
-    return f'source {source[:12]}, which no results version is of'
+    return f'source {source[:12]}, which belongs to no results version'
   return f'source {source[:12]}, from before results had a version'
 
 

@@ -27,7 +27,7 @@ A further section takes two functions and a line. The first function is in
 curve of a row. The second function is in a module of `sections`: it takes a
 `SectionContext`, and returns a `Section` with a title, a guide, and a `Table`
 of the columns that are shown. The line is its name in `sections.SECTIONS`, at
-its position on the page. The section and its files follow.
+its position on the page. Nothing else is needed.
 """
 
 import dataclasses

@@ -72,7 +72,7 @@ TEMPERATURE = Column(
 )
 RUN = Column('run', 'Run', text_or_dash, 'name of the workdir')
 BATCH = Column('batch_size', 'Batch', count_or_dash, 'rows decoded at a time')
-LENIENCE = Column('lenience', 'Lenience', styles.lenience, 'of the point')
+LENIENCE = Column('lenience', 'Lenience', styles.lenience, 'of the method')
 GAMMA = Column('gamma', 'Gamma', count_or_dash, 'tokens drafted per block')
 
 # --- Columns of results.

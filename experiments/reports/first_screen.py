@@ -1,7 +1,7 @@
 """The first screen of a page: one figure and three headline results.
 
-Three sentences tell a reader without prior knowledge of cascades how much
-faster, how much better, and whether better than both models a cascade is.
+Three sentences tell a reader without prior knowledge how much faster and how
+much better a cascade is, and whether it is better than both models.
 """
 
 import dataclasses

@@ -48,7 +48,7 @@ def lead(runs_by_name: Mapping[str, Run], frame: pd.DataFrame) -> str:
 
 
 def cost_notices(runs_by_name: Mapping[str, Run]) -> list[str]:
-  """Returns a sentence for each run whose unit costs changed in its course."""
+  """Returns a sentence for each run whose unit costs changed meanwhile."""
   notices = []
   for name, run in runs_by_name.items():
     unit, ratio = run.measured.drift()

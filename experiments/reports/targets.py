@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from cascades import atomic
 from experiments.reports.styles import lenience
 
-_TITLES = ('p and q agree well', 'so-so', 'badly')
+_TITLES = ('p and q agree well', 'partly', 'badly')
 
 
 def draw(
@@ -36,7 +36,7 @@ def draw(
     colours = mpl.colormaps['viridis'](np.linspace(0.05, 0.9, len(leniences)))
     for n, (axes, title) in enumerate(zip(all_axes, _TITLES, strict=True)):
       q, p = examples['q'][n], examples['p'][n]
-      # By descending probability of the verifier.
+      # Tokens in descending order of p.
       order = np.argsort(-p)
       x = np.arange(len(p))
       axes.bar(x - 0.2, p[order], 0.4, color='#c9d1dc', label='p, verifier')

@@ -16,7 +16,7 @@ from experiments.reports import styles
 
 # Label and meaning of the tokens of each source.
 SOURCES = {
-  'draft': ('accepted draft', 'written by the drafter, accepted by the method'),
+  'draft': ('accepted draft', 'drafted, and accepted by the method'),
   'residual': ('residual', 'sampled after a draft was rejected'),
   'bonus': ('bonus', 'sampled after all drafts of a block were accepted'),
 }

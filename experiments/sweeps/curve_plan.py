@@ -17,7 +17,7 @@ from experiments import records
 from experiments.sweeps import fields
 
 if TYPE_CHECKING:
-  # It imports JAX, which a user who asks for help does not wait for.
+  # Imports JAX, which --help does not need.
   from cascades.config import DecodingConfig
 
 # Methods of one model alone, which have no gamma, options or lenience.
@@ -37,10 +37,9 @@ class Curve:
   """A method with its options, decoded at several leniences.
 
   Attributes:
-    config: The options, but for the lenience and the number of rows at a time.
-      A cascade of whole answers decodes nothing itself: its options are those
-      of the drafter alone.
-    leniences: Its points; empty if the method has no lenience.
+    config: The options, except lenience and batch size. A cascade of whole
+      answers decodes nothing itself and has the options of the drafter alone.
+    leniences: Leniences of the points; empty if the method has none.
     confidence: Key of `sequence.CONFIDENCES` for a cascade of whole answers;
       None for all other curves.
     drafter_options: Names and values of options of the drafter's spec.
@@ -81,8 +80,8 @@ class Curve:
       method: A name in `METHODS`, an alias of it, or one of
         `sequence.CONFIDENCES`.
       leniences: Ignored if the method has no lenience.
-      **options: Its own gamma, verification, gate, bonus, drafts, schedule and
-        cap. The models alone and cascades of whole answers have none.
+      **options: gamma, verification, gate, bonus, drafts, schedule and cap of
+        the curve. Models alone and cascades of whole answers have none.
 
     Raises:
       ValueError: An option is unknown, out of its range or cannot be combined
@@ -93,7 +92,7 @@ class Curve:
     unknown = sorted(options.keys() - {*_OPTIONS})
     if unknown:
       raise ValueError(
-        f'sweep: a curve has no {unknown[0]} of its own; give one of'
+        f'sweep: {unknown[0]} is no option of a curve; give one of'
         f' {", ".join(_OPTIONS)}.'
       )
     method, confidence = _canonical_name(method), None
@@ -125,12 +124,12 @@ class Curve:
 
   @property
   def options(self) -> dict[str, Any]:
-    """Its gamma and options, by the names of config fields."""
+    """Gamma and options of the curve, by the names of config fields."""
     return {name: getattr(self.config, name) for name in _OPTIONS}
 
   @property
   def fields(self) -> dict[str, Any]:
-    """The fields that identify it; saved, and hashed for points."""
+    """The fields that identify the curve; saved, and hashed for points."""
     return dict(method=self.method, leniences=self.leniences, **self.options)
 
   @property
@@ -243,7 +242,7 @@ class _CurveAdder:
     gammas = gamma if _makes_drafts(method) else 0
     verification = options.get('verification', config.get('verification'))
     if gammas and verification == SEQUENTIAL:
-      # It makes no blocks, so it is one curve for all gammas.
+      # Such a method drafts no blocks, so all gammas are one curve.
       gammas = 1
     for value in gammas if isinstance(gammas, (tuple, list)) else (gammas,):
       self.curves.append(
@@ -266,16 +265,16 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
 
   Args:
     curves: All curves of the sweep.
-    config: Its fields.
+    config: Fields of the sweep.
 
   Raises:
-    ValueError: There is no curve, one is there twice, or one was made of
+    ValueError: There is no curve, a curve occurs twice, or a curve was made of
       another config, so that its files would have the wrong name.
   """
   if not curves:
     raise ValueError(
-      'sweep: it has no curves; give it a method, and a gamma if the method'
-      ' drafts.'
+      'sweep: must have at least one curve; give a method, and a gamma if the'
+      ' method drafts.'
     )
   for curve in curves:
     expected = Curve.from_config(
@@ -294,13 +293,13 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
 
 
 def _repeated(values: Iterable) -> list:
-  """Returns values that occur before in the same list."""
+  """Returns values that already occur earlier in the list."""
   values = list(values)
   return [v for i, v in enumerate(values) if v in values[:i]]
 
 
 def add_model_baselines(curves: Sequence[Curve]) -> list[Curve]:
-  """Returns curves after the models alone that whole-answer cascades need."""
+  """Puts the models alone that whole-answer cascades need before curves."""
   configs = [curve.config for curve in curves if curve.confidence]
   names = {curve.method for curve in curves}
   missing = [

@@ -72,7 +72,7 @@ def combine(
   drafter: Iterable[records.Outcome],
   verifier: Iterable[records.Outcome],
 ) -> list[records.Outcome]:
-  """Decodes a cascade of whole answers from those of the models alone.
+  """Makes the outcomes of a cascade from answers of the models alone.
 
   Args:
     curve: The cascade.

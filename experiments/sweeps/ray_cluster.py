@@ -46,7 +46,7 @@ class RayCluster:
     Args:
       config: Fields of the sweep.
       curves: Curves of the sweep.
-      tasks: Tasks of the sweep by name; workers make them of the config again.
+      tasks: Tasks of the sweep by name; workers make their own from the config.
       say: Prints a line for the user.
 
     Raises:
@@ -58,7 +58,7 @@ class RayCluster:
     # The config may lack the field.
     options = _DEFAULTS | dict(config.get('ray') or {})
     if not options['address']:
-      # Ray then listens to this machine alone, as on the system of a laptop.
+      # Ray then accepts connections from this machine only.
       os.environ.setdefault('RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER', '0')
       os.environ.setdefault('RAY_AUTH_MODE', 'token')
     try:
@@ -80,7 +80,7 @@ class RayCluster:
       num_cpus=options['cpus'],
       num_gpus=options['gpus'],
       max_retries=options['retries'],
-      # An error of the point's own code would be raised again.
+      # Only lost workers are worth a retry: an error of the code recurs.
       retry_exceptions=False,
     )
     # Sent once for all points.

@@ -20,7 +20,7 @@ _DRAFT, _RESIDUAL = SOURCES.index('draft'), SOURCES.index('residual')
 
 
 def _probability(logprob: float) -> float:
-  # Rounding may leave a sure token a little more than sure.
+  # Rounding may make the probability of a certain token exceed 1.
   return float(np.exp(min(logprob, 0.0)))
 
 

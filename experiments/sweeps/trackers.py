@@ -31,7 +31,7 @@ class Tracker(Protocol):
     rows: Sequence[Mapping[str, float]],
     is_complete: bool,
   ) -> None:
-    """Shows a curve, in place of what was shown of it before.
+    """Shows a curve; replaces an earlier version of it.
 
     Args:
       task: Name of the task.

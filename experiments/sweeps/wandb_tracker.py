@@ -15,10 +15,10 @@ from experiments import cli, records
 class WandB:
   """A run of Weights & Biases.
 
-  The variables WANDB_MODE, WANDB_PROJECT (by default cascades), WANDB_ENTITY
-  and so on say where. The workdir keeps the run's id, so that another start
-  continues the same run. Lines of a run's history cannot be replaced, so a
-  curve is logged once it is complete, with a line for each lenience.
+  WANDB_MODE, WANDB_PROJECT (by default cascades), WANDB_ENTITY and so on select
+  the project. The workdir keeps the run's id, so that another start continues
+  the same run. Lines of a run's history cannot be replaced, so a curve is
+  logged once it is complete, with a line for each lenience.
   """
 
   def __init__(
@@ -41,7 +41,7 @@ class WandB:
     id_file = self._folder / 'id'
     if not id_file.exists():
       records.write_text(id_file, secrets.token_hex(4))
-    # Otherwise it prints, and asks a user who is not logged in.
+    # The library would otherwise print, and prompt for a login.
     wandb.setup(wandb.Settings(silent=True))
     workdir = folder.resolve().parent
     try:

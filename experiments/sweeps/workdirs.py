@@ -231,12 +231,12 @@ class Workdir:
     except FileNotFoundError:
       return None
     except ValueError as error:
-      message = display.sentence(f'{error}: it is made again.')
+      message = display.sentence(f'{error}: decoded again.')
       print(message, file=sys.stderr)
       self._set_aside(path)
       return None
     if {len(column) for column in columns} != {num_answers(point)}:
-      print(f'{path}: lines are missing: it is made again.', file=sys.stderr)
+      print(f'{path}: lines are missing: decoded again.', file=sys.stderr)
       self._set_aside(path)
       return None
     return list(map(records.Outcome, *columns))

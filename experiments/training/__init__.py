@@ -1,4 +1,4 @@
-"""Training of models, drafters, heads and rules that fits a laptop.
+"""Training of models, drafters, heads and rules on a laptop.
 
 small_models        Language models on generated problems.
 tokenizer_training  The tokenizers of these models.
@@ -10,5 +10,5 @@ texts               Training texts of a user, packed into rows.
 distillation_data   Hidden states of a verifier on such texts.
 training_loop       Optimizer, checkpoints and log of every training.
 acceptance_eval     Acceptance of drafters, and tables of model cards.
-terms               Licences of what is derived from a licensed model.
+terms               Licences of models that derive from a licensed model.
 """

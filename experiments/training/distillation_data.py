@@ -1,7 +1,7 @@
 """Distillation data: training rows, and hidden states of the verifier on them.
 
 The last hidden state at a position determines the verifier's distribution, and
-takes a thousandth of the room of its logits. The states are computed once and
+takes a thousandth of the space of its logits. The states are computed once and
 stored in the workdir.
 """
 
@@ -31,7 +31,7 @@ _DATA_FIELDS = (
   *('seed', 'verifier', 'shots', 'held_out', 'answers', 'temperatures'),
   *('answer_length', 'texts', 'row_length', 'dtype'),
 )
-# Holds these fields in a workdir, where earlier trainings have it too.
+# File of these fields in a workdir; the name is the same in older workdirs.
 _DATA_FILE = 'lessons.json'
 # Rows whose hidden states are computed at a time.
 _BATCH_SIZE = 4
@@ -128,7 +128,7 @@ def load_hidden(
   else:
     states = _reserve(file, bits, shape)
   if states.shape != shape or states.dtype != bits:
-    raise ValueError(f'workdir: {file} is of another training; remove it.')
+    raise ValueError(f'workdir: {file} belongs to another training; remove it.')
   compute = jax.jit(functools.partial(hidden_at, model))
   count = len(rows.tokens)
   with tqdm.tqdm(total=count, initial=done, desc='reading') as bar:
@@ -226,7 +226,7 @@ def prepare(
   validation_rows = pack([held_out], count=_VALIDATION_ROWS, seed='held_out')
   if not validation_rows.mask.any():
     raise ValueError(
-      f'row_length: in {config.row_length} tokens no answer begins after an'
+      f'row_length: {config.row_length} tokens hold no answer after a worked'
       ' example; give more.'
     )
   document_sets = [

@@ -327,7 +327,7 @@ _CARD = """---
 A drafter for `{verifier}`: {start},
 with its embedding table, which is not in this folder. It drafts
 {vocabulary_size:,} tokens, the most frequent ones of the texts below, and reads
-all.
+all tokens.
 
 - Data: {documents}; {answers:,} answers are the verifier's
   own, at temperature {at}. In {texts:,} rows of {row_length} tokens.
@@ -336,21 +336,21 @@ all.
 - Retrain: `{command}`.
 - Stored in {numbers}: {size:.1f} MB.
 
-On {eval_examples} held-out prompts, strict, gamma {eval_gamma}:
+Strict decoding of {eval_examples} held-out prompts, gamma {eval_gamma}:
 
 {table}
 
-A call costs {cost:.3f} of the verifier's on {device}, and promises, by gamma:
+A call costs {cost:.3f} verifier calls on {device}. Modelled speed-up by gamma:
 
 {promise}
 
 Use: `cascades.Sampler('{verifier}', '{folder}')`.
-It is a language model, and answers alone too.
+It is a language model, and can answer alone.
 {terms}"""
 
 
 # Descriptions of `stored` in a card.
-_STORED = {None: 'float32', 'int8': '8 bits, a scale to each row of a matrix'}
+_STORED = {None: 'float32', 'int8': '8 bits, with a scale per row of a matrix'}
 
 
 def _describe_start(config: ConfigDict) -> str:

@@ -4,10 +4,10 @@ From each position of an answer, the head predicts the verifier's distribution
 of the next few tokens from the hidden state that it has there when it drafts.
 The loss is the cross entropy of both distributions.
 
-Answers are the verifier's, to training problems; or, for configs with texts
-such as configs/train_recurrent.py:texts, also the users' (see
-`distillation_data`), and the head then drafts only tokens that are frequent in
-them.
+The verifier writes the answers, to training problems. Configs with texts, such
+as configs/train_recurrent.py:texts, also use the answers of these texts (see
+`distillation_data`), and the head drafts only tokens that are frequent in
+answers.
 """
 
 import pathlib
@@ -241,7 +241,7 @@ _CARD = """---
 
 A recurrent drafter (Cheng, Zhang et al. 2024, arXiv 2403.09919) for
 `{verifier}`: a head on its last hidden state that shares its embedding table.
-It drafts for that verifier only, which it knows by a fingerprint.
+It drafts for that verifier only, which it identifies by a fingerprint.
 
 - Shape: state {size}, {layers} residual layers; {parameters:,} parameters.
 - Drafts {vocabulary_size} tokens.
@@ -250,7 +250,7 @@ It drafts for that verifier only, which it knows by a fingerprint.
   position; cross entropy with the verifier's distribution; Muon.
 - Retrain: `{command}`.
 
-Held out, strict, gamma {eval_gamma}, {eval_examples} problems a task:
+Strict decoding of {eval_examples} problems per task, gamma {eval_gamma}:
 
 {table}
 

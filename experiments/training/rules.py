@@ -100,7 +100,7 @@ def gather_texts(
   if not weights:
     raise ValueError(
       f'workdirs: no answer in {", ".join(workdirs)} is right; a rule learns'
-      ' from those that are.'
+      ' from right answers.'
     )
   # A hash selects the texts, independent of the order of the sweeps.
   keys = sorted(weights, key=lambda key: records.digest([*key[0], *key[1]]))
@@ -279,18 +279,18 @@ A deferral rule for `{verifier}` and `{drafter}`, and for no other pair:
 Lemma 4 of Narasimhan et al. 2025 (arXiv 2405.19261) with a linear head in the
 place of the difference of losses (`cascades/contrib/learned.py`).
 
-- Data: {texts} texts that a sweep of the pair wrote to training examples, at
-  temperature {temperature:g}, weighed by {score}; {all_tokens:,} tokens. Of
+- Data: {texts} answers of the pair to training examples, from a sweep at
+  temperature {temperature:g}, weighted by {score}; {all_tokens:,} tokens. Of
   the examples {held_out:.0%} are held out.
 - Training: mean of the lemma's objective over {prices_all} leniences from
   {least:g} to {most:g}; L-BFGS, from OPT's weights.
 - Retrain: `{command}`.
 
-What is lost and paid for rejections, a token, on the {examples} examples that
-are held out ({tokens:,} tokens), where a rejection costs {prices}, and the
-mean over all leniences; of each rule at the lenience that is best on the other
-examples. Last, by how much the learned rule's mean is less, with a 95 %
-interval.
+The lemma's objective per token (expected loss, plus the cost of rejections) on
+the {examples} held-out examples ({tokens:,} tokens), where a rejection costs
+{prices}, and its mean over all leniences. Each rule has the lenience that is
+best on the other examples. The last column is the reduction of the mean by the
+learned rule, with a 95 % interval.
 
 {table}
 
@@ -298,8 +298,8 @@ The weights:
 
 {weights}
 
-Use: `DecodingConfig(method='learned:{name}')`, with this folder for the name
-where it is not bundled.
+Use: `DecodingConfig(method='learned:{name}')`; for a rule that is not bundled,
+the path of this folder replaces the name.
 """
 
 

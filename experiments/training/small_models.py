@@ -41,7 +41,7 @@ def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
 def problem_stream(
   mixture: Mapping[str, float], seed: str, phrasing_style: str = 'plain'
 ) -> Iterator[tuple[str, str]]:
-  """Yields endless training (prompt, reference) pairs of mixed tasks.
+  """Yields an endless mixture of training pairs (prompt, reference).
 
   Args:
     mixture: Shares of the problems, by task.
@@ -292,24 +292,24 @@ library_name: cascades
   Muon for matrices, Adam for the rest.
 - Retrain: `{command}`, then copy the folder here.
 
-Held out, greedy, {eval_examples} problems a task:
+Greedy decoding of {eval_examples} held-out problems per task:
 
 {table}
 
-At batch 1 on a CPU, {context} tokens of context: {token_ms:.3f} ms a token
+At batch 1 on a CPU, {context} tokens of context: {token_ms:.3f} ms per token
 ({device}, jax {jax}).
 
-Use: `cascades.load_model('{name}')`. Not for anything but experiments.
+Use: `cascades.load_model('{name}')`. For experiments only.
 """
 
 
 _SCRATCH = """\
 A small Gemma 3 transformer, trained from scratch by the project that ships
-it, so that speculative cascades can be tried on a laptop with nothing to
-download. It answers the kinds of prompts named below and knows nothing else."""
+it, so that speculative cascades can be tried on a laptop without a download.
+It answers the kinds of prompts named below and no others."""
 _TUNED = """\
-`{init}`, trained further on the data named below. What it knew before, it may
-have forgotten: the figures tell."""
+`{init}`, trained further on the data named below. The figures show how much of
+its earlier training it retains."""
 
 
 def write_card(

@@ -1,4 +1,4 @@
-"""Licences of what is derived from a licensed model.
+"""Licences of models that derive from a licensed model.
 
 A model that starts as layers of a licensed model, or learns from its
 distributions, is a derivative. Its folder has the licence's text, a notice, and
@@ -18,11 +18,12 @@ and so is a derivative of it:
 This project's own licence does not cover it; see LICENSE and NOTICE.
 """
 _MODIFIED = """
-This is a modification: parts of it, trained on what it says, without its
-embedding table.
+This is a modification: it has parts of the original, trained on the original's
+output, without the embedding table.
 """
 _DISTILLED = """
-This is a derivative: none of its weights, trained on what it says.
+This is a derivative: it has no weights of the original, and was trained on the
+original's output.
 """
 
 
@@ -50,8 +51,8 @@ def add_licence(
   notice = original.notice + (_MODIFIED if has_weights else _DISTILLED)
   records.write_text(folder / 'NOTICE', notice)
   records.write_text(folder / 'LICENSE', original.licence.read_text('utf-8'))
-  relation = f'learnt what `{verifier}` says'
+  relation = f'learned the output of `{verifier}`'
   if has_weights:
-    relation = f"is made of `{verifier}`'s weights and learnt what that says"
+    relation = f"is made of `{verifier}`'s weights and learned its output"
   terms = _TERMS.format(relation=relation, terms=original.terms)
   return {'licence': 'license: gemma\n', 'terms': terms}

@@ -170,11 +170,11 @@ def few_shot_prompts(
   example_indices: list[int] = []
   for i in range(count):
     if i % CHUNK_SIZE == 0:
-      # Shared by many prompts, so that a cache of the examples is reused.
+      # Many prompts share the examples, so that their cache is reused.
       example_indices = rng.sample(indices, config.shots)
     if len(used) + config.shots >= len(documents):
       used.clear()
-    # An example as the question would have its answer in the prompt.
+    # A prompt that is also an example would contain its own answer.
     while (index := rng.choice(indices)) in example_indices or index in used:
       continue
     if not allow_repeats:

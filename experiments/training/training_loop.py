@@ -75,8 +75,8 @@ def make_optimizer(
   )
 
 
-# Names of fields in a workdir's file, which trainings that began under earlier
-# names of these fields are resumed by.
+# Names of fields in the file of a workdir: an earlier name lets a training that
+# began under it resume.
 _NAMES_IN_FILES = {'phrasing_style': 'author', 'kl_fraction': 'turn'}
 
 
