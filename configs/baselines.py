@@ -1,12 +1,12 @@
-"""The speculative cascades against what they are to be compared with.
+"""Speculative cascades compared with their baselines.
 
 Command: python -m experiments.sweep --config=configs/baselines.py
-Shows: on one bundled task, gamma tuned for each point, token_v3, chow and diff
-beside two cascades that decide token by token without speculating (sequential):
-chow, and diff as an oracle that looks at the verifier at no cost. Further
-cascades of whole answers, always accepting, true truncation of the verifier,
-lenient speculative decoding, and two of them with block verification. It takes
-some four minutes on two CPU cores, and half of that is compiling.
+Shows: on one bundled task, with gamma tuned for each point, token_v3, chow and
+diff; the same rules without speculation (sequential), where diff is an oracle
+that reads the verifier at no cost; cascades of whole answers; acceptance of
+every draft; strict decoding of the truncated verifier; lenient speculative
+decoding; and block verification of two of them. It takes about four minutes on
+two CPU cores, half of it for compilation.
 """
 
 import ml_collections
@@ -15,7 +15,7 @@ from configs import common
 
 _GAMMAS = (2, 4, 8)
 
-# Fields of configs/common.py that not every sweep has.
+# Optional fields of configs/common.py.
 _OPTIONAL_FIELDS = ('verification', 'gate', 'bonus', 'drafts', 'mesh')
 
 
@@ -25,10 +25,10 @@ def get_config() -> ml_collections.ConfigDict:
 
 
 def sweep(add):
-  """Curves; the strict end of every one of them is that of speed at 0.
+  """Adds curves; the strict point of each equals speed at lenience 0.
 
-  Leniences are spread over the share of drafts that each method rejects, and
-  those of whole answers over the share that the drafter keeps; both on training
+  Leniences are spread evenly over the rejection rate of each method, and those
+  of whole answers over the share of answers by the drafter; both on training
   problems.
   """
   speed = (0.0, 0.8, 0.9, 0.95)
@@ -43,7 +43,7 @@ def sweep(add):
   add(method='speed', lenience=speed, gamma=_GAMMAS)
   add(method='speed', lenience=speed, gamma=_GAMMAS, verification='block')
   add(method='token_v3', lenience=token_v3, gamma=_GAMMAS, verification='block')
-  # What a sequential cascade does and costs does not depend on gamma.
+  # A sequential cascade does not depend on gamma.
   add(method='chow', lenience=chow, verification='sequential')
   add(method='diff', lenience=diff, verification='sequential')
   mean = (-1.0, 0.26, 0.29, 0.31, 0.33, 0.35, 0.39, 1.0)

@@ -1,8 +1,8 @@
-"""Speed of the loop on a CPU, by gemma's sampler and by its lower bound.
+"""Speed of the loop on a CPU against gemma's sampler and a lower bound.
 
 Command: python -m experiments.benchmark --config=configs/benchmark.py
 Shows: in about an hour on 2 cores, every entrant's compile, prefill and decode
-time, and which thresholds are met. What it gave once is in
+time, and which thresholds are met. Committed results are in
 experiments/results/benchmark.
 """
 
@@ -16,7 +16,7 @@ def _shape(**sizes) -> ml_collections.ConfigDict:
 
 
 def _pairs() -> tuple[ml_collections.ConfigDict, ...]:
-  """Returns the pairs of models: the bundled one, and random ones."""
+  """Returns the bundled pair and pairs with random weights."""
   return (
     common.pair('tiny-verifier', 'tiny-drafter', 'bundled'),
     common.pair(
@@ -60,7 +60,7 @@ def _pairs() -> tuple[ml_collections.ConfigDict, ...]:
         vocab_size=16384,
       ),
       '120M',
-      # Its batches of 16 take as long as all the rest.
+      # Batches of 16 take as long as all other entrants together.
       new_tokens=32,
       repeats=3,
     ),
@@ -73,12 +73,12 @@ def get_config() -> ml_collections.ConfigDict:
     pairs=_pairs(),
     # Rows of a batch.
     batch_sizes=(1, 4, 16),
-    # Tokens drafted per block, for the strict arms.
+    # Tokens drafted per block by strict entrants.
     gammas=(1, 2, 3, 4, 5, 6, 7, 8),
-    # Of token_v3, with trained weights.
+    # Leniences of token_v3, for the bundled pair.
     leniences=(0.5, 0.9, 0.99),
-    # Of random prompts; the bundled pair solves word problems.
+    # Length of random prompts; the bundled pair solves word problems.
     prompt_tokens=32,
-    # Of every answer.
+    # Length of every answer.
     new_tokens=64,
   )

@@ -1,12 +1,12 @@
-"""Gemma 3 270M on a CPU: our loop, transformers', gemma's own and llama.cpp's.
+"""Gemma 3 270M on a CPU: this loop, transformers, gemma's and llama.cpp.
 
 Command: python -m experiments.benchmark --config=configs/benchmark_270m.py
-Shows: tokens a second of every entrant on captions of Multi30k, German to
-English, greedy, in float32 and bfloat16; n-grams where an answer stands in the
-prompt; and which thresholds are met. It wants the captions,
-`--config.path=multi30k/test_2016_flickr`, and for other people's loops a Python
-that has them: `--config.transformers=PYTHON` (torch and transformers),
-`--config.llama=PYTHON` (xllamacpp). What it gave once is in
+Shows: tokens per second of every entrant on captions of Multi30k, German to
+English, greedy, in float32 and bfloat16; n-grams on prompts that contain their
+answers; and which thresholds are met. Give the captions,
+`--config.path=multi30k/test_2016_flickr`, and for the loops of other libraries
+a Python that has them: `--config.transformers=PYTHON` (torch and transformers),
+`--config.llama=PYTHON` (xllamacpp). Committed results are in
 experiments/results/benchmark_270m.
 """
 
@@ -31,13 +31,13 @@ def get_config() -> ml_collections.ConfigDict:
     stop='\n\n',
     problems=entrants,
     copies=entrants,
-    # Prompts, and most tokens of an answer.
+    # Prompts of each part, and largest number of tokens of an answer.
     num_examples=8,
     new_tokens=32,
     temperature=0.0,
     dtypes=('float32', 'bfloat16'),
     batch_sizes=(1, 8),
-    # Tokens in the cache at the end of bare calls.
+    # Largest number of tokens in the cache when unit costs are measured.
     context=128,
     gemma=True,
     assistant=_DRAFTER,

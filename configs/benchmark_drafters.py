@@ -43,9 +43,9 @@ def get_config() -> ml_collections.ConfigDict:
       entrant('recurrent, 4 beams', _HEAD, **beams),
       entrant('recurrent, 4 beams, tree of 10', _HEAD, tree_size=10, **beams),
     ),
-    # Prompts of each part, and most tokens of an answer.
+    # Prompts of each part, and largest number of tokens of an answer.
     num_examples=24,
     new_tokens=96,
-    # Tokens in the cache at the end of bare calls, at the most.
+    # Largest number of tokens in the cache when unit costs are measured.
     context=192,
   )

@@ -1,14 +1,14 @@
-"""Fields that configs share, each with its usual value.
+"""Fields that configs share, with their default values.
 
-A config names what it decides, and has the rest from here:
+A config gives only the fields whose values differ from the defaults:
 
   from configs import common
 
   def get_config():
     return common.sweep('verification', tasks=('numerals',), gamma=8)
 
-A sweep's points are named after their fields: with another value here, every
-sweep that does not decide it is decoded anew.
+The name of a point contains a hash of its fields. If a default changes, every
+sweep that has the default is decoded again.
 """
 
 import ml_collections
@@ -17,54 +17,54 @@ from cascades import drafters
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 
-# Of every sweep.
+# Fields of every sweep.
 _SWEEP = dict(
   # Bundled models, Hugging Face folders, or gemma's checkpoint names; a drafter
   # may also be 'ngram', 'self:3' (the verifier's first 3 layers), a recurrent
   # head or an assistant of Gemma 4.
   verifier='tiny-verifier',
   drafter='tiny-drafter',
-  # What to decode: keys of experiments.tasks.TASKS, or 'lm_eval:NAME'.
+  # Tasks to decode: keys of experiments.tasks.TASKS, or 'lm_eval:NAME'.
   tasks=('word_problems',),
   # Held-out examples per task.
   num_examples=100,
-  # One method and its leniences; a config's sweep(add) goes through many.
+  # One method and its leniences, for configs without sweep(add).
   method='token_v3',
   lenience=(0.3,),
-  # Tokens drafted per block, where sweep(add) does not say; of several, each
-  # makes a curve, and the report tunes it.
+  # Tokens drafted per block, unless sweep(add) gives a gamma. Several values
+  # make a curve each, and the report selects the best for each point.
   gamma=4,
-  # Of both models; 0 is greedy.
+  # Sampling temperature of both models; 0 is greedy.
   temperature=1.0,
-  # Rows decoded at a time, a row being a prompt at a lenience.
+  # Rows decoded at a time; a row is a prompt at one lenience.
   batch_size=64,
-  # With --launcher=ray: where the cluster is ('' is this machine), what a point
-  # takes, and how often one whose worker is lost is tried again.
+  # Cluster of --launcher=ray: its address ('' starts one on this machine), the
+  # CPUs and GPUs of a point, and retries of a point whose worker is lost.
   ray=dict(address='', cpus=1, gpus=0, retries=3),
-  # Who is told of points as they are done, beside the workdir: of 'tensorboard'
-  # and 'wandb'.
+  # Services that show the points while a sweep runs: 'tensorboard', 'wandb'.
   trackers=(),
-  # Of the examples and of the sampling.
+  # Seed of the selection of examples and of the sampling.
   seed=0,
 )
-# Of sweeps that ask for them. A field can be set on the command line where a
-# config has it; a config has none unasked, for points are named after it.
+# Fields of sweeps that ask for them: the command line sets only fields that a
+# config has, and names of points depend on all its fields.
 _OPTIONAL = dict(
   # Prompts of each task at which the models alone, strict decoding and the
-  # fastest point are timed against each other, one prompt at a time; 0: none.
+  # fastest point are timed against each other, one at a time; 0 disables.
   clock=10,
-  # Which examples: leniences are chosen on 'train', and reported on 'test'; ''
-  # is the task's own.
+  # Split of the examples: leniences are chosen on 'train' and reported on
+  # 'test'; '' is the default of the task.
   split='test',
-  # Of published sets. Where it lies (from the hub if empty), how many worked
-  # examples stand before a question, most tokens of an answer (0: the task's
-  # own), and whether generated code may be run.
+  # Options of published sets: path of the file ('' downloads it from the hub),
+  # worked examples before a question, largest number of tokens of an answer (0:
+  # the task's default), and permission to run generated code.
   task=dict(path='', shots=0, max_new_tokens=0, allow_code_execution=False),
-  # Of the task `file`. `prompt`, `reference` and `id` name fields of its rows,
-  # or are templates such as 'Question: {question}'; ids are a hash of the row
-  # where there are none. `examples` is a file of worked examples, `shots` rows
-  # of it (0: all). `metric` '' measures speed only. Prompts that are `too_long`
-  # for the cache are refused, dropped, or lose their beginning (truncate).
+  # Options of the task `file`. `prompt`, `reference` and `id` name fields of
+  # its rows, or are templates such as 'Question: {question}'; the id of a row
+  # without one is its hash. `examples` is a file of worked examples, of which
+  # `shots` rows are used (0: all). `metric` '' measures speed only. Prompts
+  # that are `too_long` for the cache are refused, dropped, or lose their
+  # beginning (truncate).
   file=dict(
     path='',
     prompt='prompt',
@@ -77,20 +77,21 @@ _OPTIONAL = dict(
     stop_strings=(),
     too_long='refuse',
   ),
-  # Of the decision at the end: the largest loss of quality, as a share, and the
-  # probability with which that guarantee may fail.
+  # Guarantee of the decision at the end of a sweep: the largest loss of quality,
+  # as a share, and the probability with which the guarantee may fail.
   decision=dict(risk=0.05, delta=0.1),
-  # Whether prompts are turns of a chat, for instructed models.
+  # Wraps prompts in the chat template of the models, which are
+  # instruction-tuned.
   chat=False,
-  # Of the models: 'bfloat16' or 'float32'; None: as config.json
-  # names it, else as stored.
+  # Dtype of the models: 'bfloat16' or 'float32'; None for the one that
+  # config.json names, else the stored one.
   dtype=None,
-  # Devices that split the rows, and that split the parameters.
+  # Numbers of devices that the rows, and the parameters, are divided among.
   mesh=(1, 1),
-  # Examples of a point, which is what a killed run loses at most.
+  # Examples per point: a run that is killed loses at most one point's.
   shard_size=256,
-  # The same with the bundled pair on four examples, without worked ones: a
-  # rehearsal that runs anywhere.
+  # Replaces the models by the bundled pair, and decodes four examples without
+  # worked examples: a rehearsal of the config on any machine.
   tiny=False,
 )
 # Options of decoding and of drafters, each declared once, beside the code.
@@ -101,62 +102,64 @@ _OPTIONAL |= {
   ).items()
   if name not in _SWEEP
 }
-# Of every benchmark.
+# Fields of every benchmark.
 _BENCHMARK = dict(
-  # Turns of each entrant, after one that is not counted.
+  # Timed runs of each entrant, after one that is not counted.
   repeats=5,
-  # Of weights, prompts, sampling, and whatever else is random.
+  # Seed of random weights, prompts and sampling.
   seed=0,
 )
-# Of those of the decoding loop.
+# Further fields of benchmarks of the decoding loop.
 _DECODING = dict(
-  # Of the random weights; the bundled ones are float32.
+  # Dtype of random weights; the bundled pair is float32.
   dtype='float32',
-  # The gamma of entrants other than the strict ones, and the one at which more
-  # acceptances are tried.
+  # Gamma of entrants that are not strict, and the only gamma with all of
+  # `acceptances`.
   gamma=4,
-  # How often a draft of random weights is kept; the middle one for all gammas.
+  # Acceptance rates that pairs with random weights are forced to; the middle
+  # one is used at every gamma.
   acceptances=(0.6, 0.8, 0.9),
 )
-# Of those of samplers, which answer a task's prompts.
+# Further fields of benchmarks of samplers, which answer a task's prompts.
 _ANSWERING = dict(
-  # The task's file, and worked examples before each prompt.
+  # Path of the task's file, and number of worked examples before each prompt.
   path='',
   shots=0,
-  # What ends an answer, a single token; '' for the model's own.
+  # Text of the one token that ends an answer; '' for the model's stop tokens.
   stop='',
-  # At which problems are sampled; copies are greedy.
+  # Temperature of problems; copies are greedy.
   temperature=1.0,
-  # What the models are kept in.
+  # Dtypes of the models; each is measured.
   dtypes=('float32',),
-  # Prompts that are answered at a time.
+  # Numbers of prompts that are answered at a time.
   batch_sizes=(1,),
   # Tokens drafted per block.
   gamma=4,
-  # Whether gemma's own sampler takes part, and Pythons that have other
-  # people's loops, '' for none: they are greedy. `assistant` drafts there.
+  # Entrants from other libraries, which are greedy: True for gemma's sampler,
+  # and paths of Pythons with transformers and with xllamacpp ('' for none).
+  # `assistant` is the drafter of transformers.
   gemma=False,
   transformers='',
   llama='',
   assistant='',
 )
-# Of those who train models.
+# Fields of trainings of models.
 _TRAINING = dict(
   seed=0,
   # Tokens of a training row; problems are packed into rows.
   row_length=192,
-  # Held-out problems a model is judged on at the end, greedily, per task.
+  # Held-out problems per task that evaluate a model at the end, greedily.
   eval_examples=500,
   # Steps between checkpoints, and between lines of the log.
   checkpoint_every=250,
   log_every=50,
 )
-# Of the config.json of every model that is trained here from scratch.
+# Fields of config.json of the models that are trained from scratch.
 _SMALL_MODEL = dict(
   model_type='gemma3_text',
   architectures=['Gemma3ForCausalLM'],
   vocab_size=768,
-  # Shorter than most prompts, so that everyday use crosses it.
+  # Shorter than most prompts, so that common use reaches the window's end.
   sliding_window=48,
   rope_theta=100_000.0,
   rope_local_base_freq=10_000.0,
@@ -172,27 +175,26 @@ _SMALL_MODEL = dict(
 
 
 def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
-  """The fields of a sweep.
+  """Returns the fields of a sweep.
 
   Args:
-    *optional: Fields that it has beside those of every sweep, at their usual
-      values.
-    **fields: Values other than the usual; of `task` and `ray` only what
-      differs. An optional field need not be named twice.
+    *optional: Names of optional fields that the sweep has, with their defaults.
+    **fields: Values other than the defaults; for a field that is a dict, the
+      entries that differ. An optional field with a value needs no name.
 
   Returns:
-    A config that can be added to.
+    A config; further fields can be added.
 
   Raises:
-    KeyError: There is no such field, which may be misspelt; a new one is to be
-      added to these tables, and to those of experiments/sweeps/fields.py.
+    KeyError: There is no such field. A new field is declared in this module and
+      in experiments/sweeps/fields.py.
   """
   names = [*optional, *(name for name in fields if name in _OPTIONAL)]
   c = ml_collections.ConfigDict(
     _SWEEP | {name: _OPTIONAL[name] for name in names}
   )
   with c.ignore_type():
-    # Only gamma may be of another type, several instead of one.
+    # Only gamma may have another type: several values instead of one.
     c.gamma = fields.pop('gamma', c.gamma)
   c.lock()
   c.update(fields)
@@ -200,31 +202,31 @@ def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
 
 
 def benchmark(suite: str, **fields) -> ml_collections.ConfigDict:
-  """The fields of a benchmark.
+  """Returns the fields of a benchmark.
 
   Args:
-    suite: What to time; one of experiments.benchmarks.SUITES.
-    **fields: Its own, and values other than the usual.
+    suite: Name of the suite; one of experiments.benchmarks.SUITES.
+    **fields: Fields of the suite, and values other than the defaults.
   """
   return ml_collections.ConfigDict(dict(suite=suite) | _BENCHMARK | fields)
 
 
 def decoding(**fields) -> ml_collections.ConfigDict:
-  """The fields of a benchmark of the decoding loop.
+  """Returns the fields of a benchmark of the decoding loop.
 
   Args:
-    **fields: Its own, and values other than the usual. `pairs` are timed: the
-      bundled names of two models, or their `shape`.
+    **fields: Further fields, and values other than the defaults. `pairs` are
+      the pairs of models to time, from `pair`.
   """
   return benchmark('loops', **_DECODING | fields)
 
 
 def answering(**fields) -> ml_collections.ConfigDict:
-  """The fields of a benchmark of samplers.
+  """Returns the fields of a benchmark of samplers.
 
   Args:
-    **fields: Its own, and values other than the usual. `problems` and `copies`
-      have an `entrant` each for what decodes, the verifier alone first.
+    **fields: Further fields, and values other than the defaults. `problems` and
+      `copies` list entrants (see `entrant`), the verifier alone first.
   """
   return benchmark('answering', **_ANSWERING | fields)
 

@@ -1,11 +1,11 @@
-"""A rule that was learnt, beside the rules that it is to beat.
+"""A learned deferral rule compared with the rules that it should beat.
 
 Command: python -m experiments.sweep --config=configs/learned.py
-Shows: on word problems, in some minutes on two CPU cores, the bundled learned
-rule, OPT, which it began as, and the token rules, at several leniences. Those
-were chosen on training problems, and no problem here was learnt from.
-A rule of another pair is a method of its sweeps, as in
-`--config=configs/gemma3_270m.py --config.method=learned:FOLDER`.
+Shows: on word problems, in a few minutes on two CPU cores, the bundled learned
+rule, OPT, from which its training starts, and the token rules, at leniences
+that were chosen on training problems. The rule was not trained on these
+problems. To use a rule of another pair, name it as the method of a sweep of
+that pair: `--config=configs/gemma3_270m.py --config.method=learned:FOLDER`.
 """
 
 import ml_collections
@@ -15,12 +15,12 @@ from configs import common
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
-  # Problems of their own: no choice was made on these.
+  # The seed selects problems on which no choice was made.
   return common.sweep('split', 'clock', num_examples=300, seed=3, clock=0)
 
 
 def sweep(add):
-  """Curves; leniences are spread over the share of drafts that is rejected."""
+  """Adds curves with leniences spread evenly over the rejection rate."""
   add(method='verifier_only', lenience=())
   add(method='drafter_only', lenience=())
   add(method='speed', lenience=(0.0,))

@@ -1,11 +1,11 @@
-"""Rules that know more than one place, beside the rules that they come from.
+"""Rules that read more than one position, compared with their originals.
 
 Command: python -m experiments.sweep --config=configs/memory.py
-Shows: on word problems, what a schedule of leniences, a budget, a look ahead, a
-cap and a margin of logits gain over `token_v2`, `token_v3` and the ensemble
-with one lenience for all; each with short and with long blocks, of which the
-page takes the better. Truncation of the verifier stands beside them, decoded
-strictly: what a rule gains by cutting what is unlikely is not its memory's.
+Shows: on word problems, the gain of a schedule of leniences, a budget, look
+ahead, a cap and a margin of logits over `token_v2`, `token_v3` and the ensemble
+with one constant lenience. Each has short and long blocks, and the page selects
+the better. Strict decoding of the truncated verifier is included, because some
+of a rule's gain is due to the truncation of unlikely tokens.
 """
 
 import ml_collections
@@ -14,13 +14,13 @@ from configs import common
 
 _GAMMAS = (4, 12)
 
-# Fields of configs/common.py that not every sweep has.
+# Optional fields of configs/common.py.
 _OPTIONAL_FIELDS = ('verification', 'schedule', 'cap', 'split', 'task')
 
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
-  # Problems of their own: no choice was made on these.
+  # The seed selects problems on which no choice was made.
   return common.sweep(
     *_OPTIONAL_FIELDS,
     num_examples=400,
@@ -29,13 +29,13 @@ def get_config() -> ml_collections.ConfigDict:
 
 
 def sweep(add):
-  """Curves of few points; leniences are those of the other configs."""
+  """Adds curves of few points, with leniences of the other configs."""
   add(method='verifier_only', lenience=())
   add(method='drafter_only', lenience=())
   add(method='speed', lenience=(0.0,))
   for method, lenience in (('token_v2', 0.7), ('ensemble', 0.6)):
     for schedule in (
-      # Strict where a result is written.
+      # 'outside' is strict between '=' and '.', where a result is written.
       *('constant', 'first:8', 'ramp:16', 'outside:= ... .'),
       *('budget:0.5', 'budget:2', 'mismatches:2'),
     ):
@@ -51,6 +51,6 @@ def sweep(add):
       gamma=_GAMMAS,
     )
   add(method='margin', lenience=(0.1, 0.4), gamma=_GAMMAS)
-  # At most as much of p is cut as by token_v2 at its lenience.
+  # These cut at most as much of p as token_v2 does at lenience 0.7.
   add(method='min_p', lenience=(0.3,), gamma=_GAMMAS)
   add(method='top_k', lenience=(2,), gamma=_GAMMAS)

@@ -3,33 +3,33 @@
 Command: python -m experiments.sweep
   --config=configs/paper.py:gemma2_2b_9b,gsm8k
 Shows: a task's quality against rejection rate and latency for the paper's
-rules, from the verifier's to the drafter's; on spec_bench, which nothing
-scores, tokens per verifier call and latency, by lenience.
+rules, from strict to drafter-only; for spec_bench, which has no metric, tokens
+per verifier call and latency by lenience.
 
-The argument is a pair, whose name is that of the drafter and then that of the
-verifier, and a task: keys of PAIRS and TASKS below. Results go to
+The argument is a pair, named after its drafter and its verifier, and a task:
+keys of PAIRS and TASKS below. Results go to
 runs/gemma2_2b_9b/gsm8k. --config.tiny=True rehearses it with the bundled pair
-on four examples. mbpp runs what models write, and only where one says
+on four examples. mbpp runs what models write, and needs
 --config.task.allow_code_execution=True.
 
 gemma2_2b_9b and gemma3_270m_1b_it are repositories of the Hugging Face hub:
-their licences are accepted there once, and HF_TOKEN has a token. Other copies
-of a model are given by name, as in --config.verifier=gemma2-9b-pt (gemma's own
-download) or --config.verifier=/my/folder.
+accept their licences there and put a token into HF_TOKEN. To use another copy
+of a model, give its name, as in --config.verifier=gemma2-9b-pt (a download of
+the library gemma) or --config.verifier=/my/folder.
 
 Setting: that of Narasimhan et al. 2025 (arXiv 2405.19261) for Gemma: gamma 1,
-temperature 1, few worked examples, every rule of theirs from strict to
-drafter-only, and their baselines. It departs from it where theirs is not known
-to us: the worked examples are this project's own; their number is the paper's
-where TASKS says so; examples, 500 of each test set, are drawn by a seed;
-leniences are a plain grid; checkpoints are the pretrained ones (the instructed
-ones end in -it instead of -pt). gemma3_270m_1b_it is instructed: its prompts
-are turns of a chat, and its gamma is 5.
+temperature 1, few worked examples, every rule of the paper from strict to
+drafter-only, and its baselines. Choices that the paper does not report are
+ours: the worked examples (TASKS says where their number is the paper's), 500
+examples of each test set drawn by a seed, an even grid of leniences, and the
+pretrained checkpoints (instruction-tuned ones end in -it instead of -pt).
+gemma3_270m_1b_it is instruction-tuned: its prompts are wrapped in the chat
+template, and its gamma is 5.
 
-Needs: memory, and hours by estimate, for 86 points; for 78 with an assistant,
-which cannot answer alone. From 72 GB on it takes one H200 (141 GB), below that
-one H100 (80 GB). Assistants are repositories of the hub, whose sizes are taken
-from ports of them.
+Needs: memory and estimated hours for 86 points; for 78 with an assistant, which
+cannot answer alone. From 72 GB on it takes one H200 (141 GB), below that one
+H100 (80 GB). Sizes of assistants, which are repositories of the hub, are those
+of other conversions.
 
                          gemma2      gemma2      gemma3      gemma3      gemma4
                           2b_9b      2b_27b     270m_4b      1b_12b     e2b_31b
@@ -73,10 +73,10 @@ from ports of them.
   xsum                    5 GB 1 h
   spec_bench              4 GB 1 h
 
-Expect: of a pair whose drafter is large, a small gain. A block reads the
-verifier once and the drafter gamma + 1 times, at half of the bandwidth as
-above, and must pay for that in tokens: 1 + a + ... + a^gamma of them on average
-where a is the acceptance rate. With gemma2_2b_9b a block of gamma 1 reads 28.9
+Expect: a small gain if the drafter is large. A block reads the weights of the
+verifier once and of the drafter gamma + 1 times, at half of the bandwidth as
+above, and emits 1 + a + ... + a^gamma tokens on average, where a is the
+acceptance rate. With gemma2_2b_9b a block of gamma 1 reads 28.9
 GB, in 17.3 ms on an H100 (3.35 TB/s) and 70.7 ms on a TPU v5e (0.82 TB/s, which
 has to be several), 1.57 times a token of the verifier alone: the break-even is
 a = 0.57, and no rule is faster than 1.28 times the verifier. With
@@ -95,13 +95,13 @@ from configs import common
 
 
 class Pair(NamedTuple):
-  """Two models, and the setting that they are made for.
+  """Two models and their setting.
 
   Attributes:
     verifier: Name of the verifier.
     drafter: Name of the drafter.
     gamma: Tokens drafted per block; the paper's is 1.
-    chat: True for instructed models, whose prompts are turns of a chat.
+    chat: True to wrap prompts in the chat template of instruction-tuned models.
   """
 
   verifier: str
@@ -116,10 +116,10 @@ class Task(NamedTuple):
   Attributes:
     shots: Worked examples before a question.
     batch_size: Rows decoded at a time.
-    prompt: Tokens of a prompt, worked examples included, on average; where not
-      counted, guessed, and so the rest.
-    answer: Tokens of an answer, on average.
-    longest: Tokens of the longest prompt and of the longest answer allowed.
+    prompt: Mean tokens of a prompt with its worked examples. Lengths are counts
+      where the set was at hand, else guesses.
+    answer: Mean tokens of an answer.
+    longest: Tokens of the longest prompt plus the longest answer allowed.
   """
 
   shots: int
@@ -130,50 +130,53 @@ class Task(NamedTuple):
 
 
 PAIRS = {
-  # The paper's.
+  # Pairs of the paper.
   'gemma2_2b_9b': Pair('google/gemma-2-9b', 'google/gemma-2-2b'),
   'gemma2_2b_27b': Pair('gemma2-27b-pt', 'gemma2-2b-pt'),
-  # Newer than the paper.
+  # Pairs of newer models.
   'gemma3_270m_4b': Pair('gemma3-4b-pt', 'gemma3-270m-pt'),
   'gemma3_1b_12b': Pair('gemma3-12b-pt', 'gemma3-1b-pt'),
   'gemma4_e2b_31b': Pair('gemma4-31b-pt', 'gemma4-e2b-pt'),
-  # With Google's own drafters, of the hub, made for instructed ones.
+  # Instruction-tuned models with Google's drafters for them, from the hub.
   'gemma4_assistant_e2b': Pair('gemma4-e2b-it', 'gemma-4-E2B-it-assistant'),
   'gemma4_assistant_e4b': Pair('gemma4-e4b-it', 'gemma-4-E4B-it-assistant'),
   'gemma4_assistant_26b': Pair(
     'gemma4-26b-a4b-it', 'gemma-4-26B-A4B-it-assistant'
   ),
   'gemma4_assistant_31b': Pair('gemma4-31b-it', 'gemma-4-31B-it-assistant'),
-  # Small enough for any accelerator.
+  # A pair that fits any accelerator.
   'gemma3_270m_1b_it': Pair(
     'google/gemma-3-1b-it', 'google/gemma-3-270m-it', gamma=5, chat=True
   ),
 }
-# The longer sequences are, the fewer rows: their caches are what grows.
+# Tasks with longer sequences have fewer rows, since caches grow with both.
 TASKS = {
-  # With as many worked examples as in the paper.
+  # Tasks with as many worked examples as in the paper.
   'gsm8k': Task(8, 16, 820, 150, longest=1400),
   'web_questions': Task(1, 64, 35, 6, longest=110),
   'natural_questions': Task(1, 64, 35, 6, longest=110),
   'wmt14_en_de': Task(5, 32, 260, 40, longest=650),
-  # The paper's as well, but not known with how many.
+  # Tasks of the paper for which it does not report the number of examples.
   'mbpp': Task(3, 16, 550, 90, longest=1300),
   'squad_v2': Task(2, 16, 390, 8, longest=1150),
   'trivia_qa': Task(1, 64, 40, 6, longest=120),
   'cnn_dailymail': Task(1, 8, 1100, 80, longest=3400),
-  # The paper has it for T5 alone: here with its setting for Gemma.
+  # A task that the paper has for T5 only; here in its setting for Gemma.
   'xsum': Task(1, 8, 650, 30, longest=3300),
-  # Not the paper's: prompts as they are, first turns, and no quality.
+  # A set that the paper lacks: first turns, without examples and metric.
   'spec_bench': Task(0, 8, 330, 400, longest=3000),
 }
 _INF = float('inf')
 
 
 def get_config(argument: str = '') -> ml_collections.ConfigDict:
-  """The fields of a pair on a task, named as in 'gemma2_2b_9b,gsm8k'.
+  """Returns the fields of a pair on a task.
+
+  Args:
+    argument: Names of both, such as 'gemma2_2b_9b,gsm8k'.
 
   Raises:
-    ValueError: One is missing, or there is none of that name.
+    ValueError: A name is missing or unknown.
   """
   pair, _, task = argument.partition(',')
   if not (pair and task):
@@ -195,14 +198,14 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     drafter=drafter,
     tasks=(task,),
     task=dict(shots=TASKS[task].shots),
-    # Spec-Bench has no more.
+    # Spec-Bench has 480 examples.
     num_examples=480 if task == 'spec_bench' else 500,
     gamma=gamma,
     **(dict(chat=True) if chat else {}),
     batch_size=TASKS[task].batch_size,
     # Well above the longest prompt and answer of any task.
     cache_length=8192,
-    # Half the usual, for it is what a killed run loses, of large models.
+    # Half the default: a killed run loses at most one point.
     shard_size=128,
     # A worker has a device of its own.
     ray=dict(cpus=8, gpus=1),
@@ -210,7 +213,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
 
 
 def sweep(add):
-  """The paper's rules and baselines, each from strict to drafter-only."""
+  """Adds the paper's rules and baselines, from strict to drafter-only."""
   inner = (0.1, 0.3, 0.5, 0.7, 0.9)
   add(method='verifier_only', lenience=())
   add(method='drafter_only', lenience=())
@@ -223,7 +226,8 @@ def sweep(add):
   add(method='token_v1', lenience=(-1.0, 0.0, *inner, 1.0))
   add(method='token_v2', lenience=(-1.0, 0.0, *inner, 1.0))
   add(method='token_v3', lenience=(-1.0, 0.0, *inner, 1.0))
-  # Token by token without speculation, the second as an oracle; and by answer.
+  # Cascades without speculation: two by token, of which diff is an oracle, and
+  # one by whole answers.
   add(method='chow', lenience=inner, verification='sequential')
   add(method='diff', lenience=inner, verification='sequential')
   add(method='sequence_mean', lenience=(-1.0, *inner, 1.0))
@@ -254,20 +258,20 @@ _DEVICES = (
 
 
 def needs(config: ml_collections.ConfigDict, curves) -> Needs:
-  """Memory and hours of a sweep on one task of `TASKS`.
+  """Estimates the memory and hours of a sweep on one task of `TASKS`.
 
   Bytes are counted as the sweep counts them before it decodes, for the longest
-  prompts. Hours are estimated, and not measured: a block reads all weights and
-  caches at half of what the device's memory can give, a prompt takes two
-  operations per parameter and token at two fifths of what it computes at most,
-  seven drafts in ten are accepted, and a curve compiles for a minute.
+  prompts. Hours are not measured. The estimate assumes that a block reads all
+  weights and caches at half of the device's bandwidth, that a prompt takes two
+  operations per parameter and token at 40 % of the peak rate, that 7 of 10
+  drafts are accepted, and that a curve compiles for a minute.
 
   Args:
     config: Fields of a sweep, from `get_config`.
-    curves: What `experiments.sweeps.curve_plan.plan_curves` makes of it.
+    curves: The curves of the config, from `curve_plan.plan_curves`.
 
   Returns:
-    The smallest device that has a tenth of its memory left, and hours there.
+    The needs on the smallest device with a tenth of its memory left.
   """
   from cascades import drafters
   from cascades.models import checkpoints
@@ -293,11 +297,11 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   is_model = drafters.kind_of(config.drafter).is_language_model
   for curve in curves:
     if not is_model and (curve.baseline_model == 'drafter' or curve.confidence):
-      # The sweep skips these curves, for the drafter cannot answer alone.
+      # The sweep skips these curves, since the drafter cannot answer alone.
       continue
     seconds += 60.0
     if curve.confidence:
-      # Its answers are those of the two models alone.
+      # The cascade selects among the answers of the models alone.
       continue
     # In bfloat16 a parameter is two bytes, and a token takes two operations.
     read = (verifier + drafter) * size.prompt * config.num_examples

@@ -1,10 +1,10 @@
 """The paper's methods from strict to drafter-only, on two bundled tasks.
 
 Command: python -m experiments.sweep --config=configs/quickstart.py
-Shows: in some four minutes on a laptop, 51 points a task: every curve starts at
-the verifier's quality and ends at the drafter's, and how the methods differ is
-what they lose on the way; with --config.temperature=0 the same, greedily. What
-it gave once at temperature 1: experiments/results/quickstart.
+Shows: in about four minutes on a laptop, 51 points per task. Every curve starts
+at the verifier's quality and ends at the drafter's; between, methods differ in
+the quality that they lose. --config.temperature=0 decodes greedily. Committed
+results, at temperature 1, are in experiments/results/quickstart.
 """
 
 import ml_collections
@@ -13,7 +13,7 @@ from configs import common
 
 _INF = float('inf')
 
-# Fields of configs/common.py that not every sweep has.
+# Optional fields of configs/common.py.
 _OPTIONAL_FIELDS = (
   'verification',
   'gate',
@@ -29,19 +29,19 @@ _OPTIONAL_FIELDS = (
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
-    # To be set on the command line, as all that configs/common.py has for every
-    # sweep: models, gamma, temperature, seed and the like.
+    # Fields that the command line can set, beside those of every sweep, such as
+    # models, gamma, temperature and seed.
     *_OPTIONAL_FIELDS,
-    # What the bundled pair was trained on.
+    # Tasks that the bundled pair was trained on.
     tasks=('word_problems', 'numerals'),
   )
 
 
 def sweep(add):
-  """Curves, each from strict to drafter-only; baselines have no lenience.
+  """Adds curves from strict to drafter-only; baselines have no lenience.
 
-  Leniences are spread over what they do: over the share of drafts that each
-  method rejects, measured on training problems, not on those reported.
+  Leniences are spread evenly over the rejection rate of each method, measured
+  on training problems.
   """
   add(method='verifier_only', lenience=())
   add(method='drafter_only', lenience=())

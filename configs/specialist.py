@@ -1,10 +1,10 @@
-"""A cascade of two models that know different things, on all that they know.
+"""A cascade of two models that were trained on different tasks, on all tasks.
 
 Command: python -m experiments.sweep --config=configs/specialist.py
-Shows: in a few minutes, points that are far better than either model, for a
-rule can take each one's word where it is surer. The verifier knows nothing of
-Roman numerals, and the drafter, fine-tuned on them, forgot some of the rest.
-The page says by how much: "Gain over both models".
+Shows: in a few minutes, points that are far better than either model, since a
+rule can follow the model that is more certain. The verifier was not trained on
+Roman numerals; the drafter was fine-tuned on them and forgot some of the other
+tasks. The section "Gain over both models" of the page has the gains.
 """
 
 import ml_collections
@@ -13,7 +13,7 @@ from configs import common
 
 _INF = float('inf')
 
-# Fields of configs/common.py that not every sweep has.
+# Optional fields of configs/common.py.
 _OPTIONAL_FIELDS = ('verification', 'gate', 'bonus', 'mesh', 'split')
 
 
@@ -21,26 +21,26 @@ def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
     *_OPTIONAL_FIELDS,
-    # configs/train_specialist.py makes it.
+    # Trained by configs/train_specialist.py.
     drafter='tiny-specialist',
-    # The verifier was trained on the first two, the drafter at last mostly on
-    # the third.
+    # The verifier was trained on the first two tasks, the drafter in the end
+    # mostly on the third.
     tasks=('word_problems', 'numerals', 'roman'),
     method='chow',
   )
 
 
 def sweep(add):
-  """Curves, each from strict to drafter-only; baselines have no lenience.
+  """Adds curves from strict to drafter-only; baselines have no lenience.
 
-  Leniences are spread over the share of drafts that each method rejects, on
-  training problems. The specialist is very sure of what it was taught: diff and
-  opt bend near 0. token_v3 goes by the verifier alone, to which a Roman numeral
-  is next to impossible.
+  Leniences are spread evenly over the rejection rate on training problems. The
+  specialist is nearly certain on its own task, so that diff and opt change most
+  near 0. token_v3 reads the verifier alone, which gives a Roman numeral almost
+  no probability.
   """
   add(method='verifier_only', lenience=())
   add(method='drafter_only', lenience=())
-  # Strict speculative decoding, which is the verifier's distribution.
+  # Speculative decoding, which has the verifier's distribution.
   add(method='speed', lenience=(0.0,))
   add(method='chow', lenience=(-1.0, 0.05, 0.15, 0.25, 0.3, 0.35, 0.4, 1.0))
   diff = (-1.0, -0.1, -0.03, 0.0, 0.02, 0.05, 0.1, 0.4, 1.0)

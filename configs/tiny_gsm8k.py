@@ -1,13 +1,13 @@
-"""The bundled pair on GSM8K: real prompts, real counts, no right answers.
+"""The bundled pair on GSM8K: real prompts and counts, but no right answers.
 
 Command: python -m experiments.sweep --config=configs/tiny_gsm8k.py
   --config.task.path=test.jsonl
-(of github.com/openai/grade-school-math; without a path it comes from the
-Hugging Face hub.)
-Shows: that a published set runs from end to end on a laptop. Acceptance, calls
-and lengths are those of text that the models were not trained on; they are far
-too small for its problems, so that exact match stays near zero. Other sets run
-in the same way: `--config.tasks="('spec_bench',)" --config.task.shots=0
+(from github.com/openai/grade-school-math; without a path, from the Hugging Face
+hub)
+Shows: that a published set runs from end to end on a laptop. The models were
+not trained on such text and are far too small for these problems, so that exact
+match stays near zero. Other sets run in the same way:
+`--config.tasks="('spec_bench',)" --config.task.shots=0
 --config.task.path=question.jsonl`.
 """
 
@@ -20,16 +20,16 @@ def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
     tasks=('gsm8k',),
-    # Models that rarely come to an end are stopped before the task's own 400.
+    # These models rarely end an answer: fewer tokens than the task's 400.
     task=dict(shots=8, max_new_tokens=256),
     num_examples=24,
-    # Prompts are long, as their eight worked examples are.
+    # Eight worked examples make long prompts.
     batch_size=8,
   )
 
 
 def sweep(add):
-  """Both models alone, strict decoding, and a cascade."""
+  """Adds both models alone, strict decoding, and a cascade."""
   add(method='verifier_only', lenience=())
   add(method='drafter_only', lenience=())
   add(method='speed', lenience=(0.0,))

@@ -1,18 +1,17 @@
-"""Trains a drafter for a verifier that has none, of some of its own layers.
+"""Trains a drafter from some layers of a verifier that has no drafter.
 
 Command: python -m experiments.train --config=configs/train_drafter.py
-Shows: how much of its drafts the verifier would keep, among the tokens that it
-says, as it learns, on texts that are held out; then a folder that `load_model`
-takes, and a card that says whether it pays: tokens per call of the verifier,
-what a call costs, and the speed-up that these promise, by gamma. It wants the
-texts, `--config.text=multi30k/train`, and for other texts than captions
-`--config.tasks=()`. For Gemma 3 270M, the default, it takes some two and a half
-hours on two CPU cores.
+Shows: the expected acceptance on held-out texts during training, over the
+drafter's vocabulary; then a folder that `load_model` takes, and a card with
+tokens per verifier call, the cost of a drafter call, and the modelled speed-up
+by gamma. Give the texts, `--config.text=multi30k/train`, and for texts that are
+no published set `--config.tasks='()'`. For Gemma 3 270M, the default, it takes
+two and a half hours on two CPU cores.
 
-`configs/train_drafter.py:greedy` goes on from the drafter that this gave, in
-some forty minutes. A third of what it learns from is written at temperature 0,
-and acceptance is asked for at temperature .3 as well, where it hangs on the
-likeliest token. The seed stays, and so do the texts that are held out.
+`configs/train_drafter.py:greedy` continues that drafter for greedy decoding, in
+forty minutes. A third of its training texts are answers at temperature 0, and
+the acceptance loss is also taken at temperature 0.3, where the most probable
+token decides. With the same seed, the same texts are held out.
 """
 
 import ml_collections
@@ -21,20 +20,20 @@ from configs import common
 
 
 def get_config(argument: str = '') -> ml_collections.ConfigDict:
-  """The fields of a training from the verifier's layers, or from a drafter.
+  """Returns the fields of a training from layers, or from a drafter.
 
   Args:
-    argument: '', or 'greedy' to go on from a drafter.
+    argument: '', or 'greedy' to continue a drafter.
 
   Raises:
-    ValueError: It is neither.
+    ValueError: The argument is unknown.
   """
   if argument not in ('', 'greedy'):
     raise ValueError(f'argument: must be greedy or empty, got {argument!r}.')
   c = _new()
   if argument == 'greedy':
     del c.layers
-    # The name or the folder of the drafter to go on from.
+    # Name or folder of the drafter to continue.
     c.init = f'runs/train_drafter/{c.name}'
     c.answers = 1536
     c.temperatures = (1.0, 0.0)
@@ -48,43 +47,44 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
 
 def _new() -> ml_collections.ConfigDict:
   return common.training(
-    # Of the drafter, and so of its folder.
+    # Name of the drafter and of its folder.
     name='gemma3-270m-multi30k-de-en',
-    # A name, folder or file: who it learns from, and drafts for.
+    # Name, folder or file of the verifier, which the drafter learns from.
     verifier='gemma3-270m',
-    # The verifier's that it begins as; one must attend to the whole text.
+    # Layers of the verifier that the drafter starts as; at least one must have
+    # global attention.
     layers=(0, 17),
-    # Tokens that it says: the most frequent ones of the answers.
+    # Number of tokens that it drafts: the most frequent ones of the answers.
     vocabulary=12_000,
-    # Where the texts lie; and which published sets they are, () for a file with
-    # a text a line, or with JSON objects of prompt and answer.
+    # Path of the texts, and the published sets that they are; () for a file
+    # with one text per line, or with JSON objects of prompt and answer.
     text='',
     tasks=('multi30k_de_en',),
-    # Documents that it never learns from.
+    # Number of documents that are held out.
     held_out=500,
-    # Answers that the verifier writes for it, and their most tokens; worked
-    # examples before each.
+    # Number of answers that the verifier writes, their largest length, and
+    # worked examples before each.
     answers=4000,
     answer_length=48,
     shots=4,
-    # At which they are written, in turn.
+    # Temperatures of these answers, in turn.
     temperatures=(1.0,),
-    # Rows of texts, their tokens, and how many a step has.
+    # Number of training rows, their length, and rows per step.
     texts=12_000,
     row_length=256,
     rows=8,
     steps=3300,
     learning_rate=1e-3,
-    # What is multiplied, while texts are read and learnt from; sums, norms and
-    # the optimizer are float32.
+    # Dtype of products in reading and training; sums, norms and the optimizer
+    # are float32.
     dtype='bfloat16',
     # Share of the steps that minimize KL(p, q); the rest maximize acceptance.
     kl_fraction=0.6,
-    # At these temperatures; of several, their mean.
+    # Temperatures at which the acceptance loss is taken and averaged.
     sharpened=(1.0,),
-    # What its tensors are rounded to; 'int8' takes half of the room.
+    # Type that tensors are rounded to; 'int8' takes half of the space.
     stored='bfloat16',
-    # Held-out prompts, and tokens per block, for its figures.
+    # Held-out prompts, and gamma, of the evaluation.
     eval_examples=64,
     eval_gamma=4,
     checkpoint_every=250,

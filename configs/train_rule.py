@@ -1,13 +1,13 @@
-"""Trains a deferral rule for a pair, on texts that a sweep of it wrote.
+"""Trains a deferral rule for a pair, on the answers of its sweep.
 
 Command: python -m experiments.train --config=configs/train_rule.py
-Shows: the objective of Lemma 4 on examples that are held out, of the rule that
-was learnt and of the paper's, at several prices of a rejection; and a folder
-that `--method=learned:FOLDER` takes. It wants a sweep of the pair that was
-decoded on training examples: for the bundled pair `python -m experiments.sweep
---config=configs/quickstart.py --config.split=train
+Shows: the objective of Lemma 4 on held-out examples, for the learned rule and
+the paper's rules, at several leniences (costs of a rejection); and a folder
+that `--method=learned:FOLDER` takes. It learns from a sweep of the pair on
+training examples, which `workdirs` names: for the bundled pair `python -m
+experiments.sweep --config=configs/quickstart.py --config.split=train
 --config.tasks="('word_problems',)" --config.num_examples=150 --config.clock=0
---workdir=runs/quickstart_train`, which stands in `workdirs` here.
+--workdir=runs/quickstart_train`.
 """
 
 import ml_collections
@@ -17,29 +17,28 @@ def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return ml_collections.ConfigDict(
     dict(
-      # Of the rule, and so of its folder.
+      # Name of the rule and of its folder.
       name='tiny-rule',
-      # Of sweeps of one pair, alike in temperature and gate; several with
-      # commas between them.
+      # Workdirs of sweeps of one pair, with equal temperature and gate; several
+      # are separated by commas.
       workdirs='runs/quickstart_train',
-      # What of a text stands for how right it is: one of the task's scores, or
-      # '' for its quality.
+      # Score of the task that weights an answer; '' for its quality.
       score='',
-      # An example's texts weigh as this power of it.
+      # Exponent of the score in the weight of an answer.
       sharpness=1.0,
-      # Most texts that are read, and how many at a time.
+      # Largest number of texts that are read, and texts read at a time.
       texts=3000,
       batch_size=16,
       # Share of the examples whose texts are held out.
       held_out=0.25,
-      # Leniences that the objective is averaged over. A token is likelier to
-      # one model than to the other by TV at most, so that from 1 on no deferral
-      # pays.
+      # Leniences that the objective is averaged over. Probabilities of a token
+      # differ by at most TV between the models, so no rule defers from 1 on.
       leniences=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
-      # While it is fitted, it defers by sigmoid((h - lam TV) / softness).
+      # In training, the rule defers with probability sigmoid((h - lam TV) /
+      # softness).
       softness=0.02,
-      # What a weight's distance from OPT's costs, squared, the features being
-      # of variance 1.
+      # Coefficient of the squared distance from OPT's weights, for features of
+      # variance 1.
       ridge=1e-6,
     )
   )

@@ -2,30 +2,30 @@
 
 Command: python -m experiments.train --config=configs/train_tiny.py
 Shows: one tokenizer and two models in Hugging Face layout under the workdir,
-and their held-out figures. The verifier learns a style that prefers the
-first of several phrasings, the drafter one that prefers the last, and the
-drafter is too small for the harder content: so they disagree as models of two
-makers do, often about words, which is harmless, and sometimes about numbers. It
-takes one to two hours on two CPU cores.
+and their held-out figures. The verifier learns a style that prefers the first
+of several phrasings, the drafter a style that prefers the last, and the drafter
+is too small for the harder content. They therefore disagree as models of
+different makers do: often about words, which is harmless, and sometimes about
+numbers. It takes one to two hours on two CPU cores.
 """
 
 import ml_collections
 
 from configs import common
 
-# Of either model: of its training, and what its tensors are rounded to in the
-# end, which takes half the room.
+# Fields of both models: rows per step, learning rate, and the type that tensors
+# are rounded to in the end, which halves the files.
 _STEPS = dict(rows=18, learning_rate=0.02, stored='bfloat16')
 
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.training(
-    # Longer than any problem; less is left empty of a long row.
+    # Longer than any problem; packing leaves less of a long row empty.
     row_length=256,
     # Shares of training problems, by task.
     mixture=dict(word_problems=0.75, numerals=0.25),
-    # Pieces of the tokenizer; 256 of them are single bytes.
+    # Tokens of the tokenizer; 256 of them are single bytes.
     vocab_size=768,
     # Problems the tokenizer is trained on, per task.
     tokenizer_examples=8000,
@@ -34,11 +34,11 @@ def get_config() -> ml_collections.ConfigDict:
       tiny_verifier=dict(
         **_STEPS,
         steps=2200,
-        # Words of its training answers; see experiments/tasks/phrasing.py.
-        # The two models disagree about phrasing, as models of two makers do.
+        # Style of the training answers; see experiments/tasks/phrasing.py. It
+        # differs between the models.
         phrasing_style='plain',
-        # The smallest that reads five tokens in little more time than one, on
-        # two CPU cores (experiments/results/README.md, earlier benchmarks).
+        # The smallest shape that reads five tokens in little more time than one
+        # on two CPU cores (experiments/results/README.md, earlier benchmarks).
         config=common.small_model(
           hidden_size=320,
           intermediate_size=960,
