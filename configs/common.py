@@ -77,8 +77,8 @@ _OPTIONAL = dict(
     stop_strings=(),
     too_long='refuse',
   ),
-  # Guarantee of the decision at the end of a sweep: the largest loss of quality,
-  # as a share, and the probability with which the guarantee may fail.
+  # Guarantee of the decision at the end of a sweep: the largest loss of
+  # quality, as a share, and the probability with which the guarantee may fail.
   decision=dict(risk=0.05, delta=0.1),
   # Wraps prompts in the chat template of the models, which are
   # instruction-tuned.
