@@ -149,7 +149,7 @@ def difference(
 
 
 def defer(d: Distributions, lenience: Lenience, weights: Mapping[str, float]):
-  """Returns True where h(q, p) > lam TV(p, q)."""
+  """Returns True where h(q, p) > lam TV(p, q), for d of one position, [V]."""
   return difference(d, weights) > deferral_cost(d, lenience)
 
 

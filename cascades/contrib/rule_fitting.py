@@ -101,7 +101,18 @@ class Positions:
 
 
 def objective_terms(method, d, lenience, token):
-  """Computes the terms of (J) at one position, for `scoring.map_tokens`."""
+  """Computes the terms of (J) at one position, for `scoring.map_tokens`.
+
+  Args:
+    method: Not used.
+    d: Distributions of the position, each field [V].
+    lenience: Not used.
+    token: Id of the token y of the text.
+
+  Returns:
+    `Positions.features` [F], `q`, `p` and `tv` of the position, then its `laws`
+    and its `rejected`, [K] for each method of `COMPARED`.
+  """
   del method, lenience
   laws, rejected = [], []
   for name, leniences in COMPARED.items():

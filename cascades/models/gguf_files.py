@@ -201,7 +201,7 @@ def is_gguf(path: pathlib.Path) -> bool:
   A file is recognised by its suffix or by its first bytes.
   """
   if path.is_dir():
-    # A config.json may lie beside a GGUF file.
+    # A folder may have a config.json and a GGUF file.
     has_safetensors = any(path.glob('*.safetensors'))
     return not has_safetensors and any(path.glob(f'*{SUFFIX}'))
   return path.suffix == SUFFIX or (

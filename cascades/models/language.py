@@ -113,7 +113,7 @@ class LanguageModel:
   @property
   def gate_by_rows(self) -> bool:
     """True if `gating_einsum` has Hugging Face's order of axes."""
-    # Gemma 4 has no such field, and this order.
+    # Gemma 4 has Hugging Face's order, and no field for it.
     return getattr(self.module.config, 'transpose_gating_einsum', True)
 
   @property

@@ -226,7 +226,7 @@ class TableModel:
   def move(
     self, cache: Cache, start: Int[Array, ''], slots: Int[Array, 'n']
   ) -> Cache:
-    """Copies some slots of a cache to the slots from `start` on."""
+    """Copies the n slots of a cache to n slots from `start` on."""
     return cache | {
       name: jax.lax.dynamic_update_slice(x, x[slots], (start,))
       for name, x in cache.items()

@@ -259,7 +259,7 @@ def _measure_answers(
 def _entrant(
   models: _Models, arm: ConfigDict, prompts: Sequence[str], **options: Any
 ) -> harness.Entrant:
-  """Makes an entrant that answers prompts with a sampler."""
+  """Makes an entrant that answers prompts with the sampler of `arm`."""
   decoding_config, drafter_options = _split(
     _options(models.config, arm) | options
   )

@@ -259,7 +259,7 @@ def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
 
 
 class Outcome(NamedTuple):
-  """The record and the trace of an example at one point."""
+  """The record and the trace of an example at one lenience of a curve."""
 
   record: Record
   trace: Trace

@@ -223,7 +223,7 @@ class _CurveAdder:
     self.curves: list[Curve] = []
 
   def add(self, method, lenience, gamma=None, **options) -> None:
-    """Adds a curve for each gamma."""
+    """Adds a curve for each gamma; see `plan_curves`."""
     config, overridden = self._config, self.overridden
     method, leniences = _canonical_name(method), tuple(lenience)
     if self.only_method not in (None, method):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Job(NamedTuple):
-  """A point, and the examples that it covers."""
+  """A point, and the `tasks.Example`s that it covers."""
 
   point: 'plan.Point'
   examples: Sequence
@@ -105,7 +105,7 @@ class Launcher(Protocol):
     lenience: float,
     requests: Sequence[ViewRequest],
   ) -> list[records.View]:
-    """Evaluates each token of some answers of a curve at one lenience."""
+    """Computes a view of each requested answer of a curve at one lenience."""
     ...
 
   def race(

@@ -83,7 +83,7 @@ class RayCluster:
       # Only lost workers are worth a retry: an error of the code recurs.
       retry_exceptions=False,
     )
-    # Sent once for all points.
+    # The config is sent once, and not with each point.
     self._pair = ray.put((config.to_dict(), tuple(curves)))
     self._key = records.digest([time.time_ns(), os.getpid()])
     self._facts: dict[str, Any] | None = None
@@ -262,7 +262,7 @@ def _on_worker(
   fields, curves = pair
   if key not in _loaded:
     config = ml_collections.ConfigDict(fields)
-    # Memory holds one pair.
+    # A process holds the pair of one run only.
     _loaded.clear()
     messages: list[str] = []
     tasks = plan.configured_tasks(config)

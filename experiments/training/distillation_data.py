@@ -87,7 +87,7 @@ def hidden_at(
   tokens: Int[Array, 'B L'],
   positions: Int[Array, 'B N'],
 ) -> Float[Array, 'B N D']:
-  """Computes last hidden states at positions of rows, without a cache."""
+  """Computes last hidden states, [B, N, D], at N positions of each row."""
 
   def hidden_of_row(tokens, row_positions):
     order = jnp.arange(tokens.shape[0])

@@ -126,7 +126,7 @@ def make_batch(
 
 
 def loss_fn(params, model: language.LanguageModel, batch):
-  """Computes nats per answer token, and the token `accuracy`."""
+  """Computes nats per answer token, and `accuracy`, on a `make_batch`."""
   segments = batch['segments']
   is_same = segments[:, :, None] == segments[:, None, :]
   causal = jnp.tril(jnp.ones(is_same.shape[-2:], bool))
