@@ -12,6 +12,7 @@ from configs import common
 
 
 def _shape(**sizes) -> ml_collections.ConfigDict:
+  """Returns the shape of a small Gemma 2."""
   return common.shape('gemma2', **sizes)
 
 

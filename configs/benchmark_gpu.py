@@ -12,6 +12,7 @@ from configs import common
 
 
 def _shape(family: str, **sizes) -> ml_collections.ConfigDict:
+  """Returns a shape with the vocabulary and the heads of the pairs."""
   return common.shape(family, head_dim=256, vocab_size=262_144, **sizes)
 
 

@@ -46,6 +46,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
 
 
 def _new() -> ml_collections.ConfigDict:
+  """Returns the fields of a training from layers of the verifier."""
   return common.training(
     # Name of the drafter and of its folder.
     name='gemma3-270m-multi30k-de-en',

@@ -30,6 +30,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
 
 
 def _of_problems() -> ml_collections.ConfigDict:
+  """Returns the fields of a training on generated problems."""
   c = ml_collections.ConfigDict()
   c.seed = 0
   # Name of the head and of its folder.
@@ -63,6 +64,7 @@ def _of_problems() -> ml_collections.ConfigDict:
 
 
 def _of_texts() -> ml_collections.ConfigDict:
+  """Returns the fields of a training on texts."""
   c = train_drafter.get_config('greedy')
   for name in ('init', 'kl_fraction', 'sharpened', 'stored'):
     del c[name]

@@ -57,6 +57,7 @@ _WORKDIR = flags.DEFINE_string('workdir', 'runs/audit', 'Folder of results.')
 
 
 def _leniences() -> list[float] | None:
+  """Returns the leniences of the flag, ascending; None without the flag."""
   if _LENIENCE.value is None:
     return None
   try:
@@ -74,7 +75,7 @@ def _certify(leniences: list[float] | None) -> None:
     )
   verify = getattr(cli.load_config_module(file), name, None)
   if not callable(verify):
-    raise ValueError(f'function: {file} has no function {name!r}.')
+    raise ValueError(f'function: {file} has no function {name!r}; define it.')
   from cascades.contrib.engine_audits import engines
 
   certificates = [
@@ -133,7 +134,7 @@ def main() -> None:
     _certify_trace(leniences)
     return
   if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
-    raise ValueError(f'rules: there is no file {_RULES.value}.')
+    raise ValueError(f'rules: there is no file {_RULES.value}; write it.')
   import jax
 
   from cascades import methods, verification

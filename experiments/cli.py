@@ -177,6 +177,7 @@ def _quietly(
   argv: list[str],
   mistakes: tuple[type[Exception], ...] = _MISTAKES,
 ) -> Any:
+  """Calls `fn(argv)`; exits with one sentence on stderr for an error."""
   # By default absl shows the information logs of every library.
   logging.set_verbosity(logging.ERROR)
   try:

@@ -256,6 +256,7 @@ def from_weights(
 # the same object.
 @functools.cache
 def _cached_method(name, weights, trained) -> Method:
+  """Makes the method of a head; weights are (feature, weight) pairs."""
   weights = dict(weights)
   method = from_rule(
     lambda d, lenience: defer(d, lenience, weights),

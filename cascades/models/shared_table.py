@@ -49,6 +49,8 @@ class TableOwner(NamedTuple):
 
 
 class _Fields(Schema):
+  """The types of the fields of `TableOwner`."""
+
   verifier: str
   checksum: str
 

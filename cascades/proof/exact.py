@@ -1,8 +1,6 @@
 """The tools of a proof of a law, under one name.
 
-The names are models whose laws are known exactly, distributions to evaluate a
-method on, methods as tables, emitted laws by enumeration, and emitted laws by
-sampling. The docstring of the package lists their modules.
+The docstring of the package `cascades.proof` lists their modules.
 """
 
 from cascades.proof.enumeration import blocks, declared_law, emitted_law

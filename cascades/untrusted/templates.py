@@ -102,6 +102,7 @@ class Template:
         raise self._error(f'cannot be rendered ({_reason(error)})') from None
 
   def _error(self, reason: str) -> ValueError:
+    """Returns the error of the template, for a reason."""
     return ValueError(f'{self._option}: {reason}; give another template.')
 
 

@@ -20,7 +20,7 @@ _DRAFT, _RESIDUAL = SOURCES.index('draft'), SOURCES.index('residual')
 
 
 def _probability(logprob: float) -> float:
-  # Rounding may make the probability of a certain token exceed 1.
+  """Returns a probability, at most 1, from a rounded log-probability."""
   return float(np.exp(min(logprob, 0.0)))
 
 
