@@ -28,8 +28,7 @@ def check_samples(
     spec: The method, which is sampled at up to two of the reported leniences
       that are no limits.
     samples: Sequences drawn at each of these leniences.
-    configs: Verifications to sample with; those that the method cannot be
-      verified by are skipped.
+    configs: Verifications to sample with; unsupported ones are skipped.
   """
   model = exact.TableModel.injective(_SIZE, _GAMMA)
   keys = jax.random.split(jax.random.key(spec.seed), 3)
