@@ -151,10 +151,9 @@ def create_folder(path: pathlib.Path) -> Iterator[None]:
 
 
 def _mode(path: pathlib.Path) -> int:
-  """Returns the permissions of a file, or of a new file.
+  """Returns the permissions of a file, or those of a new file.
 
-  Some libraries, such as safetensors, write files that only their owner may
-  read.
+  Some libraries, such as safetensors, write files for their owner only.
   """
   if path.exists():
     return path.stat().st_mode & 0o777

@@ -43,7 +43,7 @@ def refuse_training_fields(config: Mapping[str, Any]) -> None:
     config: Fields of a training; `models` holds those of each model, by name.
 
   Raises:
-    ValueError: There is one; says its new name.
+    ValueError: A name is renamed; the sentence has the new one.
   """
   for fields in (config, *(config.get('models') or {}).values()):
     for name in fields:

@@ -8,8 +8,8 @@ group, in the metadata of its package:
   first = "cascades.contrib.lenience_schedules:FIRST"
 
 The module is imported when the name is first used, so the core needs to import
-no plug-in. `cascades.contrib` is declared in the same way as a package of
-somebody else.
+no plug-in. `cascades.contrib` is declared in the same way as any other package
+of plug-ins.
 """
 
 import difflib

@@ -327,7 +327,7 @@ def test_what_is_next_to_greedy_is_greedy(temperature):
   )
   near, greedy = make(temperature=temperature), make(temperature=0)
   assert near.sample('four').tokens == greedy.sample('four').tokens
-  with pytest.raises(ValueError, match='temperature: at 0 the target is one'):
+  with pytest.raises(ValueError, match='temperature: must be above 0'):
     scoring.score(near, [([3], [4])])
 
 

@@ -321,7 +321,7 @@ def test_a_name_may_be_of_two_models():
       dict(drafts=2, verification='k_seq', method='cactus'),
       "'k_seq' needs a single one",
     ),
-    ('ngram+tiny-drafter', {}, "language model must stand before '\\+'"),
+    ('ngram+tiny-drafter', {}, "must have a language model before '\\+'"),
     ('tiny-drafter+tiny-recurrent', {}, 'was trained for a verifier'),
     ('tiny-drafter+nowhere', {}, 'nowhere'),
     (

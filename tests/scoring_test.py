@@ -185,7 +185,7 @@ def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
 @pytest.mark.parametrize(
   ('drafter', 'options', 'said'),
   [
-    (1, dict(temperature=0), 'temperature: at 0 the target is one token'),
+    (1, dict(temperature=0), 'temperature: must be above 0'),
     (1, dict(bonus='verifier'), "bonus: 'verifier' gives the token after"),
     (1, dict(verification='look_ahead'), 'verification: .*has another law'),
     ('ngram', {}, 'drafter: NgramDrafter is no language model'),

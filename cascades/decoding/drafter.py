@@ -231,7 +231,7 @@ class Drafter(Protocol):
       state: The state after reading all tokens but the last. After a fully
         accepted block without `needs_bonus_probs`, it may also lack the token
         before the last.
-      context: The sequence, and what is requested.
+      context: The sequence, and the request for drafts.
       gamma: Tokens per draft.
       drafts: Number of drafts, K.
 

@@ -108,7 +108,7 @@ def split_chain(name: str) -> tuple[str, str] | None:
 
 
 def kind_of(name: str) -> DrafterKind:
-  """Returns the kind of drafter that a name or a folder stands for.
+  """Returns the kind of drafter that a name or a folder selects.
 
   Kinds of the core are asked first, so that a plug-in is only imported for a
   name that none of them claims. Language models come last among them: the

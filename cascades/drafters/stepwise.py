@@ -52,7 +52,7 @@ class StepwiseDrafter(Drafter):
     Args:
       params: The drafter's parameters.
       state: The drafter's state after all tokens but the last.
-      context: The sequence, and what is requested.
+      context: The sequence, and the request for drafts.
       gamma: Tokens per draft.
     """
     raise NotImplementedError

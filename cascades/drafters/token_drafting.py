@@ -50,7 +50,7 @@ class _Loop:
   Attributes:
     model: The language model that drafts.
     params: Its parameters.
-    context: The sequence, and what is requested.
+    context: The sequence, and the request for drafts.
     gamma: Tokens per draft.
     drafts: Number of drafts, K.
     threshold: Probability of the most probable token below which a draft
@@ -177,7 +177,7 @@ def draft_tokens(
     params: Its parameters.
     cache: Holds all tokens but the last, or all but the last two with
       `reads_last_two`.
-    context: The sequence, and what is requested.
+    context: The sequence, and the request for drafts.
     gamma: Tokens per draft.
     drafts: Number of drafts, K.
     reads_last_two: Reads the last two tokens in the first pass; needs one

@@ -186,7 +186,7 @@ def margin(d: Distributions, lenience: Lenience):
   """Defers all but the top 2 tokens, and v with z(v) < (1 - lam) max z.
 
   z are the verifier's raw logits. If max z <= 0, every token is deferred, since
-  z(v) / max z then says nothing of the margin.
+  z(v) / max z is then no measure of the margin.
   """
   z = d.p_logits
   if z is None:

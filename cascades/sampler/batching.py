@@ -223,7 +223,7 @@ class Engine:
       self.params,
       self.sampling,
       self.stop_tokens,
-      # Arrays, so that they are traced as such from the first call on.
+      # NumPy numbers, so that every call has the same types.
       active_threshold=np.int32(active_threshold),
       max_blocks=np.int32(max_blocks),
       step_config=self.step_config,

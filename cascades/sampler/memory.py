@@ -368,7 +368,7 @@ def _shortage(estimated: MemoryEstimate, loaded: int, limit: int) -> str:
     'logits': estimated.logits,
   }
   split = ', '.join(f'{k} {v / 1e9:.1f}' for k, v in parts.items() if v)
-  # Rounded apart, so that what is short does not read as enough.
+  # Rounded up and down, so that a shortage does not read as enough.
   total = math.ceil((estimated.total - loaded) / 1e8) / 10
   free = math.floor(limit / 1e8) / 10
   return f'{total:.1f} GB ({split}) where {free:.1f} GB are free'

@@ -30,7 +30,7 @@ class SampleOutput:
     ended: True if a stop token or a stop string ended the answer, False if its
       limit did.
     logprobs: The verifier's log-probability of each emitted token, at
-      temperature 1 and before truncation, whatever was sampled from.
+      temperature 1 and before truncation, for every method.
     logits: [emitted tokens, V], the verifier's, float32; None unless requested.
     counts: Counts of tokens and calls by name; see `decoding.summarize_counts`.
     state: The `last_state` with which `Sampler.sample` continues this answer;

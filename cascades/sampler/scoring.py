@@ -95,8 +95,8 @@ def _target(decoder: sampler.Sampler) -> _Target:
   method, verification_config = config.capped, config.verification_config
   if config.temperature < processing.GREEDY_BELOW:
     raise ValueError(
-      'temperature: at 0 the target is one token and says nothing of the'
-      ' others; give a temperature above 0.'
+      'temperature: must be above 0, since at 0 the target is one token and all'
+      ' other tokens have probability 0; give a temperature above 0.'
     )
   strict = config.lenience == method.strict
   if config.gamma == 0 or (strict and decoder.schedule() is None):

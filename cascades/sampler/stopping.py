@@ -39,7 +39,7 @@ class StopCondition:
     return texts
 
   def is_met(self, tokens: list[int]) -> bool:
-    """True if an answer is at its end, whatever its limit."""
+    """True if the last token or the text of an answer ends it."""
     text = self.tokenizer.decode(tokens)
     return tokens[-1] in self.tokens or self._find_first(text)[0] is not None
 

@@ -14,7 +14,7 @@ law, given its prefix, is the method's, so the block's is:
   k_seq        For m candidates and a number c >= 1, accept x with
                min(1, pi(x) / (c q(x))). With b = sum min(q, pi / c), a token
                is accepted with a = 1 - (1 - b)^m, distributed as
-               min(q, pi / c) / b; what is left of pi is drawn from
+               min(q, pi / c) / b; the rest of pi is drawn from
                norm(pi - min(q, pi / c) a / b). That is no less than 0 where
                c b >= a; c is the least such. Candidates as above.
                Sun et al., SpecTr, NeurIPS 2023, arXiv 2310.15141.
@@ -158,7 +158,8 @@ def _walk(
     inputs: The block.
     accept_uniforms: Uniform numbers, divided evenly among the gamma steps.
     sample_uniforms: Uniform numbers of the token after the accepted ones.
-    step: Called as step(d, pi, candidates, is_candidate, uniforms).
+    step: Called as step(d, pi, candidates, is_candidate, uniforms), of which
+      candidates are [K] tokens and is_candidate is [K], False for padding.
   """
   gamma = inputs.gamma
 

@@ -153,7 +153,7 @@ class ChainSpec(drafter_spec.Spec):
       model = verifier.model.first_layers(self.outer.layers)
       return verifier._replace(model=model)
     raise ValueError(
-      "drafter: a language model must stand before '+', as only a model can be"
+      "drafter: must have a language model before '+', as only a model can be"
       " drafted for; give a model, or the verifier's first layers by self:N."
     )
 

@@ -1,11 +1,11 @@
 """Look-ahead verification: judges a draft by the drafts after it too.
 
-A rule that sees one position cannot tell a paraphrase from a mistake. Here a
-draft that only the lenient method would accept is accepted if the text goes on
-as the verifier would write it: strict decoding would accept the next W - 1
-drafts. That is the deferred window of FLy (arXiv 2511.22972), not compared with
-its authors' code (unverified); its gate is the method `undecided`, and at
-temperature 0 its strict decoding is equality with the verifier's argmax.
+A rule that reads one position cannot tell a paraphrase from a mistake. Here a
+draft that only the lenient method would accept is accepted if strict decoding
+would accept the next W - 1 drafts. That is the deferred window of FLy (arXiv
+2511.22972), not compared with its authors' code (unverified); its gate is the
+method `undecided`. Strict decoding at temperature 0 requires equality with the
+verifier's argmax.
 """
 
 import jax
