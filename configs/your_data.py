@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
   return common.sweep(
     *('file', 'task', 'chat', 'decision', 'dtype', 'cache_length', 'clock'),
     *('mesh', 'tiny', 'top_k', 'top_p', 'verification', 'drafts'),
-    'shard_size',
+    *('preflight', 'shard_size'),
     tasks=('file',),
     # Worked examples of other tasks: as many as they declare.
     task=dict(shots=None),

@@ -41,6 +41,7 @@ _GOOD = {
   'clock': [0, 1],
   'task': [None, {}],
   'file': [None, {}],
+  'preflight': [True],
   'decision': [None, {}, {'risk': 0.1, 'delta': 0.5}],
   'chat': [True],
   'dtype': [None],

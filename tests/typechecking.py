@@ -2,16 +2,16 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import beartype
 
 # Python's type checkers accept an int for a float. Self cannot be checked in a
-# function alone, nor a protocol of files on packed ones.
+# function alone.
 _check = beartype.beartype(
   conf=beartype.BeartypeConf(
     is_pep484_tower=True,
-    hint_overrides=beartype.BeartypeHintOverrides({Self: Any, BinaryIO: Any}),
+    hint_overrides=beartype.BeartypeHintOverrides({Self: Any}),
   )
 )
 

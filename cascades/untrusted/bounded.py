@@ -6,12 +6,13 @@ Compressed files are read as a stream, since a small one may unpack to much.
 """
 
 import gzip
+import io
 import json
 import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from cascades.untrusted import display
 
@@ -208,7 +209,7 @@ def read_lines(
 
 
 def split_lines(
-  file: BinaryIO,
+  file: io.IOBase,
   refuse: Callable[[int, str], ValueError],
   bounds: Bounds = LINE,
   is_compressed: bool = False,
@@ -245,9 +246,7 @@ def split_lines(
       number += 1
 
 
-def _read_line(
-  file: BinaryIO | gzip.GzipFile, max_bytes: int
-) -> bytes | bytearray:
+def _read_line(file: io.IOBase, max_bytes: int) -> bytes | bytearray:
   """Reads a line, or more than `max_bytes` of a longer line."""
   line = file.readline(_CHUNK)
   if len(line) < _CHUNK:

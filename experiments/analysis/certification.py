@@ -146,13 +146,20 @@ def collect(
       record = rows[setting].get(key)
       if record is None or record.failure is not None:
         continue
-      metric, *_ = (*tasks[record.task].metrics, None)
-      quality[i, j] = metric.row_quality(record.scores) if metric else math.nan
+      quality[i, j] = _row_quality(record, tasks[record.task])
       emitted[i, j] = record.emitted
       latency[i, j] = metrics.latency(record, costs)
   return Answers(
     settings, ids, quality=quality, emitted=emitted, latency=latency
   )
+
+
+def _row_quality(record: records.Record, task: Task) -> float:
+  """Returns the quality of an answer in [0, 1]; nan without a metric."""
+  # Tasks without metrics of their own score in [0, 1], if they score at all.
+  if not task.metrics:
+    return record.quality
+  return task.metrics[0].row_quality(record.scores)
 
 
 def setting_of(record: records.Record) -> Setting:

@@ -1,6 +1,7 @@
 """Sweeps: every point of a config, decoded, kept and resumed.
 
 fields         Fields of a config, with their types.
+preflight      Facts of a sweep before it starts.
 plan           Curves and points of a config.
 prompt_lengths Prompts of a user's file that are too long for the cache.
 phases         The phases of a sweep: plan, open, load, decode, collect, report.

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import decoding, drafters, methods
+from cascades.config import DecodingConfig
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching, continuous_batching
-from cascades.verification_config import VerificationConfig
+from cascades.verification_config import SEQUENTIAL, VerificationConfig
 from experiments.records.unit_costs import CostRange, Costs
+from experiments.sweeps.curve_plan import Curve
 
 # Quantiles of a loop's turns that bound its range.
 _LOW, _HIGH = 0.1, 0.9
@@ -60,6 +62,20 @@ class CompileClock:
         self.seconds += duration
 
     jax.monitoring.register_event_duration_secs_listener(add)
+
+
+def block_shapes(curves: Iterable[Curve]) -> list[tuple[int, int]]:
+  """Returns the (gamma, drafts per block) pairs to measure the costs of.
+
+  A sequential cascade has no blocks. If no other curve drafts, a block of the
+  default gamma measures the verifier's cost of each further token.
+  """
+  configs = [curve.config for curve in curves]
+  sequential = [x for x in configs if x.verification == SEQUENTIAL]
+  blocks = {(x.gamma, x.drafts) for x in configs if x not in sequential}
+  if sequential and not any(gamma for gamma, _ in blocks):
+    blocks.add((DecodingConfig().gamma, 1))
+  return sorted(blocks)
 
 
 def measure(
@@ -185,6 +201,7 @@ def strict_loop(
   drafts: int,
   tree_size: int | None,
   context: int,
+  rows: int = 1,
 ) -> tuple[TimedLoop, float]:
   """Returns a loop of strict blocks, and the drafter's calls per block.
 
@@ -196,6 +213,7 @@ def strict_loop(
     tree_size: Maximum drafted tokens that the verifier reads in a block of
       several drafts; None for no maximum.
     context: Maximum tokens in the cache at the end of the loop.
+    rows: Rows decoded at a time.
   """
   is_independent = bound_drafter.drafter.independent
   multi_draft = 'multi_round' if is_independent else 'match'
@@ -216,7 +234,7 @@ def strict_loop(
   count = max(1, context // (gamma + 1))
   # One token, which neither model has read. The shapes are those of short
   # answers, so that their compiled programs are shared.
-  rows = engine.prefill(
+  prompt = engine.prefill(
     [np.array([5], np.int32)],
     jax.random.split(jax.random.key(0), 1),
     [_NO_LIMIT],
@@ -225,7 +243,7 @@ def strict_loop(
 
   def run():
     # A copy, since the loop reuses the memory of its argument.
-    copy = decoding.gather_rows(rows, np.zeros(1, np.int32))
+    copy = decoding.gather_rows(prompt, np.zeros(rows, np.int32))
     return engine.decode(copy, max_blocks=count)
 
   decoded_rows, _ = run()

@@ -157,10 +157,10 @@ def sentence(
   if verdict.speedup_over_strict:
     text += (
       f' and {_with_ends(verdict.speedup_over_strict)} times as fast as'
-      f' {verdict.strict} (modelled)'
+      f' {verdict.strict} (modelled, one answer at a time)'
     )
   else:
-    text += ' (modelled)'
+    text += ' (modelled, one answer at a time)'
   if setting.is_strict:
     return (
       f"{text}; its answers have the verifier's law, so no quality is lost."
@@ -190,7 +190,8 @@ def _drafter_does_not_pay(verdict: Verdict) -> str:
       return (
         'Decode with the verifier alone, the drafter does not pay here: the'
         f' fastest lossless setting, {trial.setting}, reaches'
-        f' {trial.speedup:.2f} times its speed (modelled).'
+        f' {trial.speedup:.2f} times its speed (modelled, one answer at a'
+        ' time).'
       )
   return (
     'Decode with the verifier alone: no lossless setting with a drafter was'

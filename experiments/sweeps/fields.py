@@ -157,6 +157,7 @@ FIELDS: dict[str, Check] = dict(
     too_long=choice('refuse', 'drop', 'truncate'),
   ),
   decision=table(risk=number(0.001, 1), delta=number(0.0001, 0.9999)),
+  preflight=flag,
   chat=flag,
   dtype=or_none(choice('bfloat16', 'float32')),
   mesh=list_of('whole numbers', integer(1), 2),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
   from cascades.models.conversations import Prompt
   from cascades.sampler import batching
   from experiments.records import unit_costs
-  from experiments.sweeps import curve_plan, plan, prompt_lengths
+  from experiments.sweeps import curve_plan, plan, preflight, prompt_lengths
 
 
 class Job(NamedTuple):
@@ -68,6 +68,17 @@ class Launcher(Protocol):
 
   def costs(self) -> 'unit_costs.CostRange':
     """Measures the seconds of one call of each model."""
+    ...
+
+  def preview(
+    self, examples: Mapping[str, Sequence], measured: 'unit_costs.Costs'
+  ) -> 'preflight.Preview':
+    """Measures the facts of a sweep before it starts.
+
+    Args:
+      examples: Examples by task.
+      measured: Unit costs of one sequence.
+    """
     ...
 
   def fit_prompts(

@@ -186,6 +186,11 @@ class Sweep:
       done.add(point)
       self._show_points(len(done))
 
+    if missing and self.config.get('preflight'):
+      self._bar.set_description('measuring eight prompts')
+      preview = self._launcher.preview(self._examples, self._measured.costs)
+      for line in preview.sentences():
+        self._say(line)
     self._show_points(len(done))
     with _stop_on_ctrl_c(self._say) as is_stopping:
       jobs = [
@@ -259,7 +264,7 @@ class Sweep:
     if self._launcher_kind.is_local:
       # Devices are checked before models are loaded.
       worker.make_mesh(self.config)
-      if folder := worker.host_folder():
+      if folder := workdirs.host_folder():
         self.workdir, self._tracker_names = self.workdir / folder, ()
     cli.make_folder(self.workdir)
 

@@ -35,6 +35,7 @@ _WITHOUT_EFFECT = (
   'trackers',
   'clock',
   'decision',
+  'preflight',
 )
 # Fields of `file` that name files: they may move and may hold secrets, and the
 # hashes of the files are kept.
@@ -98,7 +99,7 @@ def shared_settings(config: Any) -> dict[str, Any]:
     name: value
     for name, value in config.to_dict().items()
     # Trackers, timings and a decision may be added to a finished sweep.
-    if name not in (*CURVE_FIELDS, 'trackers', 'clock', 'decision')
+    if name not in (*CURVE_FIELDS, 'trackers', 'clock', 'decision', 'preflight')
   }
   for name in _PATHS if 'file' in settings else ():
     settings['file'].pop(name, None)

@@ -17,6 +17,7 @@ from experiments.sweeps import (
   curve_plan,
   launchers,
   plan,
+  preflight,
   prompt_lengths,
   worker,
 )
@@ -127,6 +128,12 @@ class RayCluster:
   def costs(self) -> unit_costs.CostRange:
     """Measures unit costs on a worker; see `launchers.Launcher`."""
     return self._result(self._call('costs'))
+
+  def preview(
+    self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
+  ) -> preflight.Preview:
+    """Measures the facts of the sweep on a worker; see `launchers.Launcher`."""
+    return self._result(self._call('preview', examples, measured))
 
   def fit_prompts(
     self, examples: Mapping[str, Sequence], too_long: str

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 
 from cascades import decoding, drafters, fingerprints
-from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.decoding import faults
 from cascades.models import checkpoints, sharding, tokenizers, turns
@@ -27,6 +26,7 @@ from experiments.sweeps import (
   launchers,
   outcomes,
   plan,
+  preflight,
   prompt_lengths,
 )
 from experiments.tasks import Example, Task
@@ -48,29 +48,6 @@ def make_mesh(config: Any) -> jax.sharding.Mesh | None:
   if math.prod(plan.mesh_shape(config)) == 1:
     return None
   return sharding.make_mesh(*plan.mesh_shape(config))
-
-
-def host_folder() -> str:
-  """Returns the folder of this host below the workdir; '' for the first host.
-
-  All hosts decode the same points; the results of the first host count.
-  """
-  index = jax.process_index()
-  return f'host-{index}' if index else ''
-
-
-def _blocks(curves: Sequence[curve_plan.Curve]) -> list[tuple[int, int]]:
-  """Returns the (gamma, drafts per block) pairs to measure the costs of.
-
-  A sequential cascade has no blocks. If no other curve drafts, a block of the
-  default gamma measures the verifier's cost of each further token.
-  """
-  configs = [curve.config for curve in curves]
-  sequential = [x for x in configs if x.verification == SEQUENTIAL]
-  blocks = {(x.gamma, x.drafts) for x in configs if x not in sequential}
-  if sequential and not any(gamma for gamma, _ in blocks):
-    blocks.add((DecodingConfig().gamma, 1))
-  return sorted(blocks)
 
 
 class Worker:
@@ -106,7 +83,7 @@ class Worker:
     self._curves = curves
     self._clock = costs.CompileClock()
     self._compiled: set[tuple] = set()
-    self._blocks = _blocks(curves)
+    self._blocks = costs.block_shapes(curves)
     spec = drafters.parse_spec(
       config.drafter, **curve_plan.drafter_options(config)
     )
@@ -114,9 +91,12 @@ class Worker:
     # A config may lack these fields.
     dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
     mesh = make_mesh(config)
-    memory.check(
+    self._described = (
       checkpoints.describe(config.verifier, dtype),
       spec.describe(dtype),
+    )
+    memory.check(
+      *self._described,
       batch_size=config.batch_size,
       # Prompts are not known yet; the sampler checks them later.
       cache_length=max(task.max_new_tokens for task in tasks.values()),
@@ -156,6 +136,23 @@ class Worker:
       self._blocks,
       tree_size=self._tree_size,
     )
+
+  def preview(
+    self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
+  ) -> preflight.Preview:
+    """Measures the facts of the sweep; see `launchers.Launcher`."""
+    setting = preflight.Setting(
+      verifier=self._verifier,
+      bound_drafter=self._bound_drafter,
+      sampler=self._sampler,
+      request=self._request,
+      config=self._config,
+      tasks=self._tasks,
+      memory_models=self._described,
+      clock=self._clock,
+    )
+    curves = [curve for curve in self._curves if not curve.confidence]
+    return preflight.preview(setting, curves, examples, measured)
 
   def fit_prompts(
     self, examples: Mapping[str, Sequence], too_long: str

@@ -1,0 +1,356 @@
+"""The facts of a sweep before it starts, from eight prompts and a few loops.
+
+Tokens per block are measured on a strict curve and on the curve with the most
+leniences, which stand for the other curves. The time of a block is measured
+with as many rows as the sweep decodes at a time.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cascades import drafters
+from cascades.methods import inputs
+from cascades.models import checkpoints
+from cascades.sampler import batching, memory
+from cascades.sampler.sampler import Sampler
+from experiments.records import unit_costs
+from experiments.sweeps import costs
+from experiments.sweeps.curve_plan import Curve
+
+_PROMPTS = 8
+# Share of the rows of a batch that decode, the others being done.
+_BUSY = 0.8
+# Times that an entrant of the race answers a prompt, and their number.
+_RACE_TURNS, _ENTRANTS = 4, 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preview:
+  """Facts of a sweep before it starts.
+
+  Attributes:
+    prompt_tokens: Tokens of the shortest, the median and the longest prompt.
+    vocab_size: Tokens that both models share.
+    memory_bytes: Bytes that decoding needs at most.
+    free_bytes: Free bytes of the device; None if unknown.
+    rows: Rows decoded at a time by strict curves.
+    gamma: Drafted tokens per block of the strict curve that was measured.
+    acceptance: Share of examined drafts that it accepts; nan without a drafter.
+    answer_tokens: Mean tokens of its answers.
+    block_ratio: Time of its block over that of a token of the verifier alone,
+      both with `rows` rows.
+    answers: Number of answers.
+    seconds: Estimated seconds of the sweep.
+  """
+
+  prompt_tokens: tuple[int, int, int]
+  vocab_size: int
+  memory_bytes: int
+  free_bytes: int | None
+  rows: int
+  gamma: int
+  acceptance: float
+  answer_tokens: float
+  block_ratio: float
+  answers: int
+  seconds: float
+
+  def sentences(self) -> list[str]:
+    """Returns the facts as sentences for the user."""
+    low, median, high = self.prompt_tokens
+    free = (
+      ''
+      if self.free_bytes is None
+      else f' of {self.free_bytes / 1e9:.1f} GB that are free'
+    )
+    sentences = [
+      f'tokenizers: both models have the same {self.vocab_size} tokens.',
+      f'prompts: {low} to {high} tokens, {median} in the median; answers of'
+      f' {self.answer_tokens:.0f} tokens in the mean of {_PROMPTS}.',
+      f'memory: at most {self.memory_bytes / 1e9:.1f} GB{free}.',
+    ]
+    if self.gamma:
+      speed = tokens_per_block(self.acceptance, self.gamma) / self.block_ratio
+      pays = 'pays' if speed > 1 else 'does not pay'
+      needed = break_even(self.block_ratio, self.gamma)
+      from_here = (
+        'no acceptance is enough'
+        if needed is None
+        else f'it pays from {needed:.3f} on'
+      )
+      sentences.append(
+        f'drafter: {self.acceptance:.2f} of its tokens are accepted by strict'
+        f' decoding; with gamma {self.gamma} and {self.rows} rows at a time a'
+        f' block takes {self.block_ratio:.2f} times a token of the verifier'
+        f' alone, so it {pays} here ({speed:.2f} times as fast; {from_here}).'
+      )
+    sentences.append(
+      f'time: {self.answers} answers in about {_duration(self.seconds)}.'
+    )
+    return sentences
+
+
+def tokens_per_block(acceptance: float, gamma: int) -> float:
+  """Returns the mean tokens of a strict block (arXiv 2211.17192, eq. 1)."""
+  if acceptance >= 1:
+    return gamma + 1.0
+  return (1 - acceptance ** (gamma + 1)) / (1 - acceptance)
+
+
+def break_even(block_ratio: float, gamma: int) -> float | None:
+  """Returns the least acceptance at which drafting is not slower.
+
+  Args:
+    block_ratio: Time of a block over that of a token of the verifier alone.
+    gamma: Drafted tokens per block.
+
+  Returns:
+    An acceptance in [0, 1], to three digits upwards; None if even accepting
+    every token is too slow.
+  """
+  for thousandths in range(1001):
+    if tokens_per_block(thousandths / 1000, gamma) >= block_ratio:
+      return thousandths / 1000
+  return None
+
+
+def _duration(seconds: float) -> str:
+  """Returns seconds as text, such as '2 min' or '3.5 h'."""
+  if seconds < 90:
+    return f'{seconds:.0f} s'
+  return (
+    f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
+  )
+
+
+class Setting(NamedTuple):
+  """A sweep whose models are loaded.
+
+  Attributes:
+    verifier: The verifier.
+    bound_drafter: The drafter, bound to the verifier.
+    sampler: Returns the sampler of a curve, with changes of its options, and
+      its seed.
+    request: Returns the options of a request of a task.
+    config: Fields of the sweep.
+    tasks: Tasks by name.
+    memory_models: Both models, as `memory.estimate` takes them.
+    clock: Seconds that compiling has taken.
+  """
+
+  verifier: checkpoints.Checkpoint
+  bound_drafter: drafters.BoundDrafter
+  sampler: Callable[..., tuple[Sampler, int]]
+  request: Callable[[Any], dict[str, Any]]
+  config: Any
+  tasks: Mapping[str, Any]
+  memory_models: tuple[Any, Any]
+  clock: costs.CompileClock
+
+
+class _Trial(NamedTuple):
+  """Eight prompts, decoded at all leniences of a curve.
+
+  Attributes:
+    efficiency: Tokens per block at each lenience.
+    acceptance: Share of examined drafts that are accepted at the first one.
+    answer_tokens: Mean tokens of the answers at the first one.
+    prefill_s: Seconds of reading a prompt.
+    compile_s: Seconds of compiling.
+  """
+
+  efficiency: list[float]
+  acceptance: float
+  answer_tokens: float
+  prefill_s: float
+  compile_s: float
+
+
+def preview(
+  setting: Setting,
+  curves: Sequence[Curve],
+  examples: Mapping[str, Sequence],
+  measured: unit_costs.Costs,
+) -> Preview:
+  """Measures the facts of a sweep.
+
+  Args:
+    setting: The sweep, with its models.
+    curves: Curves that are to be decoded, cascades of whole answers left out.
+    examples: Examples by task.
+    measured: Unit costs of one sequence.
+  """
+  drafting = [x for x in curves if x.config.gamma and not x.confidence]
+  strict = [x for x in drafting if inputs.has_verifier_law(x.config.method)]
+  first = (strict or drafting or list(curves))[0]
+  widest = max(drafting or [first], key=lambda x: len(x.leniences))
+  lengths = _prompt_lengths(setting, first, examples)
+  trial = _try_curve(setting, first, examples)
+  widest_trial = (
+    trial if widest is first else _try_curve(setting, widest, examples)
+  )
+  n = len(lengths)
+  times = _block_times(setting, curves, n, int(trial.answer_tokens))
+  width = _width(setting, first, n)
+  seconds = sum(
+    _curve_seconds(
+      setting,
+      curve,
+      n,
+      trial=trial if curve is first else widest_trial,
+      answer_tokens=trial.answer_tokens,
+      step_s=times[curve.config.gamma, _width(setting, curve, n)],
+      relative_cost=measured.drafter_token_s / measured.verifier_token_s,
+    )
+    for curve in curves
+  )
+  clock = min(setting.config.get('clock', 0), n)
+  race_tokens = clock * _ENTRANTS * _RACE_TURNS * trial.answer_tokens
+  seconds += race_tokens * measured.verifier_token_s
+  num_compiled = len(curves) + (_ENTRANTS if clock else 0)
+  seconds += max(trial.compile_s, widest_trial.compile_s) * num_compiled
+  longest = lengths[-1] + max(
+    task.max_new_tokens for task in setting.tasks.values()
+  )
+  return Preview(
+    prompt_tokens=(lengths[0], int(statistics.median(lengths)), lengths[-1]),
+    vocab_size=setting.verifier.model.vocab_size,
+    memory_bytes=memory.estimate(
+      *setting.memory_models,
+      batch_size=setting.config.batch_size,
+      cache_length=longest,
+      gamma=max(x.config.gamma for x in curves),
+    ).total,
+    free_bytes=memory.available(),
+    rows=width,
+    gamma=first.config.gamma,
+    acceptance=trial.acceptance,
+    answer_tokens=trial.answer_tokens,
+    block_ratio=times[first.config.gamma, width] / times[0, width],
+    answers=sum(n * max(1, len(x.leniences)) for x in curves),
+    seconds=seconds,
+  )
+
+
+def _prompt_lengths(
+  setting: Setting, curve: Curve, examples: Mapping[str, Sequence]
+) -> list[int]:
+  """Returns the tokens of all prompts, from the shortest to the longest."""
+  decoder, _ = setting.sampler(curve, batch_size=1)
+  return sorted(
+    len(decoder.encode(x.prompt, setting.request(task)['apply_chat_template']))
+    for name, task in setting.tasks.items()
+    for x in examples[name]
+  )
+
+
+def _width(setting: Setting, curve: Curve, n: int) -> int:
+  """Returns the rows that a curve decodes at a time."""
+  rows = n * max(1, len(curve.leniences))
+  return batching.width(rows, setting.config.batch_size)
+
+
+def _try_curve(
+  setting: Setting, curve: Curve, examples: Mapping[str, Sequence]
+) -> _Trial:
+  """Decodes the first prompts of each task at all leniences of a curve."""
+  compiled = setting.clock.seconds
+  decoder, seed = setting.sampler(curve, batch_size=setting.config.batch_size)
+  points: list[list[Any]] = [[] for _ in curve.leniences or (0.0,)]
+  prompts, prefill_s = 0, 0.0
+  for name, task in setting.tasks.items():
+    rows = [
+      x.prompt for x in examples[name][: max(1, _PROMPTS // len(setting.tasks))]
+    ]
+    # The first time compiles.
+    for _ in range(2):
+      decoded = decoder.sample_curve(
+        rows, curve.leniences or (0.0,), seed=seed, **setting.request(task)
+      )
+    for point, answers in zip(points, decoded, strict=True):
+      point += answers
+    prompts += len(rows)
+    prefill_s += decoder.usage.prefill_s
+
+  def total(point: list[Any], name: str) -> int:
+    return sum(x.counts[name] for x in point)
+
+  examined = total(points[0], 'examined')
+  emitted = [sum(len(x.tokens) for x in point) for point in points]
+  return _Trial(
+    efficiency=[
+      tokens / max(1, total(point, 'verifier_calls'))
+      for tokens, point in zip(emitted, points, strict=True)
+    ],
+    acceptance=(
+      total(points[0], 'accepted') / examined if examined else math.nan
+    ),
+    answer_tokens=emitted[0] / prompts,
+    prefill_s=prefill_s / prompts,
+    compile_s=setting.clock.seconds - compiled,
+  )
+
+
+def _block_times(
+  setting: Setting, curves: Sequence[Curve], n: int, context: int
+) -> dict[tuple[int, int], float]:
+  """Measures the seconds of a block, by gamma and the rows at a time.
+
+  Gamma 0, a token of the verifier alone, is there for every number of rows.
+  """
+  shapes = {(x.config.gamma, _width(setting, x, n)) for x in curves}
+  shapes |= {(0, width) for _, width in shapes}
+  loops = {
+    (gamma, width): costs.strict_loop(
+      setting.verifier,
+      setting.bound_drafter
+      if gamma
+      else drafters.BoundDrafter(drafters.NoDrafter(), ()),
+      gamma=gamma,
+      drafts=1,
+      tree_size=None,
+      context=max(2 * (gamma + 1), context),
+      rows=width,
+    )[0]
+    for gamma, width in shapes
+  }
+  times = costs.time_in_turns(loops, repeats=3, seconds=1.0)
+  return {key: statistics.median(x) for key, x in times.items()}
+
+
+def _curve_seconds(
+  setting: Setting,
+  curve: Curve,
+  n: int,
+  *,
+  trial: _Trial,
+  answer_tokens: float,
+  step_s: float,
+  relative_cost: float,
+) -> float:
+  """Estimates the seconds of decoding a curve, compiling left out.
+
+  Args:
+    setting: The sweep.
+    curve: The curve.
+    n: Number of examples.
+    trial: A trial of this curve, or of one that stands for it.
+    answer_tokens: Mean tokens of an answer.
+    step_s: Seconds of a block of all rows.
+    relative_cost: Cost of a token of the drafter alone, in the verifier's.
+  """
+  count = max(1, len(curve.leniences))
+  efficiency, gamma = [1.0], curve.config.gamma
+  if curve.baseline_model == 'drafter':
+    step_s *= relative_cost
+  if gamma:
+    # Leniences are matched by their rank.
+    ranks = [i / max(1, count - 1) for i in range(count)]
+    last = len(trial.efficiency) - 1
+    efficiency = [trial.efficiency[round(rank * last)] for rank in ranks]
+  blocks = sum(n * answer_tokens / x for x in efficiency)
+  width = _width(setting, curve, n)
+  return blocks / (width * _BUSY) * step_s + n * trial.prefill_s

@@ -1,0 +1,79 @@
+"""Facts of a sweep before it starts."""
+
+import dataclasses
+
+import pytest
+import small
+
+from experiments import sweep
+from experiments.sweeps import curve_plan, preflight
+
+_PREVIEW = preflight.Preview(
+  prompt_tokens=(3, 5, 9),
+  vocab_size=768,
+  memory_bytes=2_000_000_000,
+  free_bytes=8_000_000_000,
+  rows=16,
+  gamma=4,
+  acceptance=0.8,
+  answer_tokens=80.2,
+  block_ratio=2.0,
+  answers=1080,
+  seconds=73.0,
+)
+
+
+@pytest.mark.parametrize(
+  ('acceptance', 'tokens'), [(0, 1), (0.5, 1.9375), (1, 5)]
+)
+def test_a_block_has_the_tokens_that_the_paper_gives(acceptance, tokens):
+  assert preflight.tokens_per_block(acceptance, 4) == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize('ratio', [1.0, 1.5, 3.0, 4.9])
+def test_a_drafter_pays_from_the_break_even_on(ratio):
+  acceptance = preflight.break_even(ratio, 4)
+  assert preflight.tokens_per_block(acceptance, 4) >= ratio
+  if acceptance:
+    assert preflight.tokens_per_block(acceptance - 0.001, 4) < ratio
+
+
+def test_no_acceptance_pays_for_a_block_of_more_than_its_tokens():
+  assert preflight.break_even(5.1, 4) is None
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({}, 'so it pays here (1.68 times as fast; it pays from 0.519 on)'),
+    ({'block_ratio': 4.0}, 'so it does not pay here (0.84 times as fast'),
+    ({'block_ratio': 9.0}, 'no acceptance is enough'),
+    ({}, 'memory: at most 2.0 GB of 8.0 GB that are free.'),
+    ({'free_bytes': None}, 'memory: at most 2.0 GB.'),
+    ({}, 'prompts: 3 to 9 tokens, 5 in the median; answers of 80 tokens'),
+    ({}, 'time: 1080 answers in about 73 s.'),
+    ({'seconds': 600.0}, 'about 10 min.'),
+    ({'seconds': 9000.0}, 'about 2.5 h.'),
+  ],
+)
+def test_facts_are_sentences(changes, words):
+  sentences = dataclasses.replace(_PREVIEW, **changes).sentences()
+  assert words in '\n'.join(sentences)
+
+
+@pytest.mark.slow
+def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
+  config = small.config(temperature=0.0)
+  with config.unlocked():
+    config.preflight = True
+  curves = [
+    curve_plan.Curve.from_config(config, *curve)
+    for curve in (('verifier_only', ()), ('speed', (0.0,)))
+  ]
+  sweep.run(config, curves, tmp_path / 'run')
+  printed = capsys.readouterr().err
+  for word in ('tokenizers:', 'prompts:', 'memory:', 'drafter:', 'time: 10'):
+    assert word in printed
+  # Nothing is left to decode, so there is nothing to say.
+  sweep.run(config, curves, tmp_path / 'run')
+  assert 'tokenizers:' not in capsys.readouterr().err
