@@ -293,6 +293,8 @@ _OWN = {
   'experiments/tasks/sources.py',
   # Answers; a file whose lines are read through the door.
   *('experiments/tasks/answer_metrics.py', 'experiments/tasks/data_files.py'),
+  # Sources of code that has run, for their hash.
+  'experiments/tasks/harness_documents.py',
 }
 
 
