@@ -86,6 +86,19 @@ def _sampler(options: Mapping[str, Any]) -> sampler.Sampler:
   return sampler.Sampler(config=DecodingConfig(**decoding), **models)
 
 
+def _check_decided(
+  config: DecodingConfig, generation: Mapping[str, Any]
+) -> None:
+  """Refuses a task that samples in another way than a decision's evidence."""
+  for name, value in generation.items():
+    decided = getattr(config, name)
+    if decided != value:
+      raise ValueError(
+        f'decision: was made at {name} {decided}, and the task asks for'
+        f' {value}; decide at {name} {value}, or give --gen_kwargs.'
+      )
+
+
 @dataclasses.dataclass(frozen=True)
 class Generation:
   """Generation options of a task; equal requests are decoded together.
@@ -133,6 +146,9 @@ class CascadesLM(TemplateLM):
     max_batch_size: The harness's flag; taken where `batch_size` is 'auto'.
     device: The harness's flag; not looked at, for JAX chooses its own
       (JAX_PLATFORMS).
+    decision: A decision.json of a sweep: its models and options. Only verifier,
+      drafter and mesh can be given beside it, and tasks must ask for its
+      temperature, top_k and top_p.
     **options: Arguments of `Sampler`; models by name, the tokenizer by the path
       of its `tokenizer.model`.
 
@@ -151,13 +167,15 @@ class CascadesLM(TemplateLM):
     batch_size: int | str | None = None,
     max_batch_size: int | None = None,
     device: str | None = None,
+    decision: str | None = None,
     **options: Any,
   ):
     super().__init__()
     del device
     names = (*_MODELS, *_DECODING, *drafters.declared_options(), 'seed')
+    names = names if decision is None else ('verifier', 'drafter', 'mesh')
     _check_names('model_args', options, names)
-    if options.get('verifier') is None:
+    if decision is None and options.get('verifier') is None:
       raise ValueError(
         'verifier: none is given; add verifier=... to model_args.'
       )
@@ -170,10 +188,14 @@ class CascadesLM(TemplateLM):
       options['tokenizer'] = tokenizer_files.read(path, 'tokenizer')
     if str(batch_size).startswith('auto'):
       batch_size = max_batch_size
-    if batch_size is not None:
-      text = str(batch_size)
-      options['batch_size'] = int(text) if text.isdigit() else batch_size
-    self.sampler = _sampler(options)
+    self._is_decided = decision is not None
+    if decision is not None:
+      self.sampler = sampler.Sampler.from_decision(decision, **options)
+    else:
+      if batch_size is not None:
+        text = str(batch_size)
+        options['batch_size'] = int(text) if text.isdigit() else batch_size
+      self.sampler = _sampler(options)
     self.seed = seed
     self._mesh = options.get('mesh', (1, 1))
     self._counts = collections.Counter()
@@ -247,6 +269,8 @@ class CascadesLM(TemplateLM):
     if not changes.get('temperature', 1):
       # A task that is decoded greedily has no use for the sampler's own.
       changes = dict(top_k=None, top_p=None) | changes
+    if self._is_decided:
+      _check_decided(decoder.config, changes)
     return sampler.Sampler(
       decoder.verifier,
       decoder.drafter,
