@@ -21,6 +21,7 @@ import tiers
 from ml_collections import ConfigDict
 
 from cascades import decoding, fingerprints
+from cascades.config import DecodingConfig
 from cascades.drafters import binding
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
@@ -320,6 +321,11 @@ def test_the_report_stands_beside_the_records(workdir):
   assert start['data']['numerals']['examples'] == 5
   assert {'command', 'commit', 'dirty', 'device', 'code'} <= set(start)
   assert start['started'] <= start['ended']
+  # The options that each curve decoded with, baselines without a gate included.
+  used = start['curves']['verifier_only']
+  assert DecodingConfig.from_dict(used).to_dict() == used
+  assert used['gamma'] == 0
+  assert used['gate'] == 'raw'
 
 
 def test_what_is_shown_was_looked_at(workdir, monkeypatch):
@@ -668,7 +674,7 @@ def test_another_runs_workdir_is_refused_by_field(
       {'gate': 'cooked'},
       "gate: must be 'raw' or 'processed', got 'cooked'",
     ),
-    ('chow', (0.5,), {'temperature': 0.0}, 'a curve has no temperature of its'),
+    ('chow', (0.5,), {'temperature': 0.0}, 'temperature is no option of a curve'),
     ('chow', (0.5, math.nan), {}, 'lenience: must be a number .* got nan'),
     ('sequence_mean', (math.nan,), {}, 'lenience: must be a number .* got nan'),
     ('chow', (0.5, 0.1, 0.5), {}, 'chow gamma 4 has 0.5 twice'),

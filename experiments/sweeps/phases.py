@@ -160,7 +160,11 @@ class Sweep:
       self._measure_costs()
     self._provenance = self._write_examples()
     start = workdirs.provenance(
-      facts, seed=self.config.seed, data=self._provenance
+      facts,
+      seed=self.config.seed,
+      data=self._provenance,
+      # Of the config's options, those that a curve decodes with.
+      curves={x.name: records.plain(x.used_options) for x in self.curves},
     )
     self._files.log_start(start)
 
