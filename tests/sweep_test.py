@@ -674,7 +674,12 @@ def test_another_runs_workdir_is_refused_by_field(
       {'gate': 'cooked'},
       "gate: must be 'raw' or 'processed', got 'cooked'",
     ),
-    ('chow', (0.5,), {'temperature': 0.0}, 'temperature is no option of a curve'),
+    (
+      'chow',
+      (0.5,),
+      {'temperature': 0.0},
+      'temperature is no option of a curve',
+    ),
     ('chow', (0.5, math.nan), {}, 'lenience: must be a number .* got nan'),
     ('sequence_mean', (math.nan,), {}, 'lenience: must be a number .* got nan'),
     ('chow', (0.5, 0.1, 0.5), {}, 'chow gamma 4 has 0.5 twice'),

@@ -100,8 +100,13 @@ class TableModel:
     shape = (self.contexts, self.vocab_size)
     return scale * jax.random.normal(key, shape)
 
-  def init_cache(self, params: Logits, cache_length: int) -> Cache:
-    """Makes an empty cache of `cache_length` slots, for one sequence."""
+  def init_cache(self, params: Any, cache_length: int) -> Cache:
+    """Makes an empty cache of one sequence.
+
+    Args:
+      params: Logits, or their shapes.
+      cache_length: Number of slots.
+    """
     del params
     slots = jnp.zeros((cache_length,), jnp.int32)
     zero = jnp.zeros((), jnp.int32)
