@@ -678,7 +678,7 @@ def test_another_runs_workdir_is_refused_by_field(
       'chow',
       (0.5,),
       {'temperature': 0.0},
-      'temperature is no option of a curve',
+      'temperature is no option',
     ),
     ('chow', (0.5, math.nan), {}, 'lenience: must be a number .* got nan'),
     ('sequence_mean', (math.nan,), {}, 'lenience: must be a number .* got nan'),
