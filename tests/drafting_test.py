@@ -237,7 +237,7 @@ def test_a_folder_is_one_trainings(tmp_path):
 
 def test_rows_without_an_answer_are_refused(lines, tmp_path):
   c = config(lines, row_length=8, answers=0)
-  with pytest.raises(ValueError, match='row_length: in 8 tokens no answer beg'):
+  with pytest.raises(ValueError, match='row_length: 8 tokens hold no answer'):
     layer_drafters.train_drafter(c, tmp_path)
 
 

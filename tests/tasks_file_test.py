@@ -239,7 +239,7 @@ _DAMAGED = {
     ' remove it.',
   ),
   'deep': (
-    _jsonl('[' * 9000 + ']' * 9000),
+    _jsonl('[' * 100_000 + ']' * 100_000),
     'line 1, is nested too deeply; mend the row or remove it.',
   ),
   'empty': ('\n\n', 'has no rows of all; give another file.'),

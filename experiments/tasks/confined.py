@@ -62,14 +62,14 @@ _EQUAL, _MASKED = 4, 7
 
 # System calls that Python needs to compute, to import and to print.
 _CALLS = """
-access brk clock_getres clock_gettime clock_nanosleep close dup dup2 dup3
-exit exit_group faccessat faccessat2 fstat fstatfs futex get_robust_list getcwd
-getdents64 getegid geteuid getgid getpgid getpid getppid getrandom getresgid
-getresuid getrusage gettid gettimeofday getuid lseek lstat madvise mmap mprotect
-mremap munmap nanosleep newfstatat pread64 read readlink readlinkat readv
-restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity
-sched_yield set_robust_list sigaltstack stat statx sysinfo time times uname
-write writev
+access brk clock_getres clock_gettime clock_nanosleep close close_range dup dup2
+dup3 exit exit_group faccessat faccessat2 fstat fstatfs futex get_robust_list
+getcwd getdents64 getegid geteuid getgid getpgid getpid getppid getrandom
+getresgid getresuid getrusage gettid gettimeofday getuid lseek lstat madvise
+mmap mprotect mremap munmap nanosleep newfstatat pread64 read readlink
+readlinkat readv restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn
+sched_getaffinity sched_yield set_robust_list sigaltstack stat statx sysinfo
+time times uname write writev
 """.split()
 # Bits of `open` that write, make or shorten a file.
 _WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC
@@ -296,9 +296,13 @@ def main() -> None:
     run(program, module.__dict__)
     run(tests, module.__dict__)
     write(proof, token)
-  except BaseException:
+  except BaseException as error:
     # Includes SystemExit: a program that exits before its tests fails.
-    traceback.print_exc()
+    try:
+      traceback.print_exc()
+    except BaseException:
+      # From 3.13 on it calls builtins, which the program may have replaced.
+      os.write(1, f'{type(error).__name__}: {error}'.encode())
     leave(1)
   # No exit handler of the program runs.
   leave(0)
