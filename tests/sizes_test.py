@@ -11,7 +11,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _BARS = {
   'cascades': (15_800, 24_036),
   'cascades/contrib': (3_500, 3_500),
-  'experiments': (16_500, 22_748),
+  'experiments': (16_500, 22_752),
   'tests': (20_000, 31_707),
 }
 
