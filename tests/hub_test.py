@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -387,6 +388,15 @@ def test_without_the_library_an_extra_is_named(server, monkeypatch):
   assert "pip install 'speculative-cascades[hub]'" in _refused('acme/verifier')
 
 
+def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
+  """Runs experiments.sample in a process of its own.
+
+  The launcher's process may have read the hub's address already.
+  """
+  command = [sys.executable, '-m', 'experiments.sample', *arguments]
+  return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.slow
 def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
   monkeypatch.setenv('HF_ENDPOINT', server.url)
@@ -394,10 +404,8 @@ def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
   monkeypatch.setenv('HF_HOME', str(tmp_path / 'home'))
   arguments = ('--drafter=acme/drafter', '--prompt=The number', '--seed=1')
   arguments += ('--max_new_tokens=8', '--gamma=2', '--method=token_v3')
-  done = launching.run(
-    'experiments.sample', '--verifier=acme/verifier', *arguments
-  )
-  assert (done.returncode, done.stderr.count('rror')) == (0, 0)
+  done = _command('--verifier=acme/verifier', *arguments)
+  assert (done.returncode, done.stderr.count('rror')) == (0, 0), done.stderr
   same = launching.run(
     'experiments.sample',
     f'--verifier={small.pair()[0]}',
@@ -407,9 +415,7 @@ def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
   assert done.stdout == same.stdout
   server.gated['acme/gated'] = 401
   server.repos['acme/gated'] = server.repos['acme/verifier']
-  done = launching.run(
-    'experiments.sample', '--verifier=acme/gated', *arguments
-  )
+  done = _command('--verifier=acme/gated', *arguments)
   assert done.returncode == 2
   assert done.stderr.startswith('error: model: acme/gated is gated')
   assert done.stderr.count('\n') == 1
