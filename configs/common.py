@@ -80,8 +80,8 @@ _OPTIONAL = dict(
   # Guarantee of the decision at the end of a sweep: the largest loss of
   # quality, as a share, and the probability with which the guarantee may fail.
   decision=dict(risk=0.05, delta=0.1),
-  # Decodes eight prompts first, to say whether the drafter pays and how long
-  # the sweep will take.
+  # Decodes eight prompts of a new sweep, to say whether the drafter pays and
+  # how long the sweep will take.
   preflight=True,
   # Wraps prompts in the chat template of the models, which are
   # instruction-tuned.

@@ -19,13 +19,17 @@ import ml_collections
 
 from configs import common
 
+# Optional fields that can be set on the command line.
+_FIELDS = (
+  'file task chat decision preflight clock dtype cache_length mesh tiny top_k'
+  ' top_p verification drafts shard_size'
+).split()
+
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
-    *('file', 'task', 'chat', 'decision', 'dtype', 'cache_length', 'clock'),
-    *('mesh', 'tiny', 'top_k', 'top_p', 'verification', 'drafts'),
-    *('preflight', 'shard_size'),
+    *_FIELDS,
     tasks=('file',),
     # Worked examples of other tasks: as many as they declare.
     task=dict(shots=None),

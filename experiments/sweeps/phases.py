@@ -190,7 +190,7 @@ class Sweep:
       done.add(point)
       self._show_points(len(done))
 
-    if missing and self.config.get('preflight'):
+    if not done and self.config.get('preflight'):
       self._bar.set_description('measuring eight prompts')
       preview = self._launcher.preview(self._examples, self._measured.costs)
       for line in preview.sentences():
