@@ -62,9 +62,10 @@ _OPTIONAL = dict(
   # Options of the task `file`. `prompt`, `reference` and `id` name fields of
   # its rows, or are templates such as 'Question: {question}'; the id of a row
   # without one is its hash. `examples` is a file of worked examples, of which
-  # `shots` rows are used (0: all). `metric` '' measures speed only. Prompts
-  # that are `too_long` for the cache are refused, dropped, or lose their
-  # beginning (truncate).
+  # `shots` rows are used (0: all). `metric` '' measures speed only.
+  # Without `stop_strings`, answers after worked examples end at a blank line.
+  # Prompts that are `too_long` for the cache are refused, dropped, or lose
+  # their beginning (truncate).
   file=dict(
     path='',
     prompt='prompt',

@@ -57,7 +57,10 @@ def test_the_fastest_certified_setting_is_chosen():
   assert verdict.speedup_over_strict[0] == pytest.approx(2)
   assert verdict.strict == _setting(-1.0)
   text = deciding.sentence(verdict, _CONFIG, 'rouge2')
-  assert text.startswith('Use token_v3 0.5 with gamma 4: 3.00 [3.00, 3.00]')
+  assert text.startswith(
+    'Use token_v3 at lenience 0.5, gamma 4: 3.00 [3.00, 3.00]'
+  )
+  assert "is 1.0 of 100 points below the verifier's [-1.0, -1.0]" in text
   assert 'at most 10 points' in text
   assert 'no guarantee' in text
 
@@ -152,7 +155,7 @@ def test_the_estimate_certifies():
   setting, count = verdict.estimate
   assert setting == _setting(0.2)
   assert verdict.choosing < count <= 100_000
-  assert f'about {count} for token_v3 0.2' in deciding.sentence(
+  assert f'about {count} for token_v3 at lenience 0.2' in deciding.sentence(
     verdict, _CONFIG, 'rouge2'
   )
 

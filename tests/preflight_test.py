@@ -13,11 +13,11 @@ _PREVIEW = preflight.Preview(
   vocab_size=768,
   memory_bytes=2_000_000_000,
   free_bytes=8_000_000_000,
-  rows=16,
   gamma=4,
   acceptance=0.8,
   answer_tokens=80.2,
-  block_ratio=2.0,
+  cut_answers=0.0,
+  block_ratios={1: 2.0, 16: 4.0},
   answers=1080,
   seconds=73.0,
 )
@@ -45,9 +45,16 @@ def test_no_acceptance_pays_for_a_block_of_more_than_its_tokens():
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
-    ({}, 'so it pays here (1.68 times as fast; it pays from 0.519 on)'),
-    ({'block_ratio': 4.0}, 'so it does not pay here (0.84 times as fast'),
-    ({'block_ratio': 9.0}, 'no acceptance is enough'),
+    (
+      {},
+      'one answer at a time: a block takes 2.00 times a token of the verifier'
+      ' alone, so the drafter pays (1.68 times as fast; it pays from an'
+      ' acceptance of 0.519 on).',
+    ),
+    ({}, '16 answers at a time: a block takes 4.00 times a token of the'),
+    ({}, 'so the drafter does not pay (0.84 times as fast; it pays from'),
+    ({'block_ratios': {1: 9.0}}, 'no acceptance is enough'),
+    ({'cut_answers': 0.75}, 'answers: 75% of them reach the limit of tokens'),
     ({}, 'memory: at most 2.0 GB of 8.0 GB that are free.'),
     ({'free_bytes': None}, 'memory: at most 2.0 GB.'),
     ({}, 'prompts: 3 to 9 tokens, 5 in the median; answers of 80 tokens'),

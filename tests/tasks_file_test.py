@@ -142,6 +142,8 @@ def test_fields_are_mapped_and_numbers_are_texts(tmp_path):
   assert data['shots'] == 2
   assert [*data['files']] == ['examples shots.jsonl', 'a.jsonl']
   assert task.score(' it is 6\nmore 5', '#### 6')['exact_match'] == 1
+  _, _, task = _load(path, examples=str(shots), **fields)
+  assert task.stop_strings == ('\n\n',)
 
 
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.parquet'])

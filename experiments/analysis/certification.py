@@ -57,8 +57,10 @@ class Setting(NamedTuple):
   def __str__(self) -> str:
     if self.method == reference_points.VERIFIER:
       return 'the verifier alone'
-    lenience = '' if math.isnan(self.lenience) else f' {self.lenience:g}'
-    return f'{self.variant}{lenience} with gamma {self.gamma}'
+    lenience = (
+      '' if math.isnan(self.lenience) else f' at lenience {self.lenience:g},'
+    )
+    return f'{self.variant}{lenience} gamma {self.gamma}'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

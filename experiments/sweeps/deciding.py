@@ -17,6 +17,13 @@ from experiments.tasks import Task
 
 # Hashes among the facts of a launcher.
 _WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
+# Scores that are computed for many answers together where one row does not
+# matter: a loss per row is of the score of each answer by itself.
+_SENTENCE_LEVEL = {
+  'sentence_bleu': 'sentence-level BLEU',
+  'bleu': 'sentence-level BLEU',
+  'chrf': 'sentence-level chrF',
+}
 
 
 class Sweep(NamedTuple):
@@ -83,10 +90,8 @@ def _dtype(config: Any) -> str | None:
 
 def _quality_name(tasks: Mapping[str, Task]) -> str:
   """Returns the name of the quality; '' for tasks without one."""
-  names = {
-    ('sentence-level ' if task.corpus else '') + (task.quality_score or '')
-    for task in tasks.values()
-  }
+  names = {task.quality_score or '' for task in tasks.values()}
+  names = {_SENTENCE_LEVEL.get(name, name) for name in names}
   return names.pop() if len(names) == 1 else 'quality'
 
 
@@ -156,20 +161,23 @@ def sentence(
   )
   if verdict.speedup_over_strict:
     text += (
-      f' and {_with_ends(verdict.speedup_over_strict)} times as fast as'
-      f' {verdict.strict} (modelled, one answer at a time)'
+      f' and {_with_ends(verdict.speedup_over_strict)} times as fast as strict'
+      f' decoding ({verdict.strict}), modelled for one answer at a time'
     )
   else:
-    text += ' (modelled, one answer at a time)'
+    text += ', modelled for one answer at a time'
   if setting.is_strict:
     return (
       f"{text}; its answers have the verifier's law, so no quality is lost."
       f' {_uncertified(verdict, config)}'
     )
-  loss, low, high = (100 * x for x in verdict.lost)
+  loss, least, most = verdict.lost
+  # + 0.0 makes 0.0 of -0.0.
+  change, low, high = (round(-100 * x, 1) + 0.0 for x in (loss, most, least))
   return (
-    f'{text}; it loses {loss:.1f} of 100 points of {quality_name} [{low:.1f},'
-    f' {high:.1f}] on {verdict.reporting} examples that had no part in the'
+    f'{text}; its {quality_name} is {abs(change):.1f} of 100 points'
+    f" {'below' if change < 0 else 'above'} the verifier's [{low:+.1f},"
+    f' {high:+.1f}] on {verdict.reporting} examples that had no part in the'
     f' choice. With probability {1 - config.delta:.0%} it loses at most'
     f' {100 * config.risk:g} points in the mean over such examples (chosen'
     f' among {len(verdict.trials)} settings on {verdict.choosing} examples);'

@@ -180,8 +180,6 @@ class Sweep:
     self._trackers.update(self._points, self._measured.costs)
     done = {p for p in self._points if self._files.read_point(p) is not None}
     missing = [point for point in self._points if point not in done]
-    self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
-    self._bar.unit = ' answers'
 
     def keep(point: Point, decoded: Sequence[records.Outcome]) -> None:
       self._files.write_point(point, decoded)
@@ -195,6 +193,9 @@ class Sweep:
       preview = self._launcher.preview(self._examples, self._measured.costs)
       for line in preview.sentences():
         self._say(line)
+    # The time that is left is estimated from here on.
+    self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
+    self._bar.unit = ' answers'
     self._show_points(len(done))
     with _stop_on_ctrl_c(self._say) as is_stopping:
       jobs = [

@@ -36,12 +36,12 @@ class Preview:
     vocab_size: Tokens that both models share.
     memory_bytes: Bytes that decoding needs at most.
     free_bytes: Free bytes of the device; None if unknown.
-    rows: Rows decoded at a time by strict curves.
     gamma: Drafted tokens per block of the strict curve that was measured.
     acceptance: Share of examined drafts that it accepts; nan without a drafter.
     answer_tokens: Mean tokens of its answers.
-    block_ratio: Time of its block over that of a token of the verifier alone,
-      both with `rows` rows.
+    cut_answers: Share of its answers that reach the limit of tokens.
+    block_ratios: Time of its block over that of a token of the verifier alone,
+      by the number of rows that are decoded at a time.
     answers: Number of answers.
     seconds: Estimated seconds of the sweep.
   """
@@ -50,11 +50,11 @@ class Preview:
   vocab_size: int
   memory_bytes: int
   free_bytes: int | None
-  rows: int
   gamma: int
   acceptance: float
   answer_tokens: float
-  block_ratio: float
+  cut_answers: float
+  block_ratios: Mapping[int, float]
   answers: int
   seconds: float
 
@@ -72,25 +72,42 @@ class Preview:
       f' {self.answer_tokens:.0f} tokens in the mean of {_PROMPTS}.',
       f'memory: at most {self.memory_bytes / 1e9:.1f} GB{free}.',
     ]
-    if self.gamma:
-      speed = tokens_per_block(self.acceptance, self.gamma) / self.block_ratio
-      pays = 'pays' if speed > 1 else 'does not pay'
-      needed = break_even(self.block_ratio, self.gamma)
-      from_here = (
-        'no acceptance is enough'
-        if needed is None
-        else f'it pays from {needed:.3f} on'
+    if self.cut_answers > 0.5:
+      sentences.append(
+        f'answers: {self.cut_answers:.0%} of them reach the limit of tokens; if'
+        ' they should end sooner, give texts that end them'
+        ' (--config.file.stop_strings) or a lower'
+        ' --config.task.max_new_tokens.'
       )
+    if self.gamma:
       sentences.append(
         f'drafter: {self.acceptance:.2f} of its tokens are accepted by strict'
-        f' decoding; with gamma {self.gamma} and {self.rows} rows at a time a'
-        f' block takes {self.block_ratio:.2f} times a token of the verifier'
-        f' alone, so it {pays} here ({speed:.2f} times as fast; {from_here}).'
+        f' decoding with gamma {self.gamma}.'
       )
+      sentences += [
+        self._payment(rows, ratio)
+        for rows, ratio in sorted(self.block_ratios.items())
+      ]
     sentences.append(
       f'time: {self.answers} answers in about {_duration(self.seconds)}.'
     )
     return sentences
+
+  def _payment(self, rows: int, block_ratio: float) -> str:
+    """Returns whether the drafter pays for a number of rows at a time."""
+    speed = tokens_per_block(self.acceptance, self.gamma) / block_ratio
+    needed = break_even(block_ratio, self.gamma)
+    return (
+      f'{"one answer" if rows == 1 else f"{rows} answers"} at a time: a block'
+      f' takes {block_ratio:.2f} times a token of the verifier alone, so the'
+      f' drafter {"pays" if speed > 1 else "does not pay"} ({speed:.2f} times'
+      ' as fast; '
+      + (
+        'no acceptance is enough).'
+        if needed is None
+        else f'it pays from an acceptance of {needed:.3f} on).'
+      )
+    )
 
 
 def tokens_per_block(acceptance: float, gamma: int) -> float:
@@ -158,6 +175,7 @@ class _Trial(NamedTuple):
     efficiency: Tokens per block at each lenience.
     acceptance: Share of examined drafts that are accepted at the first one.
     answer_tokens: Mean tokens of the answers at the first one.
+    cut_answers: Share of the answers at the first one that reach the limit.
     prefill_s: Seconds of reading a prompt.
     compile_s: Seconds of compiling.
   """
@@ -165,6 +183,7 @@ class _Trial(NamedTuple):
   efficiency: list[float]
   acceptance: float
   answer_tokens: float
+  cut_answers: float
   prefill_s: float
   compile_s: float
 
@@ -225,11 +244,14 @@ def preview(
       gamma=max(x.config.gamma for x in curves),
     ).total,
     free_bytes=memory.available(),
-    rows=width,
     gamma=first.config.gamma,
     acceptance=trial.acceptance,
     answer_tokens=trial.answer_tokens,
-    block_ratio=times[first.config.gamma, width] / times[0, width],
+    cut_answers=trial.cut_answers,
+    block_ratios={
+      rows: times[first.config.gamma, rows] / times[0, rows]
+      for rows in {1, width}
+    },
     answers=sum(n * max(1, len(x.leniences)) for x in curves),
     seconds=seconds,
   )
@@ -260,7 +282,7 @@ def _try_curve(
   compiled = setting.clock.seconds
   decoder, seed = setting.sampler(curve, batch_size=setting.config.batch_size)
   points: list[list[Any]] = [[] for _ in curve.leniences or (0.0,)]
-  prompts, prefill_s = 0, 0.0
+  prompts, cut, prefill_s = 0, 0, 0.0
   for name, task in setting.tasks.items():
     rows = [
       x.prompt for x in examples[name][: max(1, _PROMPTS // len(setting.tasks))]
@@ -273,6 +295,7 @@ def _try_curve(
     for point, answers in zip(points, decoded, strict=True):
       point += answers
     prompts += len(rows)
+    cut += sum(len(x.tokens) >= task.max_new_tokens for x in decoded[0])
     prefill_s += decoder.usage.prefill_s
 
   def total(point: list[Any], name: str) -> int:
@@ -289,6 +312,7 @@ def _try_curve(
       total(points[0], 'accepted') / examined if examined else math.nan
     ),
     answer_tokens=emitted[0] / prompts,
+    cut_answers=cut / prompts,
     prefill_s=prefill_s / prompts,
     compile_s=setting.clock.seconds - compiled,
   )
@@ -301,7 +325,11 @@ def _block_times(
 
   Gamma 0, a token of the verifier alone, is there for every number of rows.
   """
-  shapes = {(x.config.gamma, _width(setting, x, n)) for x in curves}
+  shapes = {
+    (x.config.gamma, width)
+    for x in curves
+    for width in {1, _width(setting, x, n)}
+  }
   shapes |= {(0, width) for _, width in shapes}
   loops = {
     (gamma, width): costs.strict_loop(

@@ -31,6 +31,7 @@ _DEFAULT_ID, _DEFAULT_REFERENCE = 'id', 'reference'
 # Field of chat data, which rows may have instead of a prompt.
 _MESSAGES = 'messages'
 _MAX_ID = 200
+_END_OF_EXAMPLE = '\n\n'
 
 _Fields = Mapping[str, Any]
 
@@ -53,7 +54,8 @@ class FileSettings:
     shots: Number of worked examples; 0 takes all.
     separator: Text between the prompt of a worked example and its answer.
     metric: A metric as `metric_specs.find` takes it; '' measures speed only.
-    stop_strings: Texts that end an answer.
+    stop_strings: Texts that end an answer; if empty, what ends a worked
+      example, a blank line, does.
     too_long: See `prompt_lengths.fit`.
   """
 
@@ -260,7 +262,9 @@ class FileReader:
       )
     self._files[f'examples {file.name}'] = file
     separator = self.settings.separator
-    return ''.join(f'{q}{separator}{a}\n\n' for q, a in self._shots)
+    return ''.join(
+      f'{q}{separator}{a}{_END_OF_EXAMPLE}' for q, a in self._shots
+    )
 
   def _examples(self, file: DataFile, head: str) -> Iterator[Example]:
     """Yields the examples of all rows."""
@@ -396,13 +400,15 @@ def _configure(config: Mapping[str, Any]) -> Task:
   settings = FileSettings(**fields)
   metric = metric_specs.find(settings.metric) if settings.metric else None
   reader = FileReader(settings, metric, bool(config.get('chat')))
+  # After worked examples, a model goes on with examples of its own.
+  stop_strings = (_END_OF_EXAMPLE,) if settings.examples else ()
   return FileTask(
     name=f'{NAME}:{metric.name}' if metric else NAME,
     load=reader.load,
     metrics=(metric,) if metric else (),
     max_new_tokens=_MAX_NEW_TOKENS,
     shots=settings.shots,
-    stop_strings=tuple(settings.stop_strings),
+    stop_strings=tuple(settings.stop_strings or stop_strings),
     runs_code=metric is not None and metric.runs_code,
     reader=reader,
   )
