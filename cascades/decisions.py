@@ -23,6 +23,19 @@ _ADVICE = 'make it again with experiments.sweep'
 _Hash = Annotated[str, pydantic.Field(pattern='^[0-9a-f]{64}$')]
 
 
+class _Answers(Schema):
+  """The limits of the answers to a task."""
+
+  max_new_tokens: int = pydantic.Field(ge=1)
+  stop_strings: list[str]
+
+
+class _Evidence(Schema):
+  """The facts of the evidence that are read again."""
+
+  tasks: dict[str, _Answers] = pydantic.Field(min_length=1)
+
+
 class _Fields(Schema):
   """The fields of a decision.json."""
 
@@ -98,6 +111,7 @@ class Decision:
       _Fields.check(content, f'decision: {path}', _ADVICE)
     )
     del fields['format']
+    _Evidence.check(fields['evidence'], f'decision: {path}: evidence', _ADVICE)
     options = {
       # Numbers that JSON cannot hold are texts.
       name: float(value) if value in ('inf', '-inf') else value
@@ -109,6 +123,20 @@ class Decision:
       raise ValueError(f'decision: {path}: {error}') from None
     fields['config'] = config
     return cls(**fields)
+
+  @property
+  def sample_options(self) -> dict[str, Any]:
+    """Options of `Sampler.sample` that the answers of the evidence had.
+
+    They are apply_chat_template, and max_new_tokens and stop_strings if all
+    tasks of the evidence had the same.
+    """
+    options: dict[str, Any] = {'apply_chat_template': self.chat}
+    tasks = [*self.evidence['tasks'].values()]
+    for name in ('max_new_tokens', 'stop_strings'):
+      if all(task[name] == tasks[0][name] for task in tasks):
+        options[name] = tasks[0][name]
+    return options
 
   def load_models(
     self, verifier: Any = None, drafter: Any = None

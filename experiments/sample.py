@@ -44,7 +44,8 @@ _MESSAGES = flags.DEFINE_string(
 _DECISION = flags.DEFINE_string(
   'decision',
   None,
-  'A decision.json of a sweep, or its workdir: the models and options to use.',
+  'A decision.json of a sweep, or its workdir: the models and options to use,'
+  ' and the limit and the stop texts of its answers.',
 )
 _VERIFIER = flags.DEFINE_string(
   'verifier',
@@ -158,6 +159,24 @@ def _decided(sampler: Any) -> Any:
   )
 
 
+def _sample_options() -> dict[str, Any]:
+  """Returns the options of an answer: those of the flags, then a decision's."""
+  options = {
+    'max_new_tokens': _MAX_NEW_TOKENS,
+    'stop_strings': _STOP_STRING,
+    'apply_chat_template': _CHAT,
+  }
+  decided = {}
+  if _DECISION.value:
+    from cascades import decisions
+
+    decided = decisions.Decision.load(_DECISION.value).sample_options
+  return {
+    name: decided[name] if name in decided and not flag.present else flag.value
+    for name, flag in options.items()
+  }
+
+
 def main() -> None:
   """Runs the command."""
   if not _PROMPT.value:
@@ -167,12 +186,7 @@ def main() -> None:
 
   decoder = (_decided if _DECISION.value else _configured)(sampler.Sampler)
   answer = decoder.sample(
-    _read_prompt(),
-    max_new_tokens=_MAX_NEW_TOKENS.value,
-    seed=_SEED.value,
-    stop_strings=_STOP_STRING.value,
-    echo=True,
-    apply_chat_template=_CHAT.value,
+    _read_prompt(), seed=_SEED.value, echo=True, **_sample_options()
   )
   colour = cli.colours()
   print(paint(answer.token_strings, answer.sources, colour))

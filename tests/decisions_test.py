@@ -197,12 +197,10 @@ def test_a_sampler_of_a_decision_gives_the_tokens_of_the_evidence(decided):
     and (record.lenience == config.lenience or not has_lenience)
   }
   assert len(tokens) >= 20
-  request = decision.evidence['tasks']['numerals']
   answers = decoder.sample(
     [example.prompt for example in examples.values()],
-    max_new_tokens=request['max_new_tokens'],
-    stop_strings=request['stop_strings'],
     seed=decision.evidence['seed'],
+    **decision.sample_options,
   )
   for name, answer in zip(examples, answers, strict=True):
     assert answer.tokens == tokens[name]
@@ -236,6 +234,7 @@ def test_other_models_than_the_decisions_are_refused(decided):
     ({'config': {'gamma': -1}}, 'gamma'),
     ({'config': {'magic': 1}}, 'magic'),
     ({'more': 1}, 'more'),
+    ({'evidence': {'tasks': {}}}, 'evidence: tasks'),
   ],
 )
 def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):

@@ -171,9 +171,11 @@ def sentence(
       f"{text}; its answers have the verifier's law, so no quality is lost."
       f' {_uncertified(verdict, config)}'
     )
-  loss, least, most = verdict.lost
+  loss, lowest, highest = verdict.lost
   # + 0.0 makes 0.0 of -0.0.
-  change, low, high = (round(-100 * x, 1) + 0.0 for x in (loss, most, least))
+  change, low, high = (
+    round(-100 * x, 1) + 0.0 for x in (loss, highest, lowest)
+  )
   return (
     f'{text}; its {quality_name} is {abs(change):.1f} of 100 points'
     f" {'below' if change < 0 else 'above'} the verifier's [{low:+.1f},"
