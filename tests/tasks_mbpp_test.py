@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from experiments.tasks import TASKS, sandbox
-from experiments.tasks.task import read_worked_examples
+from experiments.tasks.task_spec import read_worked_examples
 
 _PATH = pathlib.Path(__file__).parent / 'data/tasks/mbpp.jsonl'
 _TASK = TASKS['mbpp']

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from experiments.guides import inventory
 from experiments.sweeps import plan
-from experiments.tasks import METRICS, TASKS
+from experiments.tasks import METRICS, TASKS, TaskSpec
 
 # Answers and references that every metric takes, without code to run.
 _ANSWERS = ('#### 12', 'twelve', '')
@@ -44,9 +44,17 @@ def test_an_unknown_metric_is_refused():
     dataclasses.replace(TASKS['xsum'], metrics=('roug',))
 
 
+def test_a_declaration_has_problems_from_one_place():
+  declared = dict(name='a', metrics=(), max_new_tokens=1)
+  message = '^task: a must have either problem or source; give one'
+  with pytest.raises(ValueError, match=message):
+    TaskSpec(**declared)
+  with pytest.raises(ValueError, match=message):
+    TaskSpec(**declared, problem=print, source=TASKS['xsum'].source)
+
+
 _PACKAGE = """
-from experiments.tasks import Metric
-from experiments.tasks.task import generated_task
+from experiments.tasks import Metric, TaskSpec, build_task
 
 LENGTH = Metric(
   name='length',
@@ -54,12 +62,12 @@ LENGTH = Metric(
   scores=('characters',),
   score=lambda answer, reference: {'characters': float(len(answer))},
 )
-TASK = generated_task(
-  'letters',
-  lambda rng, phraser: (key := rng.choice('abcdefgh' * 9) * 9, key, key),
+TASK = build_task(TaskSpec(
+  name='letters',
+  problem=lambda rng, phraser: (key := rng.choice('abcdefgh') * 9, key, key),
   metrics=(LENGTH, 'exact_match'),
   max_new_tokens=3,
-)
+))
 """
 _ENTRY_POINTS = """
 [cascades.tasks]

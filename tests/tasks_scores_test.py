@@ -11,7 +11,7 @@ from experiments.tasks import (
   short_answers,
   task,
 )
-from experiments.tasks.task import read_worked_examples
+from experiments.tasks.task_spec import read_worked_examples
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import types
 import pandas as pd
 import pytest
 
-from experiments.tasks import GENERATED, TASKS, spec_bench
+from experiments.tasks import GENERATED, TASKS, published_files
 
 _DATA = pathlib.Path(__file__).parent / 'data'
 _FOLDER = _DATA / 'tasks'
@@ -349,4 +349,5 @@ def test_spec_bench_has_eighty_prompts_of_each_category():
   path = f'{_REAL}/spec_bench/question.jsonl'
   examples = load('spec_bench', path=path, num_examples=None)
   found = collections.Counter(e.id.split('/')[2] for e in examples)
-  assert found == dict.fromkeys(('mt_bench', *spec_bench.CATEGORIES), 80)
+  categories = 'mt_bench', *published_files.SPEC_BENCH_CATEGORIES
+  assert found == dict.fromkeys(categories, 80)

@@ -63,7 +63,7 @@ def test_all_of_the_library_decides_but_what_only_looks():
     ),
   ):
     assert f'cascades/{name}' in names
-  for name in ('sweeps/worker.py', 'tasks/gsm8k.py', 'tasks/task.py'):
+  for name in ('sweeps/worker.py', 'tasks/catalog.py', 'tasks/task.py'):
     assert f'experiments/{name}' in names
   assert not [n for n in names if n.startswith(versions.OBSERVING_MODULES)]
   every = {
@@ -81,7 +81,7 @@ def test_any_statement_of_any_module_is_of_the_hash(checkout):
   want = versions.source_hash(checkout)
   for name in (
     *('cascades/schedules/naming.py', 'cascades/verification_config.py'),
-    'experiments/tasks/gsm8k.py',
+    'experiments/tasks/catalog.py',
   ):
     file = checkout / name
     text = file.read_text()

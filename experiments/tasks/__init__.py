@@ -5,41 +5,17 @@ metric as one of the group `cascades.metrics`.
 """
 
 from cascades.registries import Registry
-from experiments.tasks import (
-  file_task,
-  gsm8k,
-  mbpp,
-  metric_specs,
-  numerals,
-  open_domain,
-  roman,
-  spec_bench,
-  squad,
-  summaries,
-  translation,
-  word_problems,
-)
+from experiments.tasks import file_task, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
+from experiments.tasks.catalog import CATALOG
 from experiments.tasks.task import Example, Reference, Task
+from experiments.tasks.task_spec import TaskSpec, build_task
 
-_BUILTIN: tuple[Task, ...] = (
-  word_problems.TASK,
-  numerals.TASK,
-  roman.TASK,
-  gsm8k.TASK,
-  mbpp.TASK,
-  squad.TASK,
-  *open_domain.TASKS,
-  *summaries.TASKS,
-  *translation.TASKS,
-  spec_bench.TASK,
-  file_task.TASK,
-)
 TASKS: Registry[Task] = Registry('task', Task)
-for _task in _BUILTIN:
+for _task in (*map(build_task, CATALOG), file_task.TASK):
   TASKS.register(_task.name, _task, builtin=True)
 # Tasks whose problems are generated; the bundled models are trained on them.
-GENERATED = tuple(task.name for task in _BUILTIN if task.problems)
+GENERATED = tuple(spec.name for spec in CATALOG if spec.problem)
 
 
 def quality_metric(task: str) -> Metric | None:
@@ -67,5 +43,7 @@ __all__ = [
   'Metric',
   'Reference',
   'Task',
+  'TaskSpec',
+  'build_task',
   'quality_metric',
 ]

@@ -8,7 +8,6 @@ both directions of a training number are training problems.
 import random
 
 from experiments.tasks.phrasing import Phraser
-from experiments.tasks.task import generated_task
 
 _ONES = (
   'zero one two three four five six seven eight nine ten eleven twelve'
@@ -66,7 +65,7 @@ def date_in_words(year: int, month: int, day: int) -> str:
   return f'the {ordinal_in_words(day)} of {_MONTHS[month - 1]}, {spoken}'
 
 
-def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
+def draw(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   """Draws (key, prompt, reference); the value in figures is the key."""
   del phraser  # A number has a single spelling.
   if rng.random() < 0.6:
@@ -79,11 +78,3 @@ def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   if rng.random() < 0.5:
     return figures, f'The {kind} {figures} in words:', f' {words}'
   return figures, f'In figures, the {kind} {words}:', f' {figures}'
-
-
-TASK = generated_task(
-  'numerals',
-  _problem,
-  metrics=('exact_match', 'chrf_unrounded'),
-  max_new_tokens=32,
-)

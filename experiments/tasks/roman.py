@@ -9,7 +9,6 @@ problems.
 import random
 
 from experiments.tasks.phrasing import Phraser
-from experiments.tasks.task import generated_task
 
 _NUMERALS = {
   'M': 1000,
@@ -37,7 +36,7 @@ def roman_numeral(n: int) -> str:
   return numeral
 
 
-def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
+def draw(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   """Draws (key, prompt, reference); the value in figures is the key."""
   del phraser  # A number has a single spelling.
   figures = str(value := rng.randint(1, 3999))
@@ -45,11 +44,3 @@ def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   if rng.random() < 0.5:
     return figures, f'The number {figures} in Roman numerals:', f' {numeral}'
   return figures, f'In figures, the Roman numeral {numeral}:', f' {figures}'
-
-
-TASK = generated_task(
-  'roman',
-  _problem,
-  metrics=('exact_match',),
-  max_new_tokens=24,
-)

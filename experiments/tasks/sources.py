@@ -1,7 +1,7 @@
 """Sources of published sets: files, or the Hugging Face hub.
 
 A file is in the format that the set's authors publish. Its rows are converted
-to the shape of the hub's, so that a task converts a single kind of rows. Each
+to the shape of the hub's, so that a task reads a single kind of rows. Each
 row comes with its location, which errors name.
 """
 
@@ -114,11 +114,14 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
 
 
 def get_field(row: Any, name: str, kind: type = str) -> Any:
-  """Returns a field of a row.
+  """Returns a field of a row; 'a.b' is the field b of the object a.
 
   Raises:
     DamagedError: The field is missing, or of another type.
   """
+  outer, dot, inner = name.partition('.')
+  if dot:
+    return get_field(get_field(row, outer, dict), inner, kind)
   if not isinstance(row, Mapping):
     raise DamagedError('is not an object with fields')
   if name not in row:
@@ -167,7 +170,7 @@ def get_text(row: Any, name: str) -> str:
   """
   value = get_field(row, name).strip()
   if not value:
-    raise DamagedError(f'has an empty {name!r}')
+    raise DamagedError(f'has an empty {name.rpartition(".")[2]!r}')
   return value
 
 

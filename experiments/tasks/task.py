@@ -2,45 +2,21 @@
 
 A task has no model and no tokenizer: it turns a split and a seed into
 `Example`s, and an answer with its reference into named scores in [0, 1] or
-[0, 100]. Its problems are generated (`generated_task`) or those of a published
-set (`published_task`), which `sources` reads.
+[0, 100]. `task_spec` builds tasks from declarations.
 """
 
 import dataclasses
 import hashlib
-import pathlib
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from cascades import Conversation, arguments
 from experiments.tasks import sandbox
 from experiments.tasks.answer_metrics import METRICS, Metric
-from experiments.tasks.phrasing import Phraser
 from experiments.tasks.short_answers import Reference
-from experiments.tasks.sources import (
-  DamagedError,
-  Source,
-  error_location,
-  read_table,
-)
+from experiments.tasks.sources import Source
 
 SPLITS = ('train', 'validation', 'test')
-
-# Worked examples of published sets, which were written for this project: the
-# prompt of a set does not depend on its source.
-_WORKED = pathlib.Path(__file__).with_name('worked')
-# Draws without a new problem of the split after which the task is exhausted.
-_REPEATS = 100_000
-
-
-# `problem(row, number)` turns a row of a published set into (key, question,
-# reference); the key is unique in the set. It raises `sources.DamagedError` for
-# a damaged row.
-Problem = Callable[[Mapping[str, Any], int], tuple[str, str, Reference]]
-# `worked_examples(path)` returns (question, answer) pairs of a published set,
-# from beside a file of the set, or from the hub.
-WorkedExamples = Callable[[str | None], Sequence[tuple[str, str]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,11 +143,6 @@ class Task:
     return data
 
 
-def question_prompt(question: str) -> str:
-  """Returns the prompt of most tasks, which ends where the answer begins."""
-  return f'Question: {question}\nAnswer:'
-
-
 def split_of(key: str) -> str:
   """Returns the split of a problem, which its content alone decides.
 
@@ -188,65 +159,6 @@ def split_of(key: str) -> str:
   return {0: 'test', 1: 'validation'}.get(bucket, 'train')
 
 
-def generated_task(
-  name: str,
-  problem: Callable[[random.Random, Phraser], tuple[str, str, str]],
-  **fields,
-) -> Task:
-  """Returns a task whose problems are generated, without repeats.
-
-  Args:
-    name: Key of the task in `TASKS`.
-    problem: `problem(rng, phraser)` draws one (key, prompt, reference); the
-      phraser writes the reference.
-    **fields: Further fields of the task; `metrics` and `max_new_tokens` are
-      required.
-
-  Returns:
-    The task. Its `load` raises ValueError for an unknown split, and ends early
-    when no new problem is found.
-  """
-
-  def problems(seed, phrasing_style='plain'):
-    rng = random.Random(f'{name}/{seed}')
-    # The last word is part of the seed: another one gives other references.
-    phraser = Phraser(phrasing_style, random.Random(f'{name}/{seed}/wording'))
-    while True:
-      yield problem(rng, phraser)
-
-  def load(
-    split='test',
-    seed=0,
-    num_examples=500,
-    path=None,
-    shots=None,
-    allow_code_execution=False,
-  ):
-    del allow_code_execution  # Generated tasks run no code.
-    check_split(name, split, SPLITS)
-    if path or shots:
-      raise ValueError(
-        f'task: {name} generates its problems and cannot be combined with a'
-        ' path or shots; leave both out.'
-      )
-    prompts: set[str] = set()
-    repeats = 0
-    for key, prompt, reference in problems(f'{split}/{seed}'):
-      if len(prompts) == num_examples or repeats == _REPEATS:
-        return
-      repeats += 1
-      if prompt not in prompts and split_of(key) == split:
-        yield Example(
-          id=f'{name}/{split}/{seed}/{len(prompts)}',
-          prompt=prompt,
-          reference=reference,
-        )
-        prompts.add(prompt)
-        repeats = 0
-
-  return Task(name=name, load=load, problems=problems, **fields)
-
-
 def truncate(answer: str, stop_strings: Sequence[str]) -> str:
   """Returns an answer up to the first stop string.
 
@@ -257,123 +169,6 @@ def truncate(answer: str, stop_strings: Sequence[str]) -> str:
   for stop in stop_strings:
     answer = answer.partition(stop)[0]
   return answer
-
-
-def published_task(
-  name: str,
-  source: Source,
-  problem: Problem,
-  *,
-  worked_examples: WorkedExamples | None = None,
-  separator: str = ' ',
-  **fields,
-) -> Task:
-  r"""Returns a task whose problems are those of a published set.
-
-  A prompt has some worked examples, then the question, and ends where the
-  answer begins:
-
-    <question> <answer>\n\n<question> <answer>\n\n<question>
-
-  Args:
-    name: Key of the task in `TASKS`.
-    source: Source of the set.
-    problem: Turns a row of the set into a problem.
-    worked_examples: Takes worked examples from another split of the set; None
-      for those of the file `worked/NAME.jsonl`.
-    separator: Text between a question and its answer.
-    **fields: Further fields of the task; `metrics` and `max_new_tokens` are
-      required, and `shots` is the default number of worked
-      examples.
-
-  Returns:
-    The task. Its `load` takes `num_examples` in an order that the seed
-    shuffles, for sets are sorted by subject. It raises ValueError for an
-    unknown split, too many shots, an absent or damaged set, and for code that
-    must not, or cannot safely, be run.
-  """
-
-  def load(
-    split='test',
-    seed=0,
-    num_examples=500,
-    path=None,
-    shots=None,
-    allow_code_execution=False,
-  ):
-    if task.runs_code:
-      check_code(name, allow_code_execution)
-    check_split(name, split, source.splits)
-    shots = task.shots if shots is None else shots
-    pairs = ()
-    if shots:
-      pairs = (
-        worked_examples(path) if worked_examples else read_worked_examples(name)
-      )
-      if not 0 < shots <= len(pairs):
-        raise ValueError(
-          f'shots: must be from 0 to {len(pairs)} for {name}, got {shots}.'
-        )
-    head = ''.join(f'{q}{separator}{a}\n\n' for q, a in pairs[:shots])
-    rows = list(_problems_of(source, problem, path, split))
-    random.Random(f'{name}/{split}/{seed}').shuffle(rows)
-    for key, question, reference in rows[:num_examples]:
-      yield Example(
-        id=f'{name}/{split}/{key}',
-        prompt=head + question,
-        reference=reference,
-      )
-
-  # `load` reads the task that is made here, once it is called.
-  task = Task(name=name, load=load, source=source, **fields)
-  return task
-
-
-def read_worked_examples(name: str) -> list[tuple[str, str]]:
-  """Returns the worked examples of a set, (question, answer) pairs.
-
-  They are files of the form that a user's worked examples have.
-
-  Args:
-    name: Key of the task in `TASKS`.
-  """
-  path = _WORKED / f'{name}.jsonl'
-  rows = read_table(path) if path.exists() else ()
-  return [(row['prompt'], row['reference']) for _, row in rows]
-
-
-def _problems_of(
-  source: Source, problem: Problem, path: str | None, split: str
-) -> Iterator[tuple[str, str, Reference]]:
-  """Yields the problems of a split of a published set, in the set's order.
-
-  Args:
-    source: Source of the set.
-    problem: Turns a row of the set into a problem.
-    path: A file of the set; None for the Hugging Face hub.
-    split: Name of the split.
-
-  Yields:
-    (key, question, reference).
-
-  Raises:
-    ValueError: The set is absent or damaged, or has no such rows.
-  """
-  keys = set()
-  try:
-    for number, (location, row) in enumerate(source.rows(path, split)):
-      with error_location(location):
-        if source.is_in_split and not source.is_in_split(row, split):
-          continue
-        key, question, reference = problem(row, number)
-        if key in keys:
-          raise DamagedError(f'has the id {key!r} a second time')
-      keys.add(key)
-      yield key, question, reference
-    if not keys:
-      raise DamagedError(f'{path or source.hub} has no {split} rows')
-  except DamagedError as e:
-    raise ValueError(f'path: {e}; give {source.download}.') from None
 
 
 def check_code(name: str, is_allowed: bool) -> None:
@@ -391,7 +186,7 @@ def check_code(name: str, is_allowed: bool) -> None:
   sandbox.check()
 
 
-def check_split(name: str, split: str, splits: Sequence[str]) -> None:
+def check_split(name: str, split: str, splits: Collection[str]) -> None:
   """Raises ValueError for a split that the task of that name lacks."""
   if split not in splits:
     raise ValueError(

@@ -12,7 +12,6 @@ import random
 from experiments.tasks.final_numbers import MARK
 from experiments.tasks.numerals import number_in_words
 from experiments.tasks.phrasing import Phraser
-from experiments.tasks.task import generated_task, question_prompt
 
 # Every second name takes the pronoun 'she'.
 NAMES = (
@@ -146,7 +145,7 @@ def _equation(step: tuple[str, int, int]) -> str:
   return f'{a}{op}{b}={_APPLY[op](a, b)}'
 
 
-def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
+def draw(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   """Draws (key, prompt, reference); the chain of equations is the key."""
   name, friend = rng.sample(NAMES, 2)
   item, distractor = rng.sample(ITEMS, 2)
@@ -176,15 +175,7 @@ def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
       f'How many {item} does {name} have in the end?',
     )
   )
-  prompt = question_prompt(f'{" ".join(story)} {question}')
+  prompt = f'Question: {" ".join(story)} {question}\nAnswer:'
   worked = [_work(phraser, words, step) for step in steps]
   reference = ' ' + '\n'.join([*worked, f'{MARK} {value}'])
   return ' '.join(map(_equation, steps)), prompt, reference
-
-
-TASK = generated_task(
-  'word_problems',
-  _problem,
-  metrics=('marked_number',),
-  max_new_tokens=128,
-)

@@ -1,0 +1,273 @@
+"""The project's tasks: what is generated, and sets that others published.
+
+A file of a published set is in the format of its authors (`Source.download`).
+
+lm-evaluation-harness 0.4.13 makes none of the prompts below, so that no set is
+left to `lm_eval:NAME`; it draws worked examples from the set, and
+
+- squad_v2: `squadv2` puts `Title:` and `Background:` before the question, and
+  compares the likelihood of `unanswerable`, which a sweep does not;
+- web_questions: `webqs` has our question without worked examples, but compares
+  the likelihoods of the answers and generates none;
+- natural_questions: `nq_open` begins with `Answer these questions:` and says
+  `Q: ...?` and `A:`;
+- trivia_qa: `triviaqa` adds a second question mark;
+- cnn_dailymail: `cnn_dailymail_abisee` says `Summarize the following article:`;
+- xsum: only by the package unitxt, with a template of its own;
+- wmt14_en_de: WMT14 is in French only; `wmt16-en-de` says `English phrase:`.
+"""
+
+from typing import Any
+
+from experiments.tasks import numerals, published_files, roman, word_problems
+from experiments.tasks.answer_metrics import CODE_END, UNANSWERABLE
+from experiments.tasks.sources import Source
+from experiments.tasks.task import SPLITS
+from experiments.tasks.task_spec import TaskSpec
+
+_SAME_SPLITS = {split: split for split in SPLITS}
+# Sets whose test answers are secret: results are of the development set.
+_DEVELOPMENT_SPLITS = {'train': 'train', 'test': 'validation'}
+
+# An answer is right if it equals an accepted one after SQuAD's normalisation;
+# questions without an accepted answer count as answered wrong.
+_SHORT_ANSWERS: dict[str, Any] = dict(
+  metrics=('short_answer',), shots=1, stop_strings=('\n',), max_new_tokens=32
+)
+# Captions of pictures (Elliott et al. 2016, arXiv 1605.00459), task 1, from and
+# to English; for research. The authors publish train, val, test_2016_flickr.
+_MULTI30K: dict[str, Any] = dict(
+  source=Source(
+    download='the raw files of task 1 from github.com/multi30k/dataset',
+    read=published_files.read_pairs,
+    hub='bentrevett/multi30k',
+    splits=_SAME_SPLITS,
+    files=published_files.pair_files,
+  ),
+  metrics=('bleu', 'chrf'),
+  shots=5,
+  worked_beside='val',
+  stop_strings=('\n',),
+  max_new_tokens=64,
+)
+
+CATALOG: tuple[TaskSpec, ...] = (
+  TaskSpec(
+    name='word_problems',
+    problem=word_problems.draw,
+    metrics=('marked_number',),
+    max_new_tokens=128,
+  ),
+  TaskSpec(
+    name='numerals',
+    problem=numerals.draw,
+    metrics=('exact_match', 'chrf_unrounded'),
+    max_new_tokens=32,
+  ),
+  TaskSpec(
+    name='roman',
+    problem=roman.draw,
+    metrics=('exact_match',),
+    max_new_tokens=24,
+  ),
+  # Grade school mathematics in words (Cobbe et al. 2021, arXiv 2110.14168), MIT
+  # licence. The score `marked` tells a final number after #### from another.
+  TaskSpec(
+    name='gsm8k',
+    source=Source(
+      download='test.jsonl of github.com/openai/grade-school-math',
+      hub='openai/gsm8k',
+      config='main',
+    ),
+    fields=published_files.gsm8k_fields,
+    answer='{answer}',
+    metrics=('final_number',),
+    shots=8,
+    # A blank line does not end an answer: some reference answers contain one.
+    stop_strings=('\nQuestion:',),
+    max_new_tokens=400,
+  ),
+  # Small Python programs (Austin et al. 2021, arXiv 2108.07732), CC BY 4.0. The
+  # three tests of the prompt decide; the challenge tests are not used, as is
+  # usual.
+  TaskSpec(
+    name='mbpp',
+    source=Source(
+      download=(
+        'mbpp.jsonl of github.com/google-research/google-research, folder mbpp'
+      ),
+      hub='google-research-datasets/mbpp',
+      config='full',
+      splits=_SAME_SPLITS,
+      is_in_split=published_files.is_in_mbpp_split,
+    ),
+    fields=published_files.mbpp_fields,
+    key='id',
+    question=(
+      'Task: {text}\nThese tests must pass:\n{tests}\nAnswer:\n```python'
+    ),
+    answer='\n{code}\n```\n{harness}',
+    metrics=('pass_at_1',),
+    separator='',
+    shots=3,
+    stop_strings=(CODE_END,),
+    max_new_tokens=512,
+    runs_code=True,
+  ),
+  # Questions on a passage, half of them without an answer in it (Rajpurkar et
+  # al. 2018, arXiv 1806.03822), CC BY-SA 4.0. The official script expects an
+  # empty answer there, which a language model cannot tell from having nothing
+  # to say.
+  TaskSpec(
+    name='squad_v2',
+    source=Source(
+      download='dev-v2.0.json of rajpurkar.github.io/SQuAD-explorer',
+      read=published_files.read_squad,
+      hub='rajpurkar/squad_v2',
+      splits=_DEVELOPMENT_SPLITS,
+    ),
+    key='id',
+    question='Passage: {context}\nQuestion: {question}\nAnswer:',
+    answers='answers.text',
+    no_answer=UNANSWERABLE,
+    metrics=('squad',),
+    shots=2,
+    stop_strings=('\n',),
+    max_new_tokens=48,
+  ),
+  # Berant et al. 2013, EMNLP; no stated licence.
+  TaskSpec(
+    name='web_questions',
+    source=Source(
+      download=(
+        'webquestions.examples.test.json of github.com/percyliang/sempre'
+      ),
+      read=published_files.read_web_questions,
+      hub='Stanford/web_questions',
+    ),
+    answers='answers',
+    **_SHORT_ANSWERS,
+  ),
+  # The open variant (Kwiatkowski et al. 2019; Lee et al. 2019, arXiv
+  # 1906.00300), CC BY-SA 3.0.
+  TaskSpec(
+    name='natural_questions',
+    source=Source(
+      download=(
+        'NQ-open.dev.jsonl of'
+        ' github.com/google-research-datasets/natural-questions'
+      ),
+      hub='google-research-datasets/nq_open',
+      splits=_DEVELOPMENT_SPLITS,
+    ),
+    answers='answer',
+    **_SHORT_ANSWERS,
+  ),
+  # Joshi et al. 2017, arXiv 1705.03551; Apache-2.0.
+  TaskSpec(
+    name='trivia_qa',
+    source=Source(
+      download=(
+        'unfiltered-web-dev.json of triviaqa-unfiltered.tar.gz from'
+        ' nlp.cs.washington.edu/triviaqa'
+      ),
+      read=published_files.read_trivia_qa,
+      hub='mandarjoshi/trivia_qa',
+      config='unfiltered.nocontext',
+      splits=_DEVELOPMENT_SPLITS,
+    ),
+    fields=published_files.trivia_qa_fields,
+    key='question_id',
+    answers='answers',
+    **_SHORT_ANSWERS,
+  ),
+  # News and a few highlights, a line each, not anonymised (Hermann et al. 2015,
+  # arXiv 1506.03340; See et al. 2017, arXiv 1704.04368). The code that makes it
+  # is Apache-2.0, the articles belong to the papers. Of this set and the next,
+  # the authors publish a file per article; a file is the hub's table instead,
+  # as .parquet, .csv or a JSON object a line.
+  TaskSpec(
+    name='cnn_dailymail',
+    source=Source(
+      download=(
+        'the test table (3.0.0) of huggingface.co/datasets/abisee/cnn_dailymail'
+      ),
+      hub='abisee/cnn_dailymail',
+      config='3.0.0',
+    ),
+    key='id',
+    question='Article: {article}\nSummary:',
+    answer='{highlights}',
+    metrics=('rouge',),
+    shots=1,
+    stop_strings=('\n\n', '\nArticle:'),
+    max_new_tokens=160,
+  ),
+  # News and one sentence (Narayan et al. 2018, arXiv 1808.08745). Its code is
+  # MIT, the articles belong to the BBC.
+  TaskSpec(
+    name='xsum',
+    source=Source(
+      download='the test table of huggingface.co/datasets/EdinburghNLP/xsum',
+      hub='EdinburghNLP/xsum',
+      # Where the hub keeps a table of what a script would have to make.
+      revision='refs/convert/parquet',
+    ),
+    key='id',
+    question='Article: {document}\nSummary:',
+    answer='{summary}',
+    metrics=('rouge',),
+    shots=1,
+    stop_strings=('\n',),
+    max_new_tokens=96,
+  ),
+  # newstest2014 (Bojar et al. 2014, Findings of the Workshop on Statistical
+  # Machine Translation); for research. sacrebleu writes its files:
+  #   sacrebleu -t wmt14/full -l en-de --echo src > newstest2014.en
+  #   sacrebleu -t wmt14/full -l en-de --echo ref > newstest2014.de
+  TaskSpec(
+    name='wmt14_en_de',
+    source=Source(
+      download=(
+        'newstest2014.en and .de, as sacrebleu writes them (-t wmt14/full)'
+      ),
+      read=published_files.read_pairs,
+      hub='wmt/wmt14',
+      config='de-en',
+      files=published_files.pair_files,
+    ),
+    question='English: {translation.en}\nGerman:',
+    answer='{translation.de}',
+    metrics=('bleu',),
+    shots=5,
+    stop_strings=('\n',),
+    max_new_tokens=256,
+  ),
+  TaskSpec(
+    name='multi30k_de_en',
+    question='German: {de}\nEnglish:',
+    answer='{en}',
+    **_MULTI30K,
+  ),
+  TaskSpec(
+    name='multi30k_en_de',
+    question='English: {en}\nGerman:',
+    answer='{de}',
+    **_MULTI30K,
+  ),
+  # Prompts for measuring speed (Xia et al. 2024, arXiv 2401.07851), Apache-2.0:
+  # 80 of each of six categories. There are no references, and quality is nan.
+  TaskSpec(
+    name='spec_bench',
+    source=Source(
+      download='question.jsonl of github.com/hemingkx/Spec-Bench',
+      splits={'test': 'test'},
+    ),
+    fields=published_files.spec_bench_fields,
+    key='id',
+    metrics=(),
+    stop_strings=('\nQuestion:',),
+    # The limit of the benchmark.
+    max_new_tokens=1024,
+  ),
+)

@@ -1,0 +1,287 @@
+"""Declarations of tasks, and the builder that turns them into tasks.
+
+The problems of a task are generated, or are those of a published set, whose
+rows fill templates. `catalog` declares the project's tasks.
+"""
+
+import dataclasses
+import functools
+import itertools
+import pathlib
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from experiments.tasks.answer_metrics import Metric
+from experiments.tasks.phrasing import Phraser
+from experiments.tasks.short_answers import Reference
+from experiments.tasks.sources import (
+  DamagedError,
+  Source,
+  error_location,
+  get_text,
+  get_texts,
+  read_table,
+)
+from experiments.tasks.task import (
+  SPLITS,
+  Example,
+  Task,
+  check_code,
+  check_split,
+  split_of,
+)
+
+# Worked examples of published sets, which were written for this project: the
+# prompt of a set does not depend on its source.
+_WORKED = pathlib.Path(__file__).with_name('worked')
+# Upper limit of worked examples taken from the set.
+_MAX_WORKED_EXAMPLES = 32
+# Draws without a new problem of the split after which the task is exhausted.
+_REPEATS = 100_000
+_FIELD = re.compile(r'\{([\w.]+)\}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+  r"""The declaration of a task: a `problem` to draw, or a `source` of rows.
+
+  A prompt of a published set has some worked examples, then the question, and
+  ends where the answer begins:
+
+    <question> <answer>\n\n<question> <answer>\n\n<question>
+
+  Templates name fields of a row in braces: 'Question: {question}\nAnswer:', or
+  '{translation.en}' for a field of an object.
+
+  Attributes:
+    name: Key of the task in `TASKS`.
+    metrics: Metrics of an answer, see `Task`.
+    max_new_tokens: Limit of an answer, see `Task`.
+    problem: `problem(rng, phraser)` draws one (key, prompt, reference); the
+      phraser writes the reference.
+    source: Source of a published set.
+    fields: Returns the fields of a row, and raises `DamagedError` for a damaged
+      one; None for the row itself.
+    key: Field with the id of a row, which is unique in the set; '' takes the
+      number of the row.
+    question: Template of the question.
+    answer: Template of the reference; '' for none.
+    answers: Field with a list of accepted answers; '' for none.
+    no_answer: Reference of a row without answers.
+    shots: Default number of worked examples before the question.
+    worked_beside: Name of a file, beside that of the set, whose first rows are
+      the worked examples; without a file, the hub's validation split has them.
+      '' takes them from the file `worked/NAME.jsonl`.
+    separator: Text between a question and its answer.
+    stop_strings: Texts that end an answer.
+    runs_code: True if a metric runs programs that models write.
+
+  Raises:
+    ValueError: There is not exactly one of `problem` and `source`.
+  """
+
+  name: str
+  metrics: Sequence[Metric | str]
+  max_new_tokens: int
+  problem: Callable[[random.Random, Phraser], tuple[str, str, str]] | None = (
+    None
+  )
+  source: Source | None = None
+  fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+  key: str = ''
+  question: str = 'Question: {question}\nAnswer:'
+  answer: str = ''
+  answers: str = ''
+  no_answer: Reference = ()
+  shots: int = 0
+  worked_beside: str = ''
+  separator: str = ' '
+  stop_strings: tuple[str, ...] = ()
+  runs_code: bool = False
+
+  def __post_init__(self):
+    if (self.problem is None) == (self.source is None):
+      raise ValueError(
+        f'task: {self.name} must have either problem or source; give one.'
+      )
+
+
+def build_task(spec: TaskSpec) -> Task:
+  """Returns the task of a declaration.
+
+  Its `load` raises ValueError for an unknown split. A generated task takes
+  neither path nor shots, and ends early when no new problem is found. Examples
+  of a published set come in an order that the seed shuffles, for sets are
+  sorted by subject; too many shots and an absent or damaged set are refused,
+  and so is code that must not, or cannot safely, be run.
+  """
+  return Task(
+    name=spec.name,
+    load=functools.partial(_load, spec),
+    metrics=spec.metrics,
+    max_new_tokens=spec.max_new_tokens,
+    problems=functools.partial(_draw, spec) if spec.problem else None,
+    source=spec.source,
+    shots=spec.shots,
+    stop_strings=spec.stop_strings,
+    runs_code=spec.runs_code,
+  )
+
+
+def _load(
+  spec: TaskSpec,
+  *,
+  split: str = 'test',
+  seed: int = 0,
+  num_examples: int | None = 500,
+  path: str | None = None,
+  shots: int | None = None,
+  allow_code_execution: bool = False,
+) -> Iterator[Example]:
+  """Yields the examples of a task."""
+  if spec.runs_code:
+    check_code(spec.name, allow_code_execution)
+  check_split(spec.name, split, spec.source.splits if spec.source else SPLITS)
+  if spec.source:
+    head, prefix = _head(spec, path, shots), f'{spec.name}/{split}'
+    problems = list(_read(spec, path, split))
+    random.Random(f'{prefix}/{seed}').shuffle(problems)
+  else:
+    if path or shots:
+      raise ValueError(
+        f'task: {spec.name} generates its problems and cannot be combined with'
+        ' a path or shots; leave both out.'
+      )
+    head, prefix = '', f'{spec.name}/{split}/{seed}'
+    problems = _draw_new(spec, split, seed)
+  for key, question, reference in itertools.islice(problems, num_examples):
+    yield Example(
+      id=f'{prefix}/{key}', prompt=head + question, reference=reference
+    )
+
+
+def _draw(
+  spec: TaskSpec, seed: str, phrasing_style: str = 'plain'
+) -> Iterator[tuple[str, str, str]]:
+  """Yields (key, prompt, reference) of all splits, without an end."""
+  rng = random.Random(f'{spec.name}/{seed}')
+  # The last word is part of the seed: another one gives other references.
+  phraser_rng = random.Random(f'{spec.name}/{seed}/wording')
+  phraser = Phraser(phrasing_style, phraser_rng)
+  while True:
+    yield spec.problem(rng, phraser)
+
+
+def _draw_new(
+  spec: TaskSpec, split: str, seed: int
+) -> Iterator[tuple[int, str, str]]:
+  """Yields (number, prompt, reference) of a split, without repeats."""
+  prompts: set[str] = set()
+  repeats = 0
+  for key, prompt, reference in _draw(spec, f'{split}/{seed}'):
+    if repeats == _REPEATS:
+      return
+    repeats += 1
+    if prompt not in prompts and split_of(key) == split:
+      yield len(prompts), prompt, reference
+      prompts.add(prompt)
+      repeats = 0
+
+
+def _read(
+  spec: TaskSpec, path: str | None, split: str
+) -> Iterator[tuple[str, str, Reference]]:
+  """Yields (key, question, reference) of a split, in the set's order.
+
+  Args:
+    spec: The declaration.
+    path: A file of the set; None for the Hugging Face hub.
+    split: Name of the split.
+
+  Raises:
+    ValueError: The set is absent or damaged, or has no such rows.
+  """
+  source, keys = spec.source, set()
+  try:
+    for number, (location, row) in enumerate(source.rows(path, split)):
+      with error_location(location):
+        if source.is_in_split and not source.is_in_split(row, split):
+          continue
+        problem = _fill(spec, row, number)
+        if problem[0] in keys:
+          raise DamagedError(f'has the id {problem[0]!r} a second time')
+      keys.add(problem[0])
+      yield problem
+    if not keys:
+      raise DamagedError(f'{path or source.hub} has no {split} rows')
+  except DamagedError as e:
+    raise ValueError(f'path: {e}; give {source.download}.') from None
+
+
+def _fill(
+  spec: TaskSpec, row: Mapping[str, Any], number: int
+) -> tuple[str, str, Reference]:
+  """Returns (key, question, reference) of a row."""
+  fields = spec.fields(row) if spec.fields else row
+
+  def write(template: str) -> str:
+    return _FIELD.sub(lambda match: get_text(fields, match[1]), template)
+
+  question = write(spec.question)
+  if spec.answer:
+    reference = write(spec.answer)
+  else:
+    accepted = get_texts(fields, spec.answers) if spec.answers else ()
+    reference = accepted or spec.no_answer
+  key = get_text(fields, spec.key) if spec.key else str(number)
+  return key, question, reference
+
+
+def _head(spec: TaskSpec, path: str | None, shots: int | None) -> str:
+  """Returns the text before a question; raises ValueError for bad shots."""
+  shots = spec.shots if shots is None else shots
+  if not shots:
+    return ''
+  if spec.worked_beside:
+    pairs = _pairs_beside(spec, path)
+  else:
+    pairs = read_worked_examples(spec.name)
+  if not 0 < shots <= len(pairs):
+    raise ValueError(
+      f'shots: must be from 0 to {len(pairs)} for {spec.name}, got {shots}.'
+    )
+  return ''.join(f'{q}{spec.separator}{a}\n\n' for q, a in pairs[:shots])
+
+
+def read_worked_examples(name: str) -> list[tuple[str, str]]:
+  """Returns the (question, answer) pairs that were written for a set.
+
+  They are files of the form that a user's worked examples have.
+
+  Args:
+    name: Key of the task in `TASKS`.
+  """
+  path = _WORKED / f'{name}.jsonl'
+  rows = read_table(path) if path.exists() else ()
+  return [(row['prompt'], row['reference']) for _, row in rows]
+
+
+def _pairs_beside(
+  spec: TaskSpec, path: str | None
+) -> list[tuple[str, Reference]]:
+  """Returns (question, answer) pairs of the validation split of a set."""
+  val_path = path and str(pathlib.Path(path).with_name(spec.worked_beside))
+  rows = spec.source.rows(val_path, 'validation')
+  pairs = []
+  try:
+    for location, row in itertools.islice(rows, _MAX_WORKED_EXAMPLES):
+      with error_location(location):
+        pairs.append(_fill(spec, row, 0)[1:])
+  except DamagedError as e:
+    raise ValueError(
+      f'path: {e}; worked examples are taken from there, so put it there, or'
+      ' give shots 0.'
+    ) from None
+  return pairs
