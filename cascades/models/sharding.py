@@ -12,6 +12,7 @@ On several hosts, every process runs the same program on the same inputs, and
 `fetch` returns the same outputs to each.
 """
 
+import inspect
 from typing import Any
 
 import jax
@@ -55,6 +56,7 @@ def initialize(
   coordinator: str | None = None,
   num_processes: int | None = None,
   process_id: int | None = None,
+  **timeouts: int,
 ) -> None:
   """Joins the processes of several hosts; must precede other uses of JAX.
 
@@ -65,17 +67,29 @@ def initialize(
     coordinator: 'host:port' of process 0, which all processes can reach.
     num_processes: Number of processes.
     process_id: Index of this process, from 0.
+    **timeouts: Seconds, by their names in `jax.distributed.initialize`; those
+      that this version of JAX lacks are ignored.
 
   Raises:
     ValueError: JAX cannot join the processes.
   """
+  parameters = inspect.signature(jax.distributed.initialize).parameters
+  options: dict[str, Any] = {
+    name: x for name, x in timeouts.items() if name in parameters
+  }
   try:
-    jax.distributed.initialize(coordinator, num_processes, process_id)
+    jax.distributed.initialize(
+      coordinator, num_processes, process_id, **options
+    )
   except (ValueError, RuntimeError) as error:
+    name = f'process {process_id} of {num_processes}'
+    if coordinator is None:
+      name, coordinator = 'a process', 'a cluster that JAX detects'
+    reason = str(error).strip().partition('\n')[0].rstrip('.')
     raise ValueError(
-      f'coordinator: process {process_id} of {num_processes} could not join'
-      f' {coordinator} ({str(error).strip().rstrip(".")}); give all three on'
-      ' clusters that JAX does not know, once, before JAX is used.'
+      f'coordinator: {name} could not join {coordinator} ({reason}); give its'
+      ' address, the number of processes and the index on clusters that JAX'
+      ' does not know, once, before JAX is used.'
     ) from error
 
 
@@ -226,10 +240,12 @@ def _sharding(x, names, mesh: Mesh | AbstractMesh) -> NamedSharding:
 
 def _with_sharding(x: Any, sharding: NamedSharding) -> jax.Array:
   """Returns an array with a sharding; each host provides its own copy."""
-  if sharding.is_fully_addressable or not getattr(
-    x, 'is_fully_addressable', True
-  ):
+  if sharding.is_fully_addressable:
     return jax.device_put(x, sharding)
+  if not getattr(x, 'is_fully_addressable', True):
+    # `device_put` moves nothing between hosts.
+    is_there = x.sharding.is_equivalent_to(sharding, x.ndim)
+    return x if is_there else jax.jit(_identity, out_shardings=sharding)(x)
   # `device_put` would compare the copies of all hosts, which takes another copy
   # of each, and it refuses arrays that are committed to a device.
   if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -344,7 +344,9 @@ def run(
         pending.remove(job)
         yield job, row
     except jax.errors.JaxRuntimeError as e:
-      if 'RESOURCE_EXHAUSTED' not in str(e) or num_rows == 1:
+      # Other processes do not know that this one needs a smaller batch.
+      is_alone = jax.process_count() == 1
+      if 'RESOURCE_EXHAUSTED' not in str(e) or num_rows == 1 or not is_alone:
         raise
       stats.batch_size = batch_size = num_rows // 2
 
