@@ -3,17 +3,19 @@
 A mistake of the user ends a command with one sentence and exit code 2.
 """
 
+import contextlib
 import errno
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
 import re
+import signal
 import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tqdm
@@ -32,13 +34,6 @@ _CACHE = flags.DEFINE_bool(
   'compilation_cache',
   True,
   "Keep compiled programs in the user's cache folder, for the next process.",
-)
-
-_DISTRIBUTED = flags.DEFINE_string(
-  'distributed',
-  None,
-  'Decode on several hosts, with one command on each: auto on clusters that JAX'
-  ' detects, else COORDINATOR_HOST:PORT,HOSTS,INDEX_OF_THIS_HOST.',
 )
 
 # Flags that the functions below define belong to the command that calls them,
@@ -213,30 +208,6 @@ def _bug(error: Exception) -> str:
   )
 
 
-def _join_hosts(flag: str) -> None:
-  """Joins the processes of all hosts.
-
-  Args:
-    flag: Value of `--distributed`.
-
-  Raises:
-    ValueError: The value has another form.
-  """
-  from cascades.models import sharding
-
-  if flag == 'auto':
-    sharding.initialize()
-    return
-  try:
-    coordinator, hosts, index = flag.split(',')
-    hosts, index = int(hosts), int(index)
-  except ValueError:
-    raise ValueError(
-      f'distributed: must be auto or HOST:PORT,HOSTS,INDEX, got {flag!r}.'
-    ) from None
-  sharding.initialize(coordinator, hosts, index)
-
-
 def run(
   main: Callable[[], Any],
   flags_parser: Callable[[list[str]], list[str]] | None = None,
@@ -256,8 +227,6 @@ def run(
       compilation.set_environment()
     else:
       os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
-    if _DISTRIBUTED.value:
-      _join_hosts(_DISTRIBUTED.value)
     main()
 
   app.run(
@@ -308,3 +277,39 @@ def versions() -> dict[str, str]:
   names = ('gemma', 'jax', 'jaxlib', 'flax', 'numpy')
   versions = {name: importlib.metadata.version(name) for name in names}
   return {'cascades': cascades.__version__} | versions
+
+
+@contextlib.contextmanager
+def stop_on_ctrl_c(
+  say: Callable[[str], None],
+) -> Iterator[Callable[[], bool]]:
+  """Handles Ctrl-C: the first stops after the current points, the second now.
+
+  Args:
+    say: Prints a line for the user.
+
+  Yields:
+    A function that returns True after Ctrl-C.
+  """
+  signals: list[int] = []
+
+  def handle(number: int, frame: Any) -> None:
+    del frame
+    if signals:
+      raise KeyboardInterrupt
+    signals.append(number)
+    say(
+      'stopping: points that are being decoded are finished and kept; Ctrl-C'
+      ' again stops at once.'
+    )
+
+  try:
+    previous = signal.signal(signal.SIGINT, handle)
+  except ValueError:
+    # Only the main thread receives signals.
+    previous = None
+  try:
+    yield lambda: bool(signals)
+  finally:
+    if previous is not None:
+      signal.signal(signal.SIGINT, previous)

@@ -18,7 +18,13 @@ from ml_collections import config_flags
 
 from cascades.untrusted import display
 from experiments import cli
-from experiments.sweeps import curve_plan, launchers, plan, remote
+from experiments.sweeps import (
+  curve_plan,
+  launchers,
+  plan,
+  process_group,
+  remote,
+)
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'The config to run, such as configs/quickstart.py.'
@@ -36,6 +42,15 @@ _TASK = flags.DEFINE_multi_string(
   ' or lm_eval:FOLDER for tasks of lm-evaluation-harness.',
 )
 _LAUNCHER = flags.DEFINE_string('launcher', 'local', launchers.flag_help())
+_DISTRIBUTED = flags.DEFINE_string(
+  'distributed',
+  None,
+  'Decode on the devices of several processes, each with this command: auto on'
+  ' clusters that JAX detects, such as TPU pod slices and Slurm, else'
+  ' HOST:PORT,PROCESSES,INDEX with the host of process 0, a free port there and'
+  ' the index of this process. --config.mesh divides all devices; only process'
+  ' 0 uses the workdir.',
+)
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'Print no progress, only the last lines; for logs.'
 )
@@ -94,6 +109,13 @@ def main() -> None:
     raise app.UsageError(
       '--config: name a config, such as --config=configs/quickstart.py.'
     )
+  debug = bool(flags.FLAGS['debug'].value)
+  with process_group.joined(_DISTRIBUTED.value, debug) as group:
+    _run(group)
+
+
+def _run(group: process_group.Group | None) -> None:
+  """Runs the sweep of the flags in this process; see `main`."""
   config, flag = _CONFIG.value, flags.FLAGS['config']
   if _TASK.value:
     config.tasks = tuple(_TASK.value)
@@ -103,7 +125,13 @@ def main() -> None:
   module = cli.load_config_module(name.partition(':')[0])
   overrides = config_flags.get_override_values(flag)
   curves = curve_plan.plan_curves(config, module, overrides)
-  options = dict(launcher=_LAUNCHER.value, quiet=_QUIET.value)
+  options: dict[str, Any] = dict(
+    launcher=_LAUNCHER.value, quiet=_QUIET.value, group=group
+  )
+  if group and not group.is_leader:
+    # Without a workdir.
+    run(config, curves, pathlib.Path(), **options)
+    return
   if _WORKDIR.value and remote.is_url(_WORKDIR.value):
     mirror = remote.Mirror(_WORKDIR.value)
     with mirror.mirrored():
@@ -127,6 +155,7 @@ def run(
   launcher: str = 'local',
   quiet: bool = False,
   on_point: Callable[[], None] = lambda: None,
+  group: process_group.Group | None = None,
 ) -> None:
   """Runs a sweep, or the part of it that a workdir lacks.
 
@@ -137,6 +166,7 @@ def run(
     launcher: Name of `launchers.LAUNCHERS`.
     quiet: True to show no progress.
     on_point: Called after each point that is decoded.
+    group: The processes that decode; None for this one.
 
   Raises:
     ValueError: The sweep cannot be run.
@@ -145,10 +175,16 @@ def run(
   # `phases` imports JAX, which --help does not need.
   from experiments.sweeps import phases
 
-  sweep = phases.Sweep(config, curves, workdir, launcher=launcher, quiet=quiet)
-  sweep.run(on_point)
+  sweep = phases.Sweep(
+    config, curves, workdir, launcher=launcher, quiet=quiet, group=group
+  )
+  if group and not group.is_leader:
+    sweep.follow(group)
+  else:
+    sweep.run(on_point)
 
 
 if __name__ == '__main__':
   define_short_flags()
-  cli.run(main)
+  with process_group.exiting_at_once():
+    cli.run(main)

@@ -38,10 +38,6 @@ _MISTAKES = {
       'lenience: must be a number from -inf to inf',
     ),
     (['--prompt=x', '--gamma=two'], 'gamma'),
-    (
-      ['--prompt=x', '--distributed=here'],
-      "distributed: must be auto or HOST:PORT,HOSTS,INDEX, got 'here'",
-    ),
   ],
   'sweep': [
     (['--config.gama=3'], 'gamma'),
@@ -58,6 +54,12 @@ _MISTAKES = {
     (['--workdir=/dev/null/x'], 'workdir: '),
     (['--config=configs/nothing.py'], 'nothing.py'),
     (['stray'], "'stray' is not a flag"),
+    (
+      ['--distributed=here'],
+      "distributed: must be auto or HOST:PORT,PROCESSES,INDEX, got 'here'",
+    ),
+    (['--distributed=here:1,2,2'], 'distributed: the index must be at least 0'),
+    (['--distributed=auto'], 'coordinator: a process could not join a cluster'),
   ],
 }
 

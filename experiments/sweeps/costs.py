@@ -167,7 +167,8 @@ def time_in_turns(
   Args:
     loops: Loops by name.
     repeats: Minimum turns of each loop.
-    seconds: Minimum seconds over all loops.
+    seconds: Minimum seconds over all loops; in several processes, whose clocks
+      differ, only `repeats` counts.
 
   Returns:
     Seconds per call in each turn, by name of the loop.
@@ -175,8 +176,8 @@ def time_in_turns(
   for loop in loops.values():
     jax.block_until_ready(loop.run())
   times: dict[Hashable, list[float]] = {name: [] for name in loops}
-  end = time.perf_counter() + seconds
-  while repeats > 0 or time.perf_counter() < end:
+  end, is_alone = time.perf_counter() + seconds, jax.process_count() == 1
+  while repeats > 0 or (is_alone and time.perf_counter() < end):
     repeats -= 1
     for name, loop in loops.items():
       start = time.perf_counter()

@@ -5,11 +5,11 @@ sweep that was stopped in any way, and ends with the same records.
 """
 
 import contextlib
+import functools
 import itertools
 import pathlib
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,9 +22,11 @@ from experiments.sweeps import (
   curve_plan,
   deciding,
   fields,
+  group_worker,
   launchers,
   outcomes,
   plan,
+  process_group,
   prompt_lengths,
   terminal,
   tracker_set,
@@ -53,6 +55,7 @@ class Sweep:
     workdir: pathlib.Path,
     launcher: str = 'local',
     quiet: bool = False,
+    group: process_group.Group | None = None,
   ):
     """Keeps the arguments; nothing is checked or loaded yet.
 
@@ -62,7 +65,9 @@ class Sweep:
       workdir: The folder of the results, created if it is missing.
       launcher: Name of `launchers.LAUNCHERS`.
       quiet: True to show no progress.
+      group: The processes that decode; None for this one.
     """
+    self._group = group
     self.config, self.curves, self.workdir = config, curves, workdir
     self._launcher_name, self._quiet = launcher, quiet
 
@@ -106,6 +111,29 @@ class Sweep:
         self.curves, self.config.drafter
       )
     self.curves = curve_plan.add_model_baselines(self.curves)
+    if self._group:
+      self._check_group(self._group)
+
+  def follow(self, group: process_group.Group) -> None:
+    """Decodes what the leader's `run` orders, without a workdir.
+
+    Args:
+      group: The processes that decode.
+
+    Raises:
+      ValueError: The config or the models cannot be used.
+      cli.StoppedError: Ctrl-C stopped the leader.
+    """
+    self.plan()
+    follower = worker.Worker(self.config, self.curves, self._tasks)
+    self._set_points(follower)
+    group_worker.follow(
+      group,
+      follower,
+      curves=self.curves,
+      points=self._points,
+      examples=self._examples,
+    )
 
   def open(self, stack: contextlib.ExitStack) -> None:
     """Opens the workdir and the trackers.
@@ -138,22 +166,15 @@ class Sweep:
     Raises:
       ValueError: The models cannot be loaded.
     """
-    self._launcher = self._launcher_kind.launch(
-      self.config, self.curves, self._tasks, self._say
+    launch = (
+      functools.partial(group_worker.LeadingWorker, self._group)
+      if self._group
+      else self._launcher_kind.launch
     )
+    self._launcher = launch(self.config, self.curves, self._tasks, self._say)
     stack.callback(self._launcher.close)
-    self._facts = facts = self._launcher.facts()
-    if 'file' in self.config:
-      self._examples = prompt_lengths.fit_with(
-        self._launcher, self._examples, self.config.file.too_long, self._say
-      )
-    self._points = plan.plan_points(
-      self.config.to_dict(),
-      self.curves,
-      tasks=self._tasks,
-      examples=self._examples,
-      facts=facts,
-    )
+    self._set_points(self._launcher, self._say)
+    facts = self._facts
     self._set_aside(facts['code'])
     self._measured = self._files.read_costs(facts)
     if self._measured is None:
@@ -197,7 +218,7 @@ class Sweep:
     self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
     self._bar.unit = ' answers'
     self._show_points(len(done))
-    with _stop_on_ctrl_c(self._say) as is_stopping:
+    with cli.stop_on_ctrl_c(self._say) as is_stopping:
       jobs = [
         launchers.Job(point, self._shard(point))
         for point in missing
@@ -265,13 +286,43 @@ class Sweep:
     self._bar.set_description(f'{count} of {len(self._points)} points')
 
   def _place(self) -> None:
-    """Creates the folder of this process, and leaves trackers to one host."""
+    """Creates the workdir, if this process has the devices of the mesh."""
     if self._launcher_kind.is_local:
       # Devices are checked before models are loaded.
       worker.make_mesh(self.config)
-      if folder := workdirs.host_folder():
-        self.workdir, self._tracker_names = self.workdir / folder, ()
     cli.make_folder(self.workdir)
+
+  def _check_group(self, group: process_group.Group) -> None:
+    """Checks that all processes plan the same sweep, on all devices."""
+    if not self._launcher_kind.is_local:
+      raise ValueError(
+        'distributed: cannot be combined with a launcher that decodes'
+        f' elsewhere, such as {self._launcher_name}; leave out one of the two.'
+      )
+    hashes = [records.hash_examples(x) for x in self._examples.values()]
+    plans = self._settings(), hashes, versions.current_code()
+    digest = records.digest([*plans, cli.versions()])
+    group.agree(digest, 'a config, examples or versions')
+    group_worker.check_mesh(plan.mesh_shape(self.config))
+
+  def _set_points(
+    self,
+    launcher: launchers.Launcher,
+    say: Callable[[str], None] = lambda text: None,
+  ) -> None:
+    """Names the points, with the examples that a launcher's cache holds."""
+    self._facts = launcher.facts()
+    if 'file' in self.config:
+      self._examples = prompt_lengths.fit_with(
+        launcher, self._examples, self.config.file.too_long, say
+      )
+    self._points = plan.plan_points(
+      self.config.to_dict(),
+      self.curves,
+      tasks=self._tasks,
+      examples=self._examples,
+      facts=self._facts,
+    )
 
   def _settings(self) -> dict[str, Any]:
     """Returns the settings that all results of the workdir share."""
@@ -442,39 +493,3 @@ def _entrant_key(row: Any) -> tuple[str, int, str]:
   """Returns the key of a timed point, with nan as text."""
   # nan differs from itself.
   return row.variant, row.gamma, repr(float(row.lenience))
-
-
-@contextlib.contextmanager
-def _stop_on_ctrl_c(
-  say: Callable[[str], None],
-) -> Iterator[Callable[[], bool]]:
-  """Handles Ctrl-C: the first stops after the current points, the second now.
-
-  Args:
-    say: Prints a line for the user.
-
-  Yields:
-    A function that returns True after Ctrl-C.
-  """
-  signals: list[int] = []
-
-  def handle(number: int, frame: Any) -> None:
-    del frame
-    if signals:
-      raise KeyboardInterrupt
-    signals.append(number)
-    say(
-      'stopping: points that are being decoded are finished and kept; Ctrl-C'
-      ' again stops at once.'
-    )
-
-  try:
-    previous = signal.signal(signal.SIGINT, handle)
-  except ValueError:
-    # Only the main thread receives signals.
-    previous = None
-  try:
-    yield lambda: bool(signals)
-  finally:
-    if previous is not None:
-      signal.signal(signal.SIGINT, previous)

@@ -58,18 +58,6 @@ def _now() -> str:
   return datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
 
 
-def host_folder() -> str:
-  """Returns the folder of this host below the workdir; '' for the first host.
-
-  All hosts decode the same points; the results of the first host count.
-  """
-  # Imports take seconds, which reading a workdir does without.
-  import jax
-
-  index = jax.process_index()
-  return f'host-{index}' if index else ''
-
-
 def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
   """Returns the provenance of results: one start of a sweep.
 
