@@ -155,7 +155,7 @@ def test_the_estimate_certifies():
   setting, count = verdict.estimate
   assert setting == _setting(0.2)
   assert verdict.choosing < count <= 100_000
-  assert f'about {count} for token_v3 at lenience 0.2' in deciding.sentence(
+  assert f'about {count} would be needed for token_v3 at' in deciding.sentence(
     verdict, _CONFIG, 'rouge2'
   )
 

@@ -223,10 +223,14 @@ def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
   text = (
     f'No setting that may lose quality could be certified at'
     f' {100 * config.risk:g} points: {verdict.choosing} examples for choosing'
-    f' can certify a loss of {100 * verdict.least_risk:.1f} points at best,'
-    f' and {verdict.needed} would be needed if no answer lost or gained'
+    f' can certify a loss of {100 * verdict.least_risk:.1f} points at best'
   )
+  if verdict.choosing < verdict.needed:
+    text += f', and {verdict.needed} would be needed if no answer changed'
   if verdict.estimate:
     setting, count = verdict.estimate
-    text += f'; about {count} for {setting}, with losses as they were here'
+    text += (
+      f'; about {count} would be needed for {setting}, with losses as they were'
+      ' here'
+    )
   return f'{text}. (Half of the examples are for choosing.)'
