@@ -132,7 +132,8 @@ def write_rows(path, text):
   return str(path)
 
 
-if not DATA:
+is_rehearsal = not DATA
+if is_rehearsal:
   DATA = write_rows(pathlib.Path('runs/captions.jsonl'), CAPTIONS)
   EXAMPLES = write_rows(pathlib.Path('runs/captions_shown.jsonl'), SHOWN)
 
@@ -143,8 +144,9 @@ config.file.update(reference=REFERENCE, metric=METRIC)
 config.file.stop_strings = tuple(STOP_STRINGS)
 config.task.max_new_tokens = MAX_NEW_TOKENS
 config.chat = CHAT
-# Prompts at which a few settings are timed against each other at the end.
-config.clock = 4
+if is_rehearsal:
+  # Leaves out the timing of a few settings against each other.
+  config.clock = 0
 
 (task,) = plan.configured_tasks(config).values()
 examples, _ = plan.load_examples(config, task)
@@ -230,10 +232,11 @@ with contextlib.redirect_stderr(sys.stdout):
 # %% [markdown]
 # ## 5. The curves
 #
-# The first figure of the page that the sweep wrote, and its numbers: quality,
-# its difference to the verifier alone, and the speed-up over it by modelled
-# latency, with 95 % bootstrap intervals over the rows. Twelve rows leave wide
-# intervals. The page `report/index.html` of the workdir has the rest.
+# The first figure of the page that the sweep wrote, with quality from 0 to 1,
+# and its numbers in the points of the metric: quality, its difference to the
+# verifier alone, and the speed-up over it by modelled latency, with 95 %
+# bootstrap intervals over the rows. Twelve rows leave wide intervals. The page
+# `report/index.html` of the workdir has the rest.
 
 # %%
 from IPython.display import Image, display
@@ -266,11 +269,9 @@ decision = Decision.load(workdir / 'decision.json')
 evidence = decision.evidence
 rows = evidence['choosing_examples'] + evidence['reporting_examples']
 print(textwrap.fill(decision.sentence, 79))
-if rows < 200:
-  print(
-    f'\n{rows} rows are a rehearsal: they certify nothing, and other rows may'
-  )
-  print('give another decision. A decision needs a file of 200 rows or more.\n')
+if evidence['choosing_examples'] < evidence['needed_examples']:
+  print(f'\n{rows} rows are a rehearsal: they certify nothing, and other rows')
+  print('may give another decision. A decision needs 200 rows or more.\n')
 for name in 'risk delta choosing_examples needed_examples least_risk'.split():
   print(f'{name:>18}: {evidence[name]:g}')
 

@@ -60,7 +60,6 @@ _SMALLER = {
     "VERIFIER = 'gemma3-270m'": "VERIFIER = 'tiny-verifier'",
     "'gemma3-270m-multi30k-de-en'": "'tiny-drafter'",
     'MAX_NEW_TOKENS = 32': 'MAX_NEW_TOKENS = 8',
-    'config.clock = 4': 'config.clock = 0',
     # The verifier alone, strict decoding and a cascade.
     'overrides={})': 'overrides={})[::2]',
   },
