@@ -1,5 +1,6 @@
 """Sweeps in two processes of two devices, undisturbed and killed."""
 
+import json
 import os
 import pathlib
 import re
@@ -14,7 +15,7 @@ from unittest import mock
 import pytest
 import small
 
-from experiments import cli
+from experiments import cli, records
 from experiments.sweeps import group_worker, process_group
 
 _LOST = (
@@ -171,18 +172,15 @@ def _start(
   workdir: pathlib.Path,
   *flags: str,
   devices: int = 2,
-  config: str = 'quickstart',
 ) -> subprocess.Popen:
   """Starts a process of a sweep of four points."""
   verifier, drafter = small.pair()
   return subprocess.Popen(
     [
-      *(sys.executable, '-m', 'experiments.sweep', '--quiet'),
-      *(f'--config=configs/{config}.py', f'--workdir={workdir}'),
-      *('--config.method=token_v3', '--config.lenience=(0.0, 1.0)'),
-      '--config.num_examples=8',
+      *(sys.executable, '-m', 'experiments.sweep', '--quiet', *flags),
+      *(f'--workdir={workdir}', '--config.num_examples=8'),
       *(f'--config.verifier={verifier}', f'--config.drafter={drafter}'),
-      *('--config.shard_size=2', *flags),
+      '--config.shard_size=2',
     ],
     cwd=small.ROOT,
     env=dict(
@@ -198,14 +196,25 @@ def _start(
   )
 
 
-_NUMERALS = '--config.tasks=("numerals",)'
+# A curve of the quickstart, in four points.
+_NUMERALS = (
+  *('--config=configs/quickstart.py', '--config.tasks=("numerals",)'),
+  *('--config.method=token_v3', '--config.lenience=(0.0, 1.0)'),
+)
+# The config for data, with two curves.
+_CONFIG = """
+from configs import your_data
+get_config = your_data.get_config
+def sweep(add):
+  add(method='verifier_only', lenience=())
+  add(method='token_v3', lenience=(0.5,))
+"""
 
 
 def _start_two(
   workdir: pathlib.Path,
   *flags: str,
   mesh: str = '(2, 2)',
-  config: str = 'quickstart',
 ) -> list[subprocess.Popen]:
   with socket.socket() as free:
     free.bind(('localhost', 0))
@@ -213,9 +222,8 @@ def _start_two(
   return [
     _start(
       workdir if i == 0 else workdir.with_name('of_nobody'),
-      *(f'--config.mesh={mesh}', f'--distributed=localhost:{port},2,{i}'),
       *flags,
-      config=config,
+      *(f'--config.mesh={mesh}', f'--distributed=localhost:{port},2,{i}'),
     )
     for i in range(2)
   ]
@@ -258,7 +266,7 @@ def _kill(processes, victim: int, number: int) -> None:
 @pytest.mark.slow
 def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
   whole, broken = tmp_path / 'whole', tmp_path / 'broken'
-  one = _start(whole, _NUMERALS, '--config.mesh=(2, 2)', devices=4)
+  one = _start(whole, *_NUMERALS, '--config.mesh=(2, 2)', devices=4)
   (message,) = _finish(one)
   assert one.returncode == 0, message
 
@@ -267,12 +275,11 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
 
   for is_there, victim, number in (
     # While the models are loaded; in the midst of a curve; between two points.
-    (lambda: (broken / '.owner').exists(), 0, signal.SIGKILL),
+    (lambda: (broken / '.owner').exists(), 0, signal.SIGTERM),
     (lambda: (broken / 'costs.json').exists(), 1, signal.SIGKILL),
     (lambda: points() >= 1, 0, signal.SIGKILL),
-    (lambda: points() >= 2, 1, signal.SIGTERM),
   ):
-    processes = _start_two(broken, _NUMERALS)
+    processes = _start_two(broken, *_NUMERALS)
     _wait_for(
       lambda is_there=is_there, own=processes: (
         is_there() or any(x.poll() is not None for x in own)
@@ -282,7 +289,7 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
     _kill(processes, victim, number)
     assert points() < 4
     (broken / '.owner').unlink(missing_ok=True)
-  processes = _start_two(broken, _NUMERALS)
+  processes = _start_two(broken, *_NUMERALS)
   messages = _finish(*processes)
   assert [x.returncode for x in processes] == [0, 0], messages
   assert _bytes(broken) == _bytes(whole)
@@ -290,7 +297,7 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
   assert not broken.with_name('of_nobody').exists()
   # The records of one device have the same tokens.
   alone = tmp_path / 'alone'
-  one = _start(alone, _NUMERALS, devices=1)
+  one = _start(alone, *_NUMERALS, devices=1)
   (message,) = _finish(one)
   assert one.returncode == 0, message
   assert _tokens(broken) == _tokens(alone)
@@ -304,13 +311,39 @@ def _tokens(workdir: pathlib.Path) -> dict:
 
 
 @pytest.mark.slow
+def test_two_processes_measure_and_decide_once(tmp_path):
+  rows = [
+    dict(id=f'{i}', prompt=f'The number {i} in words:', reference='one')
+    for i in range(8)
+  ]
+  data, workdir = tmp_path / 'rows.jsonl', tmp_path / 'run'
+  data.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  (tmp_path / 'few.py').write_text(_CONFIG)
+  flags = (
+    f'--config={tmp_path}/few.py',
+    *(f'--data={data}', '--metric=short_answer', '--config.clock=1'),
+    # Each step of two processes takes long on a CPU.
+    '--config.task.max_new_tokens=6',
+  )
+  processes = _start_two(workdir, *flags)
+  messages = _finish(*processes)
+  assert [x.returncode for x in processes] == [0, 0], messages
+  assert ['time: ' in text for text in messages] == [True, False], messages
+  (start,) = records.read_starts(workdir)
+  assert start['ended']
+  assert len(small.read_json(workdir / 'costs.json')['times']) == 2
+  for file in 'decision.json', 'race.jsonl', 'report/index.html':
+    assert (workdir / file).stat().st_size, file
+
+
+@pytest.mark.slow
 def test_what_two_processes_cannot_do_is_said_by_both(tmp_path):
   for mesh, flags, message in (
     # Four devices.
     ('(2, 1)', [], 'mesh: 2 x 1 are 2 devices, but the processes have 4;'),
     ('(2, 2)', ['--launcher=ray'], 'distributed: cannot be combined with a'),
   ):
-    processes = _start_two(tmp_path / 'run', *flags, mesh=mesh)
+    processes = _start_two(tmp_path / 'run', *_NUMERALS, *flags, mesh=mesh)
     said = _finish(*processes)
     for process, text in zip(processes, said, strict=True):
       # The one that ends first may end the other.
