@@ -11,6 +11,7 @@ command is one module, such as `python -m experiments.sweep`.
   sweeps      decoding of every point of a config
   training    training of models, heads and rules
   benchmarks  costs of decoding, as ratios within one run
+  accelerators  the check of a new device
   guides      generated tables of the READMEs
 """
 
@@ -21,7 +22,8 @@ from cascades import extras
 
 # Parts in the order of the docstring, which `tests/imports_test.py` checks.
 ROOMS = (
-  'cli tasks records analysis reports sweeps training benchmarks guides'
+  'cli tasks records analysis reports sweeps training benchmarks accelerators'
+  ' guides'
 ).split()
 
 # Packages that these parts import and the library does not.
@@ -29,6 +31,8 @@ NEEDED = (
   'absl datasets filelock fsspec matplotlib ml_collections optax pandas'
   ' pyarrow regex rouge_score sacrebleu statsmodels tqdm'
 ).split()
+# The check of a device runs where nothing can be installed.
+_LIGHT_COMMAND, _LIGHT_NEEDED = 'experiments.accelerator', ('absl', 'tqdm')
 
 
 def _check_installed() -> None:
@@ -39,7 +43,8 @@ def _check_installed() -> None:
   Raises:
     ModuleNotFoundError: A package is missing, and the caller is no command.
   """
-  absent = [x for x in NEEDED if importlib.util.find_spec(x) is None]
+  needed = _LIGHT_NEEDED if _LIGHT_COMMAND in sys.orig_argv else NEEDED
+  absent = [x for x in needed if importlib.util.find_spec(x) is None]
   if not absent:
     return
   message = extras.missing('experiments', absent[0], 'experiments')

@@ -243,8 +243,12 @@ def load_config_module(path: str | pathlib.Path) -> types.ModuleType:
   return module
 
 
-def make_folder(workdir: pathlib.Path) -> None:
+def make_folder(workdir: pathlib.Path, option: str = 'workdir') -> None:
   """Creates a folder, and checks that it can be written.
+
+  Args:
+    workdir: The folder.
+    option: The flag that names it.
 
   Raises:
     ValueError: The folder cannot be created or written.
@@ -255,8 +259,8 @@ def make_folder(workdir: pathlib.Path) -> None:
       pass
   except OSError as e:
     raise ValueError(
-      f'workdir: {workdir} cannot be written ({e.strerror}); choose another'
-      ' --workdir.'
+      f'{option}: {workdir} cannot be written ({e.strerror}); choose another'
+      f' --{option}.'
     ) from None
 
 

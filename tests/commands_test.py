@@ -8,6 +8,7 @@ import launching
 import pytest
 
 _USUAL = {
+  'accelerator': ['--tiny', '--out={}/w'],
   'audit': ['--workdir={}/w'],
   'report': [],
   'sample': [],
@@ -15,6 +16,14 @@ _USUAL = {
 }
 # Flags, of which the last of a name counts, and what is said of them.
 _MISTAKES = {
+  'accelerator': [
+    (['--phases=speeds'], "phases: 'speeds' is not known; there are device,"),
+    (['--minutes=0'], 'minutes: must be above 0, up to 1440, got 0'),
+    (['--minutes=nan'], 'minutes: must be above 0, up to 1440, got nan'),
+    (['--max_layers=-1'], 'max_layers'),
+    (['--report_only'], 'out: there are no results in'),
+    (['--out=/dev/null/x'], 'out: /dev/null/x cannot be written'),
+  ],
   'audit': [
     ([], '--method: name a method'),
     (['--method=tokenv3'], 'did you mean'),

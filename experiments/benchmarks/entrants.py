@@ -77,7 +77,7 @@ def load(config: ConfigDict, spec: ConfigDict) -> Pair:
     return Pair(spec.name, *models, prompts, *sizes)
   dtype = jnp.dtype(config.dtype)
   models = [
-    _random(dict(shape), dtype, config.seed + i)
+    random_checkpoint(dict(shape), dtype, config.seed + i)
     for i, shape in enumerate((spec.verifier, spec.drafter))
   ]
   rng = np.random.default_rng(config.seed)
@@ -87,12 +87,19 @@ def load(config: ConfigDict, spec: ConfigDict) -> Pair:
   return Pair(spec.name, *models, prompts, *sizes)
 
 
-def _random(
+def random_checkpoint(
   shape: dict[str, Any], dtype: jnp.dtype, seed: int
 ) -> checkpoints.Checkpoint:
-  """Makes a model of a shape with random weights on the device."""
+  """Makes a model with random weights on the device.
+
+  Args:
+    shape: Fields of a config.json.
+    dtype: Dtype of the weights.
+    seed: Seed of the weights.
+  """
   model = language.from_config(shape, dtype)
-  params = jax.jit(model.init_params)(jax.random.key(seed))
+  # Not compiled as a whole: arrays of one shape share a program.
+  params = model.init_params(jax.random.key(seed))
   checkpoint = checkpoints.Checkpoint(model, params, None)
   return checkpoint.pack() if jax.default_backend() == 'cpu' else checkpoint
 
@@ -145,7 +152,7 @@ def project_loop(
     batch: Number of prompts.
     method: The method.
     gamma: Drafted tokens per block; 0 for the verifier alone.
-    lenience: Lenience of the method in every row.
+    lenience: Lenience of the method in every row; an array for one each.
     name: Name of the entrant in figures.
   """
   drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())

@@ -86,7 +86,10 @@ def warm_up(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
 
 
 def run_in_turns[Output](
-  runs: Sequence[Callable[[], Output]], repeats: int, description: str
+  runs: Sequence[Callable[[], Output]],
+  repeats: int,
+  description: str,
+  quiet: bool = False,
 ) -> list[list[Output]]:
   """Calls every function once a turn (a round), after a warm-up turn.
 
@@ -97,13 +100,14 @@ def run_in_turns[Output](
     runs: Functions without arguments.
     repeats: Number of turns that count.
     description: Text of the progress bar.
+    quiet: True for no progress bar.
 
   Returns:
     For each function, its outputs in the turns that count.
   """
   outputs: list[list[Output]] = [[] for _ in runs]
   order = list(range(len(runs)))
-  with cli.progress(len(runs) * (repeats + 1), description) as bar:
+  with cli.progress(len(runs) * (repeats + 1), description, quiet) as bar:
     for repeat in range(repeats + 1):
       for i in order if repeat % 2 else reversed(order):
         output = runs[i]()
@@ -114,7 +118,10 @@ def run_in_turns[Output](
 
 
 def race(
-  entrants: Sequence[Entrant], repeats: int, description: str
+  entrants: Sequence[Entrant],
+  repeats: int,
+  description: str,
+  quiet: bool = False,
 ) -> list[dict[str, Any]]:
   """Times entrants that take turns.
 
@@ -122,13 +129,14 @@ def race(
     entrants: Entrants; tokens are compared with those of the first.
     repeats: Number of turns that count.
     description: Text of the progress bar.
+    quiet: True for no progress bar.
 
   Returns:
     A figure for each entrant: its fields, the seconds of all turns, the facts
     of the last turn, and `same_tokens`, True if its tokens are the same.
   """
   turns = run_in_turns(
-    [entrant.run for entrant in entrants], repeats, description
+    [entrant.run for entrant in entrants], repeats, description, quiet
   )
   reference = turns[0][-1].get('first')
   figures = []

@@ -68,7 +68,7 @@ def _inlined(names: Sequence[str]) -> str:
   )
 
 
-def _css(curve_styles: styles.CurveStyles) -> str:
+def style_sheet(curve_styles: styles.CurveStyles) -> str:
   """Returns the style sheet with the colours of the curves."""
 
   def colours(theme: str) -> str:
@@ -194,7 +194,7 @@ def render(
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{display.for_html(title)}: quality and latency</title>
 <style>
-{_css(curve_styles)}</style>
+{style_sheet(curve_styles)}</style>
 </head>
 <body>
 {_header(content, title, left_out)}

@@ -257,6 +257,7 @@ def forward_loop(
   width: int,
   context: int,
   logits: bool = True,
+  rows: int = 1,
 ) -> TimedLoop:
   """Returns a loop of forward passes that read `width` tokens each.
 
@@ -266,6 +267,7 @@ def forward_loop(
     width: Tokens per pass.
     context: Tokens in the cache at the end.
     logits: True to compute logits; False to end each pass with hidden states.
+    rows: Rows that a pass reads at a time.
   """
   model, calls = checkpoint.model, context // width
 
@@ -273,7 +275,7 @@ def forward_loop(
   def run(params):
     params, _ = model.split_vocab_ids(params)
 
-    def body(i, carry):
+    def read_row(i, carry):
       cache, tokens = carry
       outputs, hidden, cache = decoding.read_hidden(
         model, params, cache, tokens=tokens, position=i * width
@@ -283,8 +285,11 @@ def forward_loop(
       return cache, processing.argmax_lowest_id(last)
 
     tokens = jnp.full((width,), 5, jnp.int32)
-    cache = model.init_cache(params, context)
-    return jax.lax.fori_loop(0, calls, body, (cache, tokens))
+    start, body = (model.init_cache(params, context), tokens), read_row
+    if rows > 1:
+      start = jax.tree.map(lambda x: jnp.stack([x] * rows), start)
+      body = jax.vmap(read_row, (None, 0))
+    return jax.lax.fori_loop(0, calls, body, start)
 
   return TimedLoop(functools.partial(run, checkpoint.params), calls)
 
@@ -295,6 +300,7 @@ def proposal_loop(
   gamma: int,
   drafts: int,
   context: int,
+  rows: int = 1,
 ) -> TimedLoop:
   """Returns a loop of proposals at temperature 1.
 
@@ -304,6 +310,7 @@ def proposal_loop(
     gamma: Tokens per draft.
     drafts: Drafts per proposal.
     context: Maximum tokens of the sequence at the end.
+    rows: Rows that are drafted at a time.
   """
   model, drafter = verifier.model, bound_drafter.drafter
   count = max(1, context // (gamma + 1) - 1)
@@ -349,6 +356,6 @@ def proposal_loop(
     jax.vmap(propose_all, (None, None, 0), axis_name=decoding.ROWS)
   )
   run = functools.partial(
-    batched, bound_drafter.params, verifier.params, np.array([5])
+    batched, bound_drafter.params, verifier.params, np.full(rows, 5)
   )
   return TimedLoop(run, count)

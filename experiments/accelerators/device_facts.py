@@ -1,0 +1,101 @@
+"""Phase: the device, its memory, versions, and the speed of copying."""
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+import cascades
+from cascades.sampler import memory
+from experiments.accelerators.device_phases import Measurement, Sizes
+from experiments.accelerators.phase_results import Setting
+from experiments.benchmarks import loops
+from experiments.benchmarks.harness import median
+
+# Packages that figures depend on, plug-ins of devices among them.
+_PACKAGES = re.compile(
+  r'jax|jaxlib|jax[_-].*(plugin|pjrt)|libtpu|flax|gemma|numpy|nvidia[_-]cudnn.*'
+)
+_CALLS = 100
+
+
+def versions() -> dict[str, str]:
+  """Returns the versions of the packages that are installed."""
+  found_versions = {
+    x.name: x.version
+    for x in importlib.metadata.distributions()
+    if x.name and _PACKAGES.fullmatch(x.name)
+  }
+  return {
+    'cascades': cascades.__version__,
+    **dict(sorted(found_versions.items())),
+  }
+
+
+def setting(sizes: Sizes) -> Setting:
+  """Returns the setting of this process."""
+  device = jax.devices()[0]
+  return Setting(
+    device=device.device_kind,
+    platform=device.platform,
+    devices=jax.device_count(),
+    versions=versions(),
+    tiny=sizes.tiny,
+    max_layers=sizes.max_layers,
+  )
+
+
+def peak_bytes() -> int:
+  """Returns the most memory that was in use; on a CPU, by the process."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  # Linux counts in KiB.
+  in_process = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return stats.get('peak_bytes_in_use', in_process)
+
+
+def plan(sizes: Sizes) -> Iterator[Measurement]:
+  """Yields the measurements of the phase."""
+  yield Measurement('facts', _facts)
+  copy = functools.partial(loops.measure_copying, sizes.copy_size, 8)
+  yield Measurement('copy', lambda: {'bytes_per_s': copy()})
+  yield Measurement('launch', _launch)
+
+
+def _facts() -> dict[str, Any]:
+  """Returns facts about the device and the computer."""
+  device = jax.local_devices()[0]
+  stats = device.memory_stats() or {}
+  return {
+    'device': device.device_kind,
+    'platform': device.platform,
+    'devices': jax.device_count(),
+    'processes': jax.process_count(),
+    'runtime': getattr(device.client, 'platform_version', ''),
+    'memory_bytes': stats.get('bytes_limit'),
+    'free_bytes': memory.available(),
+    'cores': os.cpu_count(),
+    'system': platform.platform(),
+    'python': platform.python_version(),
+    'xla_flags': os.environ.get('XLA_FLAGS', ''),
+    'matmul_precision': jax.config.jax_default_matmul_precision or 'default',
+    'versions': versions(),
+  }
+
+
+def _launch() -> dict[str, float]:
+  """Times calls of a compiled function that computes nothing."""
+  increment = jax.jit(lambda x: x + 1)
+  x = jax.block_until_ready(increment(0.0))
+  seconds = []
+  for _ in range(_CALLS):
+    start = time.perf_counter()
+    jax.block_until_ready(increment(x))
+    seconds.append(time.perf_counter() - start)
+  return {'call_s': median(seconds)}

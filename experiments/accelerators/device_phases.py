@@ -1,0 +1,166 @@
+"""The phases of the check in order of worth, and the sizes they run at."""
+
+import dataclasses
+import math
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+
+class Measurement(NamedTuple):
+  """One measurement of a phase.
+
+  Attributes:
+    name: Name among the measurements of the phase.
+    run: Measures; returns figures that JSON can hold.
+  """
+
+  name: str
+  run: Callable[[], dict[str, Any]]
+
+
+class Pair(NamedTuple):
+  """A verifier and a drafter, by the names of their shapes."""
+
+  verifier: str
+  drafter: str
+
+  def __str__(self):
+    return f'{self.drafter} drafts for {self.verifier}'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
+  """Sizes of all measurements.
+
+  Attributes:
+    tiny: True for a rehearsal on a CPU.
+    max_layers: Most layers of a model with random weights; 0 for all.
+    shapes: Names in `random_models.SHAPES`, drafters first.
+    pairs: Pairs whose loops are timed.
+    batch_sizes: Rows of the passes that are timed.
+    widths: Tokens that a pass reads, those of most worth first.
+    context: Cache slots of the passes.
+    loop_batch_sizes: Rows of the loops that are timed.
+    gamma: Drafted tokens per block.
+    rates: Forced acceptance rates.
+    curve: Leniences of a curve.
+    new_tokens: Tokens that each row of a loop writes.
+    prompts: Prompts whose greedy answers are compared.
+    samples: Sequences that are drawn from each law.
+    laws: Verifications whose laws are compared; 0 for all.
+    copy_size: Numbers of the array that is copied; 4 bytes each.
+    repeats: Timed runs of each measurement.
+    dtype: Dtype of random weights.
+    real: Names of the verifier and of the drafter with trained weights.
+  """
+
+  tiny: bool = False
+  max_layers: int = 18
+  shapes: tuple[str, ...] = ('270M', '1B', '4B', '9B')
+  pairs: tuple[Pair, ...] = (Pair('4B', '270M'), Pair('9B', '1B'))
+  batch_sizes: tuple[int, ...] = (1, 8, 64)
+  # A block of gamma 4, 16, 8, 2 and 1 has one token more.
+  widths: tuple[int, ...] = (1, 5, 17, 9, 3, 2)
+  context: int = 136
+  loop_batch_sizes: tuple[int, ...] = (1, 8)
+  gamma: int = 4
+  rates: tuple[float, ...] = (0.6, 0.8, 0.9)
+  curve: int = 11
+  new_tokens: int = 128
+  prompts: int = 20
+  samples: int = 20_000
+  laws: int = 0
+  copy_size: int = 2**28
+  repeats: int = 5
+  dtype: str = 'bfloat16'
+  real: tuple[str, str] = ('gemma3-270m', 'gemma3-270m-multi30k-de-en')
+
+
+# Every phase in two minutes on two cores.
+TINY = Sizes(
+  tiny=True,
+  shapes=('tiny 1',),
+  pairs=(Pair('tiny 2', 'tiny 1'),),
+  batch_sizes=(1, 2),
+  widths=(1, 3),
+  context=12,
+  loop_batch_sizes=(2,),
+  gamma=2,
+  new_tokens=12,
+  prompts=4,
+  samples=2_000,
+  laws=3,
+  copy_size=2**20,
+  repeats=2,
+  real=('tiny-verifier', 'tiny-drafter'),
+)
+
+
+class Phase(NamedTuple):
+  """A phase of the check.
+
+  Attributes:
+    title: Title in tables and on the page.
+    function: 'module:function' of this package; called with `Sizes`, it yields
+      the measurements, those of most worth first.
+    share: Share of the minutes, compared with those of the other phases.
+    new_process: True if the phase begins in a new process, whose peak of memory
+      is that of this phase and of the phases after it.
+  """
+
+  title: str
+  function: str
+  share: float
+  new_process: bool = False
+
+  def plan(self, sizes: Sizes) -> Iterator[Measurement]:
+    """Yields the measurements of the phase."""
+    return pkgutil.resolve_name(f'{__package__}.{self.function}')(sizes)
+
+
+PHASES: Mapping[str, Phase] = {
+  'device': Phase('Device, memory and versions', 'device_facts:plan', 2),
+  'correctness': Phase('Correctness', 'device_correctness:plan', 26),
+  'unit_costs': Phase('Unit costs', 'forward_costs:plan', 28),
+  'floor': Phase(
+    'The loop by its floor', 'loop_speeds:plan_floor', 16, new_process=True
+  ),
+  'speed': Phase(
+    'Speed with a forced acceptance', 'loop_speeds:plan_speed', 12
+  ),
+  'curve': Phase('A curve by one lenience', 'loop_speeds:plan_curve', 5),
+  'compilation': Phase(
+    'Compilation and memory', 'loop_speeds:plan_compilation', 4
+  ),
+  'real_pair': Phase('A pair with trained weights', 'real_pair:plan', 7),
+}
+
+
+def check_names(names: list[str]) -> list[str]:
+  """Returns phases in order of worth.
+
+  Args:
+    names: Names of phases; all phases if it is empty.
+
+  Raises:
+    ValueError: There is no such phase.
+  """
+  for name in names:
+    if name not in PHASES:
+      raise ValueError(
+        f'phases: {name!r} is not known; there are {", ".join(PHASES)}.'
+      )
+  return [name for name in PHASES if not names or name in names]
+
+
+def limit(phase: str, later: list[str], seconds: float) -> float:
+  """Returns the seconds of a phase, its share of those that remain.
+
+  Args:
+    phase: Name of the phase.
+    later: Names of the phases after it.
+    seconds: Seconds that remain.
+  """
+  shares = [PHASES[name].share for name in (phase, *later)]
+  return max(0.0, seconds) * shares[0] / math.fsum(shares)
