@@ -5,6 +5,7 @@ import functools
 import html
 import json
 import math
+import types
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from experiments import records, sweep
 from experiments.analysis import certification, risk
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Answers, Setting
+from experiments.reports import columns
+from experiments.reports.sections import lenience_choices
 from experiments.sweeps import curve_plan, deciding
 from experiments.tasks import halves
 
@@ -250,3 +253,15 @@ def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):
 def test_an_absent_decision_is_refused(tmp_path):
   with pytest.raises(ValueError, match='decision: there is no'):
     Decision.load(tmp_path)
+
+
+def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):
+  _, workdir = decided
+  path = tmp_path / 'decision.json'
+  fields = json.loads((workdir / 'decision.json').read_text())
+  trials = fields['evidence']['trials']
+  fields['evidence']['trials'] = [x for x in trials if x['p'] is None]
+  path.write_text(json.dumps(fields))
+  section = lenience_choices.decision(types.SimpleNamespace(decision=path))
+  p = section.tables[0].frame.p
+  assert [*map(columns.p_value, p)] == ['\N{EN DASH}'] * len(p)

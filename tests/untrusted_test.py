@@ -284,6 +284,7 @@ _OWN = {
   # What was just made, and pipes between processes of one run.
   *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),
   *('experiments/benchmarks/peers.py', 'experiments/tasks/confined.py'),
+  'experiments/sweeps/process_group.py',
   *(
     'experiments/sweeps/wandb_tracker.py',
     'experiments/training/distillation_data.py',

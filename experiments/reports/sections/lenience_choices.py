@@ -31,7 +31,9 @@ def decision(context: SectionContext) -> Section | None:
   decided = Decision.load(context.decision)
   evidence = decided.evidence
   table = pd.DataFrame(evidence['trials'])
-  table['lenience'] = table.lenience.astype(float)
+  # A column without any number would not be one of numbers.
+  for name in ('lenience', 'loss', 'p'):
+    table[name] = table[name].astype(float)
   columns = [
     GAMMA,
     LENIENCE,
