@@ -141,7 +141,9 @@ def ratio(
   # Comparisons, since XLA's max on a CPU can make a nan a number.
   safe = jnp.where(q > _TINY, q, _TINY)
   quotient = jnp.where((target >= q) & (target > 0), 1.0, target / safe)
-  return jnp.where((q >= 0) & (target >= 0), quotient, 0)
+  # XLA may divide target / safe as a product of two divisors, which underflows:
+  # a target of 0 is no numerator.
+  return jnp.where((q >= 0) & (target > 0), quotient, 0)
 
 
 def mixture[ArrayT: (Array, np.ndarray)](
