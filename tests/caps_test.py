@@ -58,7 +58,7 @@ def test_a_capped_method_emits_its_law(name, x64):
   for kind, values in capped.values.items():
     law, p = values['law'], values['p']
     pi = uncapped.values[kind]['law']
-    with jax.enable_x64(x64):
+    with exact.enable_x64(x64):
       gates = jnp.asarray(exact.draw_distributions(kind).p_gate, p.dtype)
       inside = np.asarray(jax.vmap(cap.inside)(gates))
     np.testing.assert_allclose(law.sum(-1), 1, atol=close)

@@ -61,7 +61,7 @@ def test_features_are_their_formulas(kind):
   d = exact.draw_distributions(kind)
   # What is sampled from is odd where the gates are not: show both as gates.
   for q, p in (d.q_gate, d.p_gate), (d.q, d.p):
-    with jax.enable_x64(True):
+    with exact.enable_x64(True):
       rows = (jnp.asarray(x) for x in (d.q, d.p, q, p))
       got = jax.vmap(learned.features)(methods.Distributions(*rows))
     np.testing.assert_allclose(got, _features(q, p), atol=1e-12)
@@ -84,7 +84,7 @@ def test_a_favourite_of_several_is_the_likeliest_to_the_other():
 def test_the_head_that_is_opt_is_opt(kind):
   ours, opt = learned.from_weights(learned.OPT), methods.METHODS['opt']
   leniences = [*np.linspace(-2, 2, 40), *(0.0, np.inf, -np.inf)]
-  with jax.enable_x64(True):
+  with exact.enable_x64(True):
     d = jax.tree.map(jnp.asarray, exact.draw_distributions(kind))
 
     def said(method):

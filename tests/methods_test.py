@@ -53,7 +53,7 @@ def _evaluate(name: str, x64: bool):
       for kind, d in ds.items()
     }
 
-  with jax.enable_x64(x64):
+  with exact.enable_x64(x64):
     dtype = jnp.float64 if x64 else jnp.float32
     ds = {
       kind: exact.draw_distributions(kind) for kind in exact.DISTRIBUTION_KINDS
@@ -280,7 +280,7 @@ def test_contrastive_is_its_formula_in_logits():
   rng = np.random.default_rng(0)
   zp, zq = 2 * rng.standard_normal((2, 32, 9))
   for temperature, b in ((1.0, 0.5), (0.7, 1.0), (1.5, 0.0)):
-    with jax.enable_x64(True):
+    with exact.enable_x64(True):
       q, p = (jax.nn.softmax(jnp.asarray(z) / temperature) for z in (zq, zp))
       d = methods.Distributions(q, p, q, p)
       law = jax.vmap(methods.METHODS['contrastive'].law, (0, None))(d, b)
@@ -307,7 +307,7 @@ def _reference_inputs(case):
 @_in_both
 def test_parity_with_the_notebook(x64):
   tolerance, compared = 1e-9 if x64 else 1e-5, 0
-  with jax.enable_x64(x64):
+  with exact.enable_x64(x64):
     for case in _CASES:
       inputs = _reference_inputs(case)
       size = inputs[0].shape[0]

@@ -31,7 +31,7 @@ def _table(kind='random'):
     if method.single_target:
       ends = [x for x in (method.strict, method.drafter_only) if x is not None]
       pairs += [(method, x) for x in dict.fromkeys([*ends, 0.1, 0.3, 0.8])]
-  with jax.enable_x64(True):
+  with exact.enable_x64(True):
     rows = verification_test.rows_of(_MODEL, _PROMPT, 3, kind)
     return exact.Table.from_methods(pairs, rows)
 

@@ -175,7 +175,7 @@ def _points(r, loss_q, loss_p, q, p):
 def _registered(name, leniences, q, p):
   """Returns where a rule of the registry defers, [leniences, contexts]."""
   rule = methods.METHODS[name].rule
-  with jax.enable_x64(True):
+  with exact.enable_x64(True):
     d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
     over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
     return np.asarray(over(d, jnp.asarray(leniences)), float)
@@ -250,7 +250,7 @@ def test_lenient_decoding_has_a_target(lenience):
   strict = np.maximum(0, p - q)
   residual = strict / strict.sum(-1, keepdims=True)
   pi = kept + (1 - kept.sum(-1, keepdims=True)) * residual
-  with jax.enable_x64(True):
+  with exact.enable_x64(True):
     d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
     speed = methods.METHODS['speed']
     from_pi = methods.from_target(
@@ -383,7 +383,7 @@ def test_rules_are_their_formulas(name):
   d = exact.draw_distributions('random', count=200)
   leniences = np.random.default_rng(0).uniform(-0.5, 2, 60)
   rule = methods.METHODS[name].rule
-  with jax.enable_x64(True):
+  with exact.enable_x64(True):
     over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
     got = np.asarray(over(jax.tree.map(jnp.asarray, d), jnp.asarray(leniences)))
   if name in _OF_LOGITS:
@@ -414,7 +414,7 @@ def _lossy(q, p, lam):
 )
 def test_targets_are_their_formulas(name, formula):
   q, p = _tables(100)
-  with jax.enable_x64(True):
+  with exact.enable_x64(True):
     d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
     for lam in (0.05, 0.3, 0.7, 0.95):
       law = jax.vmap(methods.METHODS[name].law, (0, None))(d, jnp.asarray(lam))

@@ -42,7 +42,7 @@ def rows_of(model, prompt, length, kind='random'):
 
 
 def _table(pairs, kind='random'):
-  with jax.enable_x64(True):
+  with exact.enable_x64(True):
     return exact.Table.from_methods(
       pairs, rows_of(_MODEL, _PROMPT, _GAMMA + 1, kind)
     )

@@ -2,6 +2,7 @@
 
   table_models         Small language models whose laws are known.
   separation           Distributions that no proof can mistake for each other.
+  float64              Float64 within a `with` statement.
   trial_distributions  Distributions of several kinds to test a method on.
   tabulated            Methods evaluated in every context, as tables.
   block_starts         Start of a block, and blocks as enumeration yields them.

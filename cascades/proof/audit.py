@@ -242,7 +242,7 @@ def _examples(spec: AuditSpec) -> dict[str, np.ndarray]:
   )
   d = spec.with_cap(d)
   over_grid = jax.jit(jax.vmap(jax.vmap(spec.method.law, (0, None)), (None, 0)))
-  with jax.enable_x64(True):
+  with exact.enable_x64(True):
     targets = over_grid(
       jax.tree.map(jnp.asarray, d), jnp.asarray(spec.reported, d.q.dtype)
     )

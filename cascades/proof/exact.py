@@ -4,6 +4,7 @@ The docstring of the package `cascades.proof` lists their modules.
 """
 
 from cascades.proof.enumeration import blocks, declared_law, emitted_law
+from cascades.proof.float64 import enable_x64
 from cascades.proof.sampled import decode_curve, z_scores
 from cascades.proof.separation import (
   LEAST_DISTANCE,
@@ -36,6 +37,7 @@ __all__ = [
   'decode_curve',
   'draw_distributions',
   'emitted_law',
+  'enable_x64',
   'random_models',
   'random_tables',
   'table_distributions',

@@ -130,7 +130,7 @@ def evaluate(
     return {name: getattr(spec.method, name)(d, lenience) for name in _FIELDS}
 
   over_grid = jax.jit(jax.vmap(jax.vmap(all_fields, (0, None)), (None, 0)))
-  with jax.enable_x64(x64):
+  with exact.enable_x64(x64):
     dtype = jnp.float64 if x64 else jnp.float32
     values = {}
     for kind in exact.DISTRIBUTION_KINDS:

@@ -30,7 +30,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from cascades import arguments, methods
@@ -42,6 +41,7 @@ from cascades.proof import (
   separation,
   trial_distributions,
 )
+from cascades.proof.float64 import enable_x64
 from cascades.proof.table_models import TableModel
 from cascades.proof.tabulated import Table
 
@@ -360,7 +360,7 @@ class _Case:
     separation.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
     # The interface of `verify` has no gate distributions: rules see q and p.
     d = d._replace(q_gate=d.q, p_gate=d.p)
-    with jax.enable_x64(True):
+    with enable_x64(True):
       table = Table.from_methods([(method, lenience)], d)
     law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]
     start = block_starts.BlockStart(
