@@ -247,7 +247,7 @@ def dot(
       in_axes = jax.tree.map(lambda has_axis: 0 if has_axis else None, batched)
       return jax.vmap(product, tuple(in_axes))(x, parts), True
     out = run(x.reshape(-1, *x.shape[2:]), parts)
-    return out.reshape(size, -1, *free), True
+    return out.reshape(*x.shape[:2], *free), True
 
   split = x.ndim - ndim_summed
   rows = x.reshape(-1, *x.shape[split:])

@@ -124,7 +124,7 @@ def describe(
   if dtype:
     shapes = jax.tree.map(
       lambda x: (
-        x.update(dtype=jnp.dtype(dtype))
+        jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype))
         if jnp.issubdtype(x.dtype, jnp.floating)
         else x
       ),
