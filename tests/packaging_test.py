@@ -72,6 +72,13 @@ def test_every_dependency_is_pinned():
   assert names - pinned == {extras.DISTRIBUTION}
 
 
+def test_the_lowest_versions_are_tested():
+  pins = (_ROOT / '.ci/lowest.txt').read_text().split()
+  bounds = [x for x in _PROJECT['dependencies'] if re.match('(jax|numpy)>', x)]
+  assert len(bounds) == 2
+  assert {x.replace('>=', '==') for x in bounds} <= {*pins}
+
+
 def test_the_version_has_one_source():
   assert _PROJECT['name'] == extras.DISTRIBUTION
   assert 'version' in _PROJECT['dynamic']
