@@ -14,19 +14,25 @@
 # %% [markdown]
 # # Do two models agree?
 #
+# [![Open in Colab][badge]][colab]
+#
+# [badge]: https://colab.research.google.com/assets/colab-badge.svg
+# [colab]: https://colab.research.google.com/github/
+#
 # Before anything is sampled, look: let the drafter go on greedily, let the
 # verifier read what it wrote in one pass, and see where they first differ.
 # Speculative decoding is this, over and over; a cascade is this with a say in
 # what counts as a difference.
 
 # %%
-# Makes the project's checkout importable. In Colab, clones and installs it.
-import importlib.util
+# Makes the project's checkout importable. In Colab, clones and installs it, and
+# keeps the JAX, its plug-in and the NumPy there, if they are new enough.
 import pathlib
 import subprocess
 import sys
 
 REPOSITORY = ''  # @param {type: 'string'}
+BRANCH = ''  # @param {type: 'string'}
 
 checkout = pathlib.Path('.' if pathlib.Path('experiments').is_dir() else '..')
 if 'google.colab' in sys.modules:
@@ -34,13 +40,17 @@ if 'google.colab' in sys.modules:
   if not checkout.exists():
     if not REPOSITORY:
       raise ValueError('REPOSITORY: it is empty; give the address to clone.')
-    subprocess.run(['git', 'clone', '-q', REPOSITORY, checkout], check=True)
-  if not importlib.util.find_spec('cascades'):
-    pip = [sys.executable, '-m', 'pip', 'install', '-q']
-    constraints = checkout / 'constraints.txt'
-    package = f'./{checkout}[experiments]'
-    subprocess.run([*pip, '-c', constraints, package], check=True)
+    clone = ['git', 'clone', '-q', *(['-b', BRANCH] if BRANCH else [])]
+    subprocess.run([*clone, REPOSITORY, checkout], check=True)
+  sys.path.insert(0, str(checkout / 'notebooks'))
+  import colab_setup
+
+  colab_setup.install('experiments')
 sys.path.insert(0, str(checkout.resolve()))
+
+import jax
+
+jax.devices()
 
 # %% [markdown]
 # ## 1. Draft greedily, check in one pass

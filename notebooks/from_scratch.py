@@ -14,6 +14,11 @@
 # %% [markdown]
 # # The whole method in a hundred lines
 #
+# [![Open in Colab][badge]][colab]
+#
+# [badge]: https://colab.research.google.com/assets/colab-badge.svg
+# [colab]: https://colab.research.google.com/github/
+#
 # Speculative decoding and cascades, on models so small that they are tables: 4
 # tokens, and next-token probabilities that depend on the last token only. There
 # is no cache and no neural network, only the method; and since the law of a
@@ -30,6 +35,7 @@ V, GAMMA, LENGTH, N = 4, 3, 3, 40_000
 keys = jax.random.split(jax.random.key(0), 3)
 Q = jax.nn.softmax(1.5 * jax.random.normal(keys[0], (V, V)))  # The drafter.
 P = jax.nn.softmax(1.5 * jax.random.normal(keys[1], (V, V)))  # The verifier.
+jax.devices()
 
 # %% [markdown]
 # ## 1. A deferral rule, and its target

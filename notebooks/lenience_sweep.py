@@ -14,6 +14,11 @@
 # %% [markdown]
 # # What a sweep says, and how to choose a lenience
 #
+# [![Open in Colab][badge]][colab]
+#
+# [badge]: https://colab.research.google.com/assets/colab-badge.svg
+# [colab]: https://colab.research.google.com/github/
+#
 # A sweep leaves a folder of records: what was asked, what every method answered
 # at every lenience, and what that cost. This notebook loads such a folder,
 # draws the curves, chooses a lenience on half of the examples, judges it on the
@@ -22,13 +27,14 @@
 # experiments.report` writes; here it can be bent.
 
 # %%
-# Makes the project's checkout importable. In Colab, clones and installs it.
-import importlib.util
+# Makes the project's checkout importable. In Colab, clones and installs it, and
+# keeps the JAX, its plug-in and the NumPy there, if they are new enough.
 import pathlib
 import subprocess
 import sys
 
 REPOSITORY = ''  # @param {type: 'string'}
+BRANCH = ''  # @param {type: 'string'}
 
 checkout = pathlib.Path('.' if pathlib.Path('experiments').is_dir() else '..')
 if 'google.colab' in sys.modules:
@@ -36,13 +42,17 @@ if 'google.colab' in sys.modules:
   if not checkout.exists():
     if not REPOSITORY:
       raise ValueError('REPOSITORY: it is empty; give the address to clone.')
-    subprocess.run(['git', 'clone', '-q', REPOSITORY, checkout], check=True)
-  if not importlib.util.find_spec('cascades'):
-    pip = [sys.executable, '-m', 'pip', 'install', '-q']
-    constraints = checkout / 'constraints.txt'
-    package = f'./{checkout}[experiments]'
-    subprocess.run([*pip, '-c', constraints, package], check=True)
+    clone = ['git', 'clone', '-q', *(['-b', BRANCH] if BRANCH else [])]
+    subprocess.run([*clone, REPOSITORY, checkout], check=True)
+  sys.path.insert(0, str(checkout / 'notebooks'))
+  import colab_setup
+
+  colab_setup.install('experiments')
 sys.path.insert(0, str(checkout.resolve()))
+
+import jax
+
+jax.devices()
 
 # %% [markdown]
 # ## 1. A run

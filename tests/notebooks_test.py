@@ -143,7 +143,7 @@ def test_it_runs_in_colab(path, tmp_path, colab):
     for cell in notebook.cells:
       cell.source = cell.source.replace(old, new)
   text = _run(notebook, tmp_path, 'colab')
-  for said in _SAYS[path.stem]:
+  for said in (*_SAYS[path.stem], 'CpuDevice'):
     assert said in text
   if not (tmp_path / 'speculative-cascades').exists():
     assert path.stem == 'from_scratch'
