@@ -21,6 +21,7 @@ _EXTRAS = _PROJECT['optional-dependencies']
 _DISTRIBUTIONS = {
   'absl': 'absl-py',
   'huggingface_hub': 'huggingface-hub',
+  'jaxlib': 'jax',
   'lm_eval': 'lm-eval',
   'orbax': 'orbax-checkpoint',
   'rouge_score': 'rouge-score',
