@@ -11,7 +11,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _BARS = {
   'cascades': (15_800, 24_097),
   'cascades/contrib': (3_500, 3_500),
-  'experiments': (16_500, 25_632),
+  'experiments': (16_500, 25_635),
   'tests': (20_000, 32_678),
 }
 

@@ -60,8 +60,8 @@ class Sizes:
   shapes: tuple[str, ...] = ('270M', '1B', '4B', '9B')
   pairs: tuple[Pair, ...] = (Pair('4B', '270M'), Pair('9B', '1B'))
   batch_sizes: tuple[int, ...] = (1, 8, 64)
-  # A block of gamma 4, 16, 8, 2 and 1 has one token more.
-  widths: tuple[int, ...] = (1, 5, 17, 9, 3, 2)
+  # A block of gamma 4, 16, 8, 2 and 1 has one token more; then all others.
+  widths: tuple[int, ...] = (1, 5, 17, 9, 3, 2, 4, *range(6, 9), *range(10, 17))
   context: int = 136
   loop_batch_sizes: tuple[int, ...] = (1, 8)
   gamma: int = 4

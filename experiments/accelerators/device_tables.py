@@ -9,6 +9,8 @@ from experiments.benchmarks.harness import median
 FLOOR_BOUND = 1.1
 # A gap between two logits of at most this curve spacings of bfloat16 is a tie.
 TIE = 4
+# Tokens of the columns of reading: a block of gamma 1, 2, 4, 8 and 16.
+_WIDTHS = (2, 3, 5, 9, 17)
 
 Figures = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Rows = Iterator[list[Any]]
@@ -92,7 +94,8 @@ def reading(figures: Figures) -> dict[tuple[str, int], dict[int, Any]]:
 def _unit_costs(figures: Figures) -> Rows:
   """Yields a row for each shape and batch size."""
   passes, copying = reading(figures), copy_speed(figures)
-  widths = sorted({w for x in passes.values() for w in x if w > 1})
+  # Others are in the file of the phase.
+  widths = sorted({w for x in passes.values() for w in x} & {*_WIDTHS})
   yield [
     *('model', 'layers', 'batch', 'reading 1, ms', 'GB/s', 'x copying'),
     *(f'{width} by 1' for width in widths),
