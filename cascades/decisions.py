@@ -33,7 +33,7 @@ class _Answers(Schema):
 class _Evidence(Schema):
   """The facts of the evidence that are read again."""
 
-  tasks: dict[str, _Answers] = pydantic.Field(min_length=1)
+  tasks: dict[str, _Answers] = pydantic.Field(default_factory=dict)
 
 
 class _Fields(Schema):
@@ -132,9 +132,9 @@ class Decision:
     tasks of the evidence had the same.
     """
     options: dict[str, Any] = {'apply_chat_template': self.chat}
-    tasks = [*self.evidence['tasks'].values()]
+    tasks = [*self.evidence.get('tasks', {}).values()]
     for name in ('max_new_tokens', 'stop_strings'):
-      if all(task[name] == tasks[0][name] for task in tasks):
+      if tasks and all(task[name] == tasks[0][name] for task in tasks):
         options[name] = tasks[0][name]
     return options
 

@@ -237,7 +237,7 @@ def test_other_models_than_the_decisions_are_refused(decided):
     ({'config': {'gamma': -1}}, 'gamma'),
     ({'config': {'magic': 1}}, 'magic'),
     ({'more': 1}, 'more'),
-    ({'evidence': {'tasks': {}}}, 'evidence: tasks'),
+    ({'evidence': {'tasks': {'a': 1}}}, 'evidence: tasks'),
   ],
 )
 def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):
