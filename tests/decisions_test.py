@@ -13,7 +13,7 @@ import small
 
 from cascades.decisions import Decision
 from cascades.sampler import sampler
-from experiments import records, sweep
+from experiments import records, sweep, tasks
 from experiments.analysis import certification, risk
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Answers, Setting
@@ -256,12 +256,16 @@ def test_an_absent_decision_is_refused(tmp_path):
 
 
 def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):
-  _, workdir = decided
   path = tmp_path / 'decision.json'
-  fields = json.loads((workdir / 'decision.json').read_text())
+  fields = json.loads((decided[1] / 'decision.json').read_text())
   trials = fields['evidence']['trials']
   fields['evidence']['trials'] = [x for x in trials if x['p'] is None]
   path.write_text(json.dumps(fields))
   section = lenience_choices.decision(types.SimpleNamespace(decision=path))
   p = section.tables[0].frame.p
   assert [*map(columns.p_value, p)] == ['\N{EN DASH}'] * len(p)
+
+
+def test_scores_of_a_corpus_are_named_by_the_sentence():
+  task = tasks.Task(name='t', load=iter, metrics=['bleu'], max_new_tokens=1)
+  assert deciding._quality_name({'t': task}) == 'sentence-level BLEU'

@@ -169,9 +169,7 @@ def _flags(devices: int) -> str:
 
 
 def _start(
-  workdir: pathlib.Path,
-  *flags: str,
-  devices: int = 2,
+  workdir: pathlib.Path, *flags: str, devices: int = 2
 ) -> subprocess.Popen:
   """Starts a process of a sweep of four points."""
   verifier, drafter = small.pair()
@@ -212,9 +210,7 @@ def sweep(add):
 
 
 def _start_two(
-  workdir: pathlib.Path,
-  *flags: str,
-  mesh: str = '(2, 2)',
+  workdir: pathlib.Path, *flags: str, mesh: str = '(2, 2)'
 ) -> list[subprocess.Popen]:
   with socket.socket() as free:
     free.bind(('localhost', 0))

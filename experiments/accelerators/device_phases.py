@@ -36,7 +36,7 @@ class Sizes:
   Attributes:
     tiny: True for a rehearsal on a CPU.
     max_layers: Most layers of a model with random weights; 0 for all.
-    shapes: Names in `random_models.SHAPES`, drafters first.
+    shapes: Names of shapes, see `random_models.shape`; drafters first.
     pairs: Pairs whose loops are timed.
     batch_sizes: Rows of the passes that are timed.
     widths: Tokens that a pass reads, those of most worth first.

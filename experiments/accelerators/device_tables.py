@@ -7,7 +7,7 @@ from experiments.benchmarks.harness import median
 
 # Largest ratio of the loop's time to its floor's.
 FLOOR_BOUND = 1.1
-# A gap between two logits of at most this curve spacings of bfloat16 is a tie.
+# A gap between two logits of at most so many spacings of bfloat16 is a tie.
 TIE = 4
 # Tokens of the columns of reading: a block of gamma 1, 2, 4, 8 and 16.
 _WIDTHS = (2, 3, 5, 9, 17)

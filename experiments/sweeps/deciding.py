@@ -17,13 +17,9 @@ from experiments.tasks import Task
 
 # Hashes among the facts of a launcher.
 _WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
-# Scores that are computed for many answers together where one row does not
-# matter: a loss per row is of the score of each answer by itself.
-_SENTENCE_LEVEL = {
-  'sentence_bleu': 'sentence-level BLEU',
-  'bleu': 'sentence-level BLEU',
-  'chrf': 'sentence-level chrF',
-}
+# Names of scores that are known as scores of many answers together: the loss
+# of an answer is that of its own score.
+_CORPUS_SCORES = {'sentence_bleu': 'BLEU', 'bleu': 'BLEU', 'chrf': 'chrF'}
 
 
 class Sweep(NamedTuple):
@@ -90,8 +86,12 @@ def _dtype(config: Any) -> str | None:
 
 def _quality_name(tasks: Mapping[str, Task]) -> str:
   """Returns the name of the quality; '' for tasks without one."""
-  names = {task.quality_score or '' for task in tasks.values()}
-  names = {_SENTENCE_LEVEL.get(name, name) for name in names}
+  names = set()
+  for task in tasks.values():
+    score = task.quality_score or ''
+    is_of_corpus = task.corpus is not None or score in _CORPUS_SCORES
+    name = _CORPUS_SCORES.get(score, score)
+    names.add(f'sentence-level {name}' if is_of_corpus else name)
   return names.pop() if len(names) == 1 else 'quality'
 
 

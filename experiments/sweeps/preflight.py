@@ -8,7 +8,7 @@ with as many rows as the sweep decodes at a time.
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from cascades import drafters
@@ -212,8 +212,10 @@ def preview(
     trial if widest is first else _try_curve(setting, widest, examples)
   )
   n = len(lengths)
-  times = _block_times(setting, curves, n, int(trial.answer_tokens))
-  width = _width(setting, first, n)
+  gamma, width = first.config.gamma, _width(setting, first, n)
+  shapes = {(x.config.gamma, _width(setting, x, n)) for x in curves}
+  shapes.add((gamma, 1))
+  times = _block_times(setting, shapes, int(trial.answer_tokens))
   seconds = sum(
     _curve_seconds(
       setting,
@@ -244,14 +246,11 @@ def preview(
       gamma=max(x.config.gamma for x in curves),
     ).total,
     free_bytes=memory.available(),
-    gamma=first.config.gamma,
+    gamma=gamma,
     acceptance=trial.acceptance,
     answer_tokens=trial.answer_tokens,
     cut_answers=trial.cut_answers,
-    block_ratios={
-      rows: times[first.config.gamma, rows] / times[0, rows]
-      for rows in {1, width}
-    },
+    block_ratios={x: times[gamma, x] / times[0, x] for x in {1, width}},
     answers=sum(n * max(1, len(x.leniences)) for x in curves),
     seconds=seconds,
   )
@@ -319,18 +318,13 @@ def _try_curve(
 
 
 def _block_times(
-  setting: Setting, curves: Sequence[Curve], n: int, context: int
+  setting: Setting, shapes: Set[tuple[int, int]], context: int
 ) -> dict[tuple[int, int], float]:
   """Measures the seconds of a block, by gamma and the rows at a time.
 
   Gamma 0, a token of the verifier alone, is there for every number of rows.
   """
-  shapes = {
-    (x.config.gamma, width)
-    for x in curves
-    for width in {1, _width(setting, x, n)}
-  }
-  shapes |= {(0, width) for _, width in shapes}
+  shapes = shapes | {(0, width) for _, width in shapes}
   loops = {
     (gamma, width): costs.strict_loop(
       setting.verifier,
