@@ -27,14 +27,8 @@ GUIDES = (
 
 PARTS: dict[str, Callable[[], str]] = {
   'rooms_of_the_library': functools.partial(inventory.rooms, 'cascades'),
-  'methods': inventory.methods_table,
-  'schedules': inventory.schedules,
-  'models': inventory.models,
-  'configs': inventory.configs,
-  'tasks': inventory.tasks,
-  'fields': inventory.fields,
+  **inventory.TABLES,
   'rooms_of_experiments': functools.partial(inventory.rooms, 'experiments'),
-  'commands': inventory.commands,
 }
 
 

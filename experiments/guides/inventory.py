@@ -4,7 +4,7 @@ import ast
 import importlib
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.guides import ROOT
@@ -198,3 +198,14 @@ def models() -> str:
     cells = ' | '.join(scores.get(task, '-') for task in tasks)
     rows.append(f'| `{name}` | `{config}` | {parameters} | {cells} |')
   return _table(f'| | trained by | parameters | {" | ".join(tasks)} |', *rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+  'methods': methods_table,
+  'schedules': schedules,
+  'models': models,
+  'configs': configs,
+  'tasks': tasks,
+  'fields': fields,
+  'commands': commands,
+}

@@ -1,0 +1,69 @@
+"""Parts of pages: tables of the code, drawings, and formulas as MathML."""
+
+import diagrams
+from docutils import nodes
+from docutils.statemachine import StringList
+from docutils.utils.math import latex2mathml
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from experiments.guides import inventory
+
+
+class GeneratedTable(SphinxDirective):
+  """A table of what the code declares, such as methods or fields."""
+
+  required_arguments = 1
+
+  def run(self) -> list[nodes.Node]:
+    """Returns the table, in a box that scrolls on a narrow screen."""
+    name = self.arguments[0]
+    if name not in inventory.TABLES:
+      raise self.error(
+        f'{name}: must be a table; there are {", ".join(inventory.TABLES)}.'
+      )
+    lines = inventory.TABLES[name]().splitlines()
+    container = nodes.container(classes=['generated', name])
+    self.state.nested_parse(
+      StringList(lines, source=f'table {name}'), 0, container
+    )
+    return [container]
+
+
+class Diagram(SphinxDirective):
+  """A drawing of `diagrams.py`, inline so that its colours are the theme's."""
+
+  required_arguments = 1
+  has_content = True
+
+  def run(self) -> list[nodes.Node]:
+    """Returns a figure; the content of the directive is its caption."""
+    name = self.arguments[0]
+    if name not in diagrams.DRAWINGS:
+      raise self.error(
+        f'{name}: must be a drawing; there are {", ".join(diagrams.DRAWINGS)}.'
+      )
+    figure = nodes.container(classes=['diagram'])
+    figure += nodes.raw('', diagrams.DRAWINGS[name](), format='html')
+    caption = nodes.container(classes=['caption'])
+    self.state.nested_parse(self.content, self.content_offset, caption)
+    figure += caption
+    return [figure]
+
+
+def _mathml(translator, node: nodes.math) -> None:
+  """Writes a formula as MathML, which browsers draw without scripts."""
+  is_block = isinstance(node, nodes.math_block)
+  tree = latex2mathml.tex2mathml(node.astext(), as_block=is_block)
+  translator.body.append(
+    f'<div class="formula">{tree}</div>' if is_block else tree
+  )
+  raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+  """Registers the directives and the renderer."""
+  app.add_directive('generated', GeneratedTable)
+  app.add_directive('diagram', Diagram)
+  app.add_html_math_renderer('mathml', (_mathml, None), (_mathml, None))
+  return {'parallel_read_safe': True}

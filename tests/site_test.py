@@ -1,0 +1,125 @@
+"""The documentation site: pages, drawings, docstrings and links."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import diagrams
+import plain_docstrings
+import pytest
+import site_checks
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_DOCS = _ROOT / 'docs'
+_PAGES = sorted(_DOCS.rglob('*.md'))
+
+
+def _toctree(page: pathlib.Path) -> set[pathlib.Path]:
+  """Returns the pages that the toctrees of a page name."""
+  text = page.read_text(encoding='utf-8')
+  trees = re.findall(r'^```\{toctree\}\n(.*?)^```', text, re.M | re.S)
+  names = [
+    line
+    for tree in trees
+    for line in tree.splitlines()
+    if line and not line.startswith(':')
+  ]
+  return {(page.parent / f'{name}.md').resolve() for name in names}
+
+
+def test_every_page_is_in_a_toctree():
+  named = {_DOCS / 'index.md'}.union(*map(_toctree, _PAGES))
+  # The reference is written by the build.
+  named -= {_DOCS / 'reference/index.md'}
+  assert {*_PAGES} == named
+
+
+@pytest.mark.parametrize('page', _PAGES, ids=lambda page: page.stem)
+def test_no_page_loads_from_another_host(page):
+  text = page.read_text(encoding='utf-8')
+  assert not site_checks.Page(text).loads
+  assert not re.findall(r'!\[[^\]]*\]\(\w*:?//', text)
+
+
+def _site(tmp_path, **pages: str) -> pathlib.Path:
+  for name, text in pages.items():
+    (tmp_path / f'{name}.html').write_text(text)
+  return tmp_path
+
+
+@pytest.mark.parametrize(
+  'loading',
+  [
+    '<script src="https://x.org/a.js"></script>',
+    '<link rel="stylesheet" href="//x.org/a.css">',
+    '<link rel="preconnect" href="http://x.org">',
+    '<img srcset="a.png 1x, https://x.org/b.png 2x">',
+    '<style>@import "https://x.org/a.css"</style>',
+    '<p style="background: url(//x.org/a.png)">',
+  ],
+)
+def test_a_load_from_another_host_is_found(tmp_path, loading):
+  site = _site(tmp_path, a='<a href="https://x.org">a link</a>', b=loading)
+  (wrong,) = site_checks.foreign(site)
+  assert wrong.startswith('b.html loads ')
+  (tmp_path / 'c.css').write_text('p { background: url("http://x.org/a.png") }')
+  assert len(site_checks.foreign(site)) == 2
+
+
+def test_broken_links_and_anchors_are_found(tmp_path):
+  site = _site(
+    tmp_path,
+    a='<p id="one"><a href="b.html#two"><a href="#one"><a href="//x.org">',
+    b='<p id="two"><a href="a.html#two"><a href="c.html"><img src="d.png">',
+  )
+  assert site_checks.broken(site) == [
+    'b.html: a.html#two has no such anchor',
+    'b.html: c.html is not there',
+    'b.html: d.png is not there',
+  ]
+
+
+def test_docstrings_are_plain_text_with_code():
+  text = """Takes *args of `f(a,
+b)`s, x_ and |y|.
+
+  law = q * a
+
+Args:
+  x: A `*B` array,
+    or name_."""
+  assert plain_docstrings.convert(text.splitlines()) == [
+    r'Takes \*args of \ ``f(a, b)``\ s, x\_ and \|y\|.',
+    '',
+    '',
+    '::',
+    '',
+    '  law = q * a',
+    '',
+    '',
+    'Args:',
+    r'  x: A \ ``*B``\  array,',
+    r'    or name\_.',
+  ]
+
+
+@pytest.mark.parametrize('name', diagrams.DRAWINGS)
+def test_a_drawing_is_of_the_colours_of_the_theme(name):
+  drawing = diagrams.DRAWINGS[name]()
+  assert '<title>' in drawing
+  assert not re.search(r'#[0-9a-f]{3}|fill=|nan', drawing)
+  styles = (_DOCS / '_static/site.css').read_text()
+  for kinds in re.findall(r'class="(.*?)"', drawing):
+    for kind in kinds.split():
+      assert re.search(rf'\.{kind}[ .]', styles), kind
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path):
+  pytest.importorskip('sphinx', reason="pip install -e '.[docs]'")
+  command = [sys.executable, '-m', 'sphinx', '-q', '-W', str(_DOCS)]
+  done = subprocess.run(
+    [*command, str(tmp_path)], capture_output=True, text=True
+  )
+  assert (done.returncode, done.stderr) == (0, '')
