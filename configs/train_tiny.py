@@ -38,7 +38,7 @@ def get_config() -> ml_collections.ConfigDict:
         # differs between the models.
         phrasing_style='plain',
         # The smallest shape that reads five tokens in little more time than one
-        # on two CPU cores (experiments/results/README.md, earlier benchmarks).
+        # on two CPU cores (docs/not_paid.md).
         config=common.small_model(
           hidden_size=320,
           intermediate_size=960,

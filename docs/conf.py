@@ -1,15 +1,18 @@
 """Configuration of the documentation site; `python -m sphinx -W docs site`."""
 
-import importlib.metadata
+import importlib
+import os
 import pathlib
 import sys
 
 _DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(_DOCS / '_ext'), str(_DOCS.parent)]
+# Drawings and tables need no accelerator.
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 project = 'cascades'
 author = 'the authors of cascades'
-release = version = importlib.metadata.version('speculative-cascades')
+release = version = importlib.import_module('cascades').__version__
 # No date: the same source gives the same pages.
 copyright = author
 

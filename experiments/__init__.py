@@ -12,7 +12,7 @@ command is one module, such as `python -m experiments.sweep`.
   training    training of models, heads and rules
   benchmarks  costs of decoding, as ratios within one run
   accelerators  the check of a new device
-  guides      generated tables of the READMEs
+  guides      generated tables of the documentation
 """
 
 import importlib.util

@@ -543,7 +543,7 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   assert six.drafter.hidden_layers == (
     tuple(named) if said == '' else (2, 3, 3)
   )
-  guide = pathlib.Path(__file__).parents[1] / 'cascades/README.md'
+  guide = pathlib.Path(__file__).parents[1] / 'docs/howto/own_drafter.md'
   assert f'`{_TAPS}`' in guide.read_text()
 
 

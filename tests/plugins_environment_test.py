@@ -124,9 +124,9 @@ def test_options_are_in_the_help_without_importing_jax(environment):
 
 def test_the_tables_of_the_guides_have_the_entries(environment):
   code = (
-    'from experiments import readme\n'
+    'from experiments.guides import inventory\n'
     "for name in ('methods', 'schedules', 'fields', 'tasks'):\n"
-    '  print(readme.PARTS[name]())'
+    '  print(inventory.TABLES[name]())'
   )
   table = environment.python('-c', code).stdout
   for row in (

@@ -1,4 +1,4 @@
-"""The guides: fresh where they are generated, and true where they point."""
+"""The guides: their tables, links, commands and figures are true."""
 
 import csv
 import functools
@@ -6,57 +6,66 @@ import importlib.util
 import json
 import pathlib
 import re
+import subprocess
 
 import pytest
 
 from cascades import schedules
-from experiments import readme
 from experiments.benchmarks import answering, loops
+from experiments.guides import ROOT, inventory
 
-_TEXTS = {
-  name: (readme.ROOT / name).read_text(encoding='utf-8')
-  for name in readme.GUIDES
+# Pages that grow with each version.
+_LOGS = ('CHANGELOG.md', 'docs/migrating.md')
+# Cards of models, and tables that reports wrote.
+_OTHERS = re.compile(
+  r'cascades/assets/|experiments/results/\w+/|tests/fixtures/'
+)
+
+
+def _tracked() -> list[str]:
+  listed = subprocess.run(
+    ['git', 'ls-files', '--cached', '--others', '--exclude-standard', '*.md'],
+    capture_output=True,
+    text=True,
+    check=True,
+    cwd=ROOT,
+  ).stdout.splitlines()
+  return [x for x in listed if not _OTHERS.match(x) and (ROOT / x).exists()]
+
+
+_PAGES = {
+  name: (ROOT / name).read_text(encoding='utf-8') for name in _tracked()
 }
-_ALL = pytest.mark.parametrize('guide', readme.GUIDES)
-# Pages that grow with each version, and have no generated parts.
-_VERSIONS = {
-  name: (readme.ROOT / name).read_text(encoding='utf-8')
-  for name in ('CHANGELOG.md', 'docs/migrating.md')
-}
-
-
-@_ALL
-def test_generated_parts_are_fresh(guide):
-  text = _TEXTS[guide]
-  assert readme.render(text) == text, 'run python -m experiments.readme'
+_TEXTS = {name: text for name, text in _PAGES.items() if name not in _LOGS}
+_ALL = pytest.mark.parametrize('guide', _TEXTS)
 
 
 def test_the_order_of_imports_does_not_change_a_table(monkeypatch):
   names = list(schedules.SCHEDULES)
-  before = readme.PARTS['schedules']()
+  before = inventory.TABLES['schedules']()
   reverse = dict.fromkeys(reversed(names))
   monkeypatch.setattr(
     type(schedules.SCHEDULES), '__iter__', lambda _: iter(reverse)
   )
-  assert readme.PARTS['schedules']() == before
+  assert inventory.TABLES['schedules']() == before
 
 
-def test_every_part_has_one_place():
-  placed = [
-    name for text in _TEXTS.values() for name in readme.part_names(text)
+def test_every_table_has_one_place():
+  places = [
+    name
+    for text in _TEXTS.values()
+    for name in re.findall(r'^```\{generated\} (\w+)$', text, re.M)
   ]
-  assert sorted(placed) == sorted(readme.PARTS)
+  assert sorted(places) == sorted(inventory.TABLES)
 
 
-def test_a_place_for_no_part_or_without_an_end_is_named():
-  with pytest.raises(
-    ValueError, match='nothing: must be a generated part; the'
-  ):
-    readme.render('<!-- nothing -->\n<!-- /nothing -->\n')
-  with pytest.raises(
-    ValueError, match='methods: the end of the part is missing'
-  ):
-    readme.render('# cascades\n\n<!-- methods -->\n')
+@pytest.mark.parametrize('name', inventory.TABLES)
+def test_a_table_is_whole(name):
+  head, line, *rows = inventory.TABLES[name]().splitlines()
+  assert line == '|---' * (head.count('|') - 1) + '|'
+  assert rows
+  for row in rows:
+    assert len(_cells(row)) == len(_cells(head)), row
 
 
 def test_the_first_page_is_short():
@@ -64,17 +73,14 @@ def test_the_first_page_is_short():
 
 
 def test_guides_generators_and_configs_are_few():
-  assert sum(len(text.splitlines()) for text in _TEXTS.values()) <= 2200
-  experiments = readme.ROOT / 'experiments'
-  generators = [
-    experiments / 'readme.py',
-    *(experiments / 'guides').glob('*.py'),
-  ]
-  assert sum(len(x.read_text().splitlines()) for x in generators) <= 300
-  configs = {path.stem for path in (readme.ROOT / 'configs').glob('*.py')}
+  assert sum(len(text.splitlines()) for text in _TEXTS.values()) <= 2000
+  generators = (ROOT / 'experiments/guides').glob('*.py')
+  assert sum(len(x.read_text().splitlines()) for x in generators) <= 260
+  configs = {path.stem for path in (ROOT / 'configs').glob('*.py')}
   assert len(configs - {'common'}) <= 19
+  table = inventory.TABLES['configs']()
   for name in configs - {'common'}:
-    assert any(f'configs/{name}.py' in text for text in _TEXTS.values()), name
+    assert f'`{name}.py`' in table
 
 
 @pytest.mark.parametrize('extra', ['[test]', '[test-all]'])
@@ -115,16 +121,18 @@ def _broken(folder: pathlib.Path, own: str) -> list[str]:
     there = path.exists()
     if there and anchor:
       text = path.read_text(encoding='utf-8') if name else own
+      # A page of the site that shows a page of another folder.
+      if shown := re.fullmatch(r'<!-- page: (\S+) -->\n', text):
+        text = (ROOT / shown[1]).read_text(encoding='utf-8')
       there = anchor in _anchors(text)
     if not there:
       found.append(link)
   return found
 
 
-@pytest.mark.parametrize('page', [*_TEXTS, *_VERSIONS])
+@pytest.mark.parametrize('page', _PAGES)
 def test_links_lead_somewhere(page):
-  text = (_TEXTS | _VERSIONS)[page]
-  assert not _broken((readme.ROOT / page).parent, text)
+  assert not _broken((ROOT / page).parent, _PAGES[page])
 
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path):
@@ -148,19 +156,19 @@ def test_commands_name_modules_that_exist(guide):
 @_ALL
 def test_configs_and_files_that_are_named_exist(guide):
   text = _TEXTS[guide]
-  named = re.findall(r'--config=(\S+?\.py)', text)
+  named = re.findall(r'--config=(configs/\S+?\.py)', text)
   rooms = 'cascades|configs|experiments|notebooks|tests'
   named += re.findall(rf'`((?:{rooms})/[\w./-]*)`', text)
   for path in set(named):
-    assert (readme.ROOT / path).exists(), path
+    assert (ROOT / path).exists(), path
 
 
 def test_the_proofs_name_tests_that_exist():
-  for name in set(re.findall(r'`(\w+_test)\b', _TEXTS['tests/README.md'])):
-    assert (readme.ROOT / f'tests/{name}.py').exists(), name
+  for name in set(re.findall(r'`(\w+_test)\b', _TEXTS['docs/proofs.md'])):
+    assert (ROOT / f'tests/{name}.py').exists(), name
 
 
-_RESULTS = readme.ROOT / 'experiments/results'
+_RESULTS = ROOT / 'experiments/results'
 # Columns of the tables of points, as summary.csv calls them.
 _COLUMNS = {
   'task': 'task',

@@ -115,6 +115,28 @@ def test_a_drawing_is_of_the_colours_of_the_theme(name):
       assert re.search(rf'\.{kind}[ .]', styles), kind
 
 
+def _examples(page: pathlib.Path) -> str:
+  """Returns the Python of a page that imports what it uses."""
+  text = page.read_text(encoding='utf-8')
+  blocks = re.findall(r'^```python\n(.*?)^```', text, re.M | re.S)
+  return '\n'.join(
+    x for x in blocks if 'configs' not in x and 'their_package' not in x
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'page',
+  [page for page in _PAGES if _examples(page)],
+  ids=lambda page: page.stem,
+)
+def test_the_examples_of_a_page_run(page, tmp_path):
+  (tmp_path / 'examples.py').write_text(_examples(page))
+  command = [sys.executable, 'examples.py']
+  done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path):
   pytest.importorskip('sphinx', reason="pip install -e '.[docs]'")

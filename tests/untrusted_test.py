@@ -277,7 +277,7 @@ _OWN = {
   *('cascades/models/package_index.py', 'cascades/models/orbax_files.py'),
   'cascades/contrib/rule_fitting.py',
   # The source, figures and cards of this checkout.
-  *('experiments/accept.py', 'experiments/readme.py'),
+  'experiments/accept.py',
   *('experiments/guides/inventory.py', 'experiments/reports/page.py'),
   *('experiments/records/external_code.py', 'experiments/records/versions.py'),
   'experiments/training/terms.py',

@@ -8,6 +8,7 @@ import functools
 import html
 from collections.abc import Callable, Iterable
 
+import jax
 import numpy as np
 
 import cascades
@@ -72,7 +73,7 @@ def target() -> str:
 
 def rule() -> str:
   """Draws which tokens four rules leave to the drafter."""
-  rows = (('chow', 0.5), ('opt', 0.2), ('token_v2', 0.35), ('token_v3', 0.7))
+  rows = (('chow', 0.7), ('opt', 0.2), ('token_v2', 0.35), ('token_v3', 0.7))
   parts, top, step, left = [], 30, 30, 150
   for i, token in enumerate(_TOKENS):
     parts.append(_text(left + i * 54, 18, token, 'middle'))
@@ -96,53 +97,67 @@ def rule() -> str:
   return _svg(y + 8, 'Tokens that rules defer', parts)
 
 
+def _positions(count: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns q and p of random positions, where the models mostly agree."""
+  rng = np.random.default_rng(0)
+  shared, own = (
+    rng.dirichlet(np.full(tokens, 0.4), (2, count)) for _ in range(2)
+  )
+  q = 0.7 * shared[0] + 0.3 * own[0]
+  p = 0.7 * shared[0] + 0.3 * own[1]
+  return q.astype(np.float32), p.astype(np.float32)
+
+
 def lenience() -> str:
   """Draws accepted drafts and distance to p against the lenience."""
   parts, base, height, left, width = [], 170, 140, 40, 350
-  grid = np.linspace(0, 1, 101)
-  laws = [_law('token_v3', x) for x in grid]
+  q, p = _positions(200, 8)
+  d = cascades.Distributions(q=q, p=p, q_gate=q, p_gate=p)
+  law = jax.jit(jax.vmap(cascades.METHODS['diff'].law, (0, None)))
+  grid = np.linspace(-1, 1, 81)
+  laws = [np.asarray(law(d, x)) for x in grid]
   curves = {
-    'pi': [1 - np.maximum(0, _Q - law).sum() for law in laws],
-    'p': [np.maximum(0, law - _P).sum() for law in laws],
+    'pi': [1 - np.maximum(0, q - pi).sum(-1).mean() for pi in laws],
+    'p': [np.maximum(0, pi - p).sum(-1).mean() for pi in laws],
   }
   for kind, values in curves.items():
     points = [
-      (left + x * width, base - float(y) * height)
+      (left + (x + 1) / 2 * width, base - float(y) * height)
       for x, y in zip(grid, values, strict=True)
     ]
     parts.append(_line(points, f'{kind} curve'))
   parts.append(_line([(left, 20), (left, base), (left + width, base)], 'axis'))
   for y in (0, 0.5, 1):
     parts.append(_text(left - 6, base - y * height + 4, f'{y:g}', 'end'))
-  parts.append(_text(left, base + 18, '0, strict here'))
-  parts.append(_text(left + width, base + 18, '1, drafter-only', 'end'))
+  parts.append(_text(left, base + 18, '-1: strict'))
+  parts.append(_text(left + width, base + 18, '1: drafter-only', 'end'))
   parts.append(_text(left + width / 2, base + 18, 'lenience', 'middle'))
-  parts.append(_text(left + 10, 22, 'share of drafts accepted', 'pi-text'))
-  parts.append(_text(left + 10, base - 20, 'TV(target, p)', 'p-text'))
+  parts.append(_text(left + 10, 18, 'share of drafts accepted', 'pi-text'))
+  parts.append(_text(left + 10, 140, 'TV(target, p)', 'p-text'))
   return _svg(195, 'Acceptance and distance against lenience', parts)
 
 
 def block() -> str:
   """Draws one block of four drafts, of which two are accepted."""
-  parts, size, step, left = [], (62, 26), 68, 76
+  parts, size, step, left = [], (76, 26), 83, 84
   rows = (
-    (24, 'drafts', ('four', 'thousand', 'two', 'hundred'), 'qqqq'),
-    (82, 'verifier', ('four', 'thousand', 'three', ''), 'qqp-'),
-    (140, 'emitted', ('four', 'thousand', 'three', ''), 'qqp-'),
+    (2, 'drafts', ('four', 'thousand', 'two', 'hundred'), 'qqqq'),
+    (60, 'verifier', ('four', 'thousand', 'three', ''), 'qqp-'),
+    (118, 'emitted', ('four', 'thousand', 'three', ''), 'qqp-'),
   )
   notes = (
-    (62, 'the drafter writes gamma = 4 tokens, one by one'),
-    (120, 'one call reads all four: two accepted, one rejected'),
-    (178, 'two drafts and the residual token: 3 tokens a call'),
+    (40, 'the drafter writes gamma = 4 tokens'),
+    (98, 'one call reads all four, and rejects one'),
+    (156, 'two drafts and the residual: 3 tokens'),
   )
   for y, name, tokens, kinds in rows:
     parts.append(_text(4, y + 17, name))
     for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
       style = {'q': 'q-box', 'p': 'p-box', '-': 'empty-box'}[kind]
       parts.append(_box(left + i * step, y, size, style))
-      parts.append(_text(left + i * step + 31, y + 17, token, 'middle'))
+      parts.append(_text(left + i * step + 38, y + 17, token, 'middle'))
   parts += [_text(left, y + 4, note, 'note') for y, note in notes]
-  return _svg(190, 'A block of four drafted tokens', parts)
+  return _svg(170, 'A block of four drafted tokens', parts)
 
 
 def verification() -> str:

@@ -1,8 +1,8 @@
 """Tables of packages, commands, configs, methods, models and tasks."""
 
 import ast
+import functools
 import importlib
-import pathlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,14 +21,9 @@ def rooms(layer: str) -> str:
   """Returns a table of the parts of 'cascades' or 'experiments'."""
   package = importlib.import_module(layer)
   room_lines = dict(re.findall(r'^  (\w+) +(\S.*)$', package.__doc__, re.M))
-  folder = pathlib.Path(package.__file__).parent
   return _table(
     '| part | content |',
-    *(
-      f'| [`{name}`]({name if (folder / name).is_dir() else f"{name}.py"}) |'
-      f' {room_lines[name]} |'
-      for name in package.ROOMS
-    ),
+    *(f'| `{layer}.{name}` | {room_lines[name]} |' for name in package.ROOMS),
   )
 
 
@@ -66,8 +61,8 @@ def commands() -> str:
   return _table(
     '| command | purpose |',
     *(
-      f'| [`python -m {command}`]({name}.py) | {about} |'
-      for name, command, about in _documented('experiments')
+      f'| `python -m {command}` | {about} |'
+      for _, command, about in _documented('experiments')
     ),
   )
 
@@ -106,7 +101,7 @@ def configs() -> str:
   return _table(
     '| config | content | command |',
     *(
-      f'| [`{name}.py`]({name}.py) | {about} | `{command}` |'
+      f'| `{name}.py` | {about} | `{command}` |'
       for name, command, about in _documented('configs')
     ),
   )
@@ -200,7 +195,10 @@ def models() -> str:
   return _table(f'| | trained by | parameters | {" | ".join(tasks)} |', *rows)
 
 
+# Tables by the names that pages of docs/ give them.
 TABLES: dict[str, Callable[[], str]] = {
+  'library': functools.partial(rooms, 'cascades'),
+  'experiments': functools.partial(rooms, 'experiments'),
   'methods': methods_table,
   'schedules': schedules,
   'models': models,
