@@ -25,8 +25,8 @@ extensions = [
   'parts',
   'site_checks',
 ]
-# Quotes and dashes stay as they were typed; fences name their language.
-smartquotes = False
+# Quotes stay as they were typed; fences name their language.
+smartquotes_action = 'D'
 highlight_language = 'text'
 
 # Every reference and every link must lead somewhere: unknown names of this

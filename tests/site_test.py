@@ -90,7 +90,7 @@ Args:
   x: A `*B` array,
     or name_."""
   assert plain_docstrings.convert(text.splitlines()) == [
-    r'Takes \*args of \ ``f(a, b)``\ s, x\_ and \|y\|.',
+    r'Takes \*args of ``f(a, b)``\ s, x\_ and \|y\|.',
     '',
     '',
     '::',
@@ -99,7 +99,7 @@ Args:
     '',
     '',
     'Args:',
-    r'  x: A \ ``*B``\  array,',
+    r'  x: A ``*B`` array,',
     r'    or name\_.',
   ]
 
@@ -145,3 +145,7 @@ def test_the_site_builds_without_warnings(tmp_path):
     [*command, str(tmp_path)], capture_output=True, text=True
   )
   assert (done.returncode, done.stderr) == (0, '')
+  options = (tmp_path / 'reference/config.html').read_text(encoding='utf-8')
+  assert (
+    'Tokens drafted per block; 0 decodes with the verifier alone' in options
+  )

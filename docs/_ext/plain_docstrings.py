@@ -12,21 +12,26 @@ if TYPE_CHECKING:
   from sphinx.application import Sphinx
 
 _SECTION = re.compile(r'(Args|Attributes|Raises|Returns|Yields):$')
-_MARKUP = re.compile(r'([*|\\]|_\b)')
+# Characters of markup, and a word that is taken for the start of an address.
+_MARKUP = re.compile(r'([*|\\]|_\b|(?<=\bfile):(?=\w))')
+_CODE = re.compile(r'(\w?)`([^`]+)`(?=(\w?))')
 
 
-def _escape(line: str) -> str:
+def escape(line: str) -> str:
   """Returns a line whose only markup is what stands in backticks."""
-  pieces = line.split('`')
-  if len(pieces) % 2 == 0:
-    # A span of code that goes on in the next line.
-    return _MARKUP.sub(r'\\\1', line)
-  escaped = [
-    # The escaped spaces, which are not shown, allow a letter beside the code.
-    f'\\ ``{piece}``\\ ' if i % 2 else _MARKUP.sub(r'\\\1', piece)
+
+  def mark(match: re.Match) -> str:
+    before, code, after = match.groups()
+    # An escaped space, which is not shown, allows a letter beside the code.
+    start, end = (x and '\\ ' for x in (before, after))
+    return f'{before}{start}``{code}``{end}'
+
+  pieces = re.split(r'(\w?`[^`]+`)', line)
+  marked = ''.join(
+    piece if i % 2 else _MARKUP.sub(r'\\\1', piece)
     for i, piece in enumerate(pieces)
-  ]
-  return ''.join(escaped)
+  )
+  return _CODE.sub(mark, marked)
 
 
 def _joined(lines: list[str]) -> list[str]:
@@ -52,7 +57,7 @@ def convert(lines: list[str]) -> list[str]:
     if is_indented and not in_section and not in_literal:
       converted += ['', '::', '']
       in_literal = True
-    converted.append(line if in_literal else _escape(line))
+    converted.append(line if in_literal else escape(line))
   return converted
 
 
@@ -62,5 +67,11 @@ def setup(app: 'Sphinx') -> dict[str, bool]:
   def process(app, what, name, obj, options, lines):
     lines[:] = convert(lines)
 
+  from sphinx.domains.python import PyObject
+
+  # Napoleon writes the section `Attributes` as fields of this name.
+  for field in PyObject.doc_field_types:
+    if field.name == 'variable':
+      field.label = 'Attributes'
   app.connect('autodoc-process-docstring', process, priority=400)
   return {'parallel_read_safe': True}

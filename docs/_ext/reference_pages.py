@@ -6,9 +6,11 @@ them; the list on the first page has the short names of `cascades`.
 
 import pathlib
 
+import plain_docstrings
 from sphinx.application import Sphinx
 
 import cascades
+from cascades import declarations
 
 # Title and modules of each page; modules without a prefix are of `cascades`.
 PAGES = {
@@ -130,8 +132,25 @@ def _skip(app, what, name, obj, skip, options):
   return skip or type(obj).__name__ == '_tuplegetter'
 
 
+def _describe_options(app, what, name, obj, options, lines):
+  """Adds the help of the options that a class declares to its attributes."""
+  if what != 'class' or not issubclass(obj, declarations.Declared):
+    return
+  lines.append('')
+  for option, declaration in declarations.options_of(obj).items():
+    field = f':ivar {option}:'
+    text = f'{field} {plain_docstrings.escape(declaration.help)}'
+    documented = [i for i, line in enumerate(lines) if line.startswith(field)]
+    if documented:
+      lines[documented[0]] = text + lines[documented[0]].removeprefix(field)
+    else:
+      lines.append(text)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
   """Registers the extension."""
   app.connect('builder-inited', write)
   app.connect('autodoc-skip-member', _skip)
+  # Runs after napoleon wrote the attributes.
+  app.connect('autodoc-process-docstring', _describe_options, priority=600)
   return {'parallel_read_safe': True}
