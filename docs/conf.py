@@ -23,6 +23,7 @@ extensions = [
   'plain_docstrings',
   'reference_pages',
   'parts',
+  'repository_pages',
   'site_checks',
 ]
 # Quotes stay as they were typed; fences name their language.

@@ -9,6 +9,7 @@ import re
 import subprocess
 
 import pytest
+import repository_pages
 
 from cascades import schedules
 from experiments.benchmarks import answering, loops
@@ -122,8 +123,8 @@ def _broken(folder: pathlib.Path, own: str) -> list[str]:
     if there and anchor:
       text = path.read_text(encoding='utf-8') if name else own
       # A page of the site that shows a page of another folder.
-      if shown := re.fullmatch(r'<!-- page: (\S+) -->\n', text):
-        text = (ROOT / shown[1]).read_text(encoding='utf-8')
+      if shown := repository_pages.shown_file(text):
+        text = shown.read_text(encoding='utf-8')
       there = anchor in _anchors(text)
     if not there:
       found.append(link)

@@ -1,5 +1,6 @@
 """The documentation site: pages, drawings, docstrings and links."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import diagrams
 import plain_docstrings
 import pytest
+import repository_pages
 import site_checks
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -102,6 +104,26 @@ Args:
     r'  x: A ``*B`` array,',
     r'    or name\_.',
   ]
+
+
+def test_a_page_of_another_folder_has_links_of_the_site(tmp_path):
+  results = _ROOT / 'experiments/results'
+  page = tmp_path / 'README.md'
+  root = os.path.relpath(_ROOT, tmp_path.resolve())
+  folder = f'{root}/experiments/results'
+  page.write_text(
+    f'[all of\nit]({folder}/quickstart) ![a]({folder}/quickstart/report.png)'
+    f' [b]({root}/README.md#terms) [c]({root}/docs/concepts.md#block) [d](#e)'
+    f' [a card]({root}/cascades/assets/tiny-rule/README.md) [f](https://x.org)\n'
+    f'[g]: {folder}/README.md\n<!-- table: {folder}/quickstart/race.md -->\n'
+  )
+  shown = '../experiments/results/quickstart'
+  table = (results / 'quickstart/race.md').read_text()
+  assert repository_pages.render(page) == (
+    f'[all of\nit]({shown}/summary.csv) ![a]({shown}/report.png)'
+    ' [b](glossary.md) [c](concepts.md#block) [d](#e) a card [f](https://x.org)'
+    f'\n[g]: results.md\n{table.strip()}\n'
+  )
 
 
 @pytest.mark.parametrize('name', diagrams.DRAWINGS)

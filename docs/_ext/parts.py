@@ -1,8 +1,4 @@
-"""Parts of pages: tables of the code, drawings, formulas, pages of folders."""
-
-import os
-import pathlib
-import re
+"""Parts of pages: tables of the code, drawings, and formulas as MathML."""
 
 import diagrams
 from docutils import nodes
@@ -84,75 +80,10 @@ def _mathml(translator, node: nodes.math) -> None:
   raise nodes.SkipNode
 
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_PAGE = re.compile(r'<!-- page: (\S+) -->\s*')
-# What stands for a folder of results, where a page links to the folder.
-_FIGURES = ('summary.csv', 'benchmark.json')
-
-
-def _rebase(link: str, folder: pathlib.Path, pages: dict[str, str]) -> str:
-  """Returns where a link of a page of another folder leads on the site.
-
-  Args:
-    link: The link, as the page has it.
-    folder: The folder of the page.
-    pages: Pages of the site by their files.
-
-  Returns:
-    The link on the site; empty if the site does not show its file.
-  """
-  name, _, anchor = link.partition('#')
-  if not name or re.match(r'\w+:', link):
-    return link
-  path = (folder / name).resolve()
-  if path.is_dir():
-    path = next((path / x for x in _FIGURES if (path / x).exists()), path)
-  relative = path.relative_to(_ROOT).as_posix()
-  if link_page := pages.get(f'{relative}#{anchor}'):
-    return link_page
-  if relative in pages:
-    return pages[relative] + (f'#{anchor}' if anchor else '')
-  if path.suffix == '.md' or path.is_dir():
-    return ''
-  return os.path.relpath(path, _ROOT / 'docs')
-
-
-def _site_pages() -> dict[str, str]:
-  """Returns the pages of docs/ by their files and by the files they show."""
-  pages = {'README.md': 'index.md', 'README.md#terms': 'glossary.md'}
-  for path in (_ROOT / 'docs').rglob('*.md'):
-    page = path.relative_to(_ROOT / 'docs').as_posix()
-    shown = _PAGE.fullmatch(path.read_text(encoding='utf-8'))
-    pages[shown[1] if shown else f'docs/{page}'] = page
-  return pages
-
-
-def read_page(app: Sphinx, docname: str, source: list[str]) -> None:
-  """Replaces `<!-- page: FILE -->` by a page of the repository."""
-  shown = _PAGE.fullmatch(source[0])
-  if not shown:
-    return
-  path = _ROOT / shown[1]
-  app.env.note_dependency(str(path))
-  pages = _site_pages()
-
-  def rebase(match: re.Match) -> str:
-    link = _rebase(match[2], path.parent, pages)
-    return f'[{match[1]}]({link})' if link else match[1]
-
-  def rebase_definition(match: re.Match) -> str:
-    return f'{match[1]}{_rebase(match[2], path.parent, pages)}'
-
-  text = path.read_text(encoding='utf-8')
-  text = re.sub(r'^(\[[^\]]+\]: )(\S+)$', rebase_definition, text, flags=re.M)
-  source[0] = re.sub(r'\[([^\[\]]*)\]\(([^()\s]+)\)', rebase, text)
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
   """Registers the directives and the renderer."""
   app.add_directive('generated', GeneratedTable)
   app.add_directive('diagram', Diagram)
   app.add_directive('terms', Terms)
-  app.connect('source-read', read_page)
   app.add_html_math_renderer('mathml', (_mathml, None), (_mathml, None))
   return {'parallel_read_safe': True}
