@@ -1,0 +1,251 @@
+"""Functions whose results for a row do not depend on other rows.
+
+Compilers order the additions of a sum, contract products and sums, and choose
+kernels by the shape of the whole batch, so that the last bit of a row depends
+on the number of rows. A model that rounds its activations to eight bits makes
+whole steps of such bits: speculative decoding, which reads several tokens at a
+time, would no longer emit what the verifier emits alone.
+
+`row_exact` evaluates a function operation by operation, and replaces those
+whose last bit depends on the shape (each was found by comparing a Gemma 3 at
+batches of 1 to 64 and blocks of 1 to 40 tokens, to the bit):
+
+  sums of products  A product is rounded before it is added: no contraction.
+  sums              Pairs of neighbours are added, then pairs of these sums, so
+                    that zeros at the end change nothing.
+  quotients         Products with a reciprocal, which the compiler would make
+                    of quotients with few denominators only.
+  1 / sqrt(x)       A square root and a reciprocal, each rounded correctly: the
+                    vectorized approximation differs from the scalar one.
+  exp, tanh ...     Functions of one number are compiled by themselves.
+  float products    Sums of products in a fixed order, in the place of kernels
+                    that are chosen by the number of rows.
+
+Everything else is exact in any order: one operation on each number, maxima,
+and integers.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jaxtyping import Array, Float, PyTree
+
+# Numbers of a sum that are added side by side: the floats of a CPU's vector.
+_LANES = 16
+_FUNCTIONS = frozenset(
+  'cos erf erf_inv exp exp2 expm1 log log1p pow sin sqrt tanh'.split()
+)
+# A product that is added may be rounded once, as if the sum were exact.
+_SUMS = frozenset('add add_any sub'.split())
+# Operations that stand for a function, by the parameter that holds it.
+_CALLS = {
+  'jit': 'jaxpr',
+  'pjit': 'jaxpr',
+  'closed_call': 'call_jaxpr',
+  'custom_jvp_call': 'call_jaxpr',
+  'checkpoint': 'jaxpr',
+}
+
+_barrier = jax.lax.optimization_barrier
+
+
+def row_exact(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+  """Returns a function with the same results, up to rounding, for any batch.
+
+  Results are equal to the bit whatever else is computed with them: more rows,
+  and more calls under `vmap`. It may be applied inside `jit` and `vmap`.
+
+  Args:
+    function: A function of trees of arrays, without loops.
+  """
+
+  @functools.wraps(function)
+  def exact(*args):
+    leaves, tree = jax.tree.flatten(args)
+    trees = []
+
+    def flat(*leaves):
+      out, out_tree = jax.tree.flatten(
+        function(*jax.tree.unflatten(tree, leaves))
+      )
+      trees.append(out_tree)
+      return out
+
+    closed = jax.make_jaxpr(flat)(*leaves)
+    return jax.tree.unflatten(
+      trees[0], _evaluate(closed.jaxpr, closed.consts, leaves)
+    )
+
+  return exact
+
+
+def _evaluate(
+  jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]
+) -> list[Any]:
+  """Evaluates a jaxpr, with exact operations in the place of others."""
+  values: dict[Any, Any] = {}
+
+  def read(atom):
+    return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+  values.update(zip(jaxpr.constvars, consts, strict=True))
+  values.update(zip(jaxpr.invars, args, strict=True))
+  for eqn in jaxpr.eqns:
+    out = _operate(eqn, [read(atom) for atom in eqn.invars])
+    values.update(zip(eqn.outvars, out, strict=True))
+  return [read(atom) for atom in jaxpr.outvars]
+
+
+def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+  """Returns the results of an operation."""
+  name, params = eqn.primitive.name, eqn.params
+  if name in _CALLS:
+    inner = params[_CALLS[name]]
+    # A jaxpr is closed over constants, or has none.
+    consts = getattr(inner, 'consts', ())
+    return _evaluate(getattr(inner, 'jaxpr', inner), consts, operands)
+  is_float = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating)
+  if not is_float:
+    return _bind(eqn, operands)
+  if name == 'reduce_sum':
+    return [_sum(operands[0], params['axes'])]
+  if name == 'div':
+    x, denominator = operands
+    return [_barrier(x * _reciprocal(denominator))]
+  if name == 'rsqrt':
+    return [_reciprocal(_barrier(jnp.sqrt(_barrier(operands[0]))))]
+  if name == 'logistic':
+    return [_reciprocal(1 + _barrier(jnp.exp(_barrier(-operands[0]))))]
+  if name == 'dot_general':
+    return [_dot(*operands, params)]
+  if name in _FUNCTIONS or name in _SUMS:
+    operands = list(_barrier(tuple(map(jnp.asarray, operands))))
+  out = _bind(eqn, operands)
+  return _barrier(out) if name in _FUNCTIONS else out
+
+
+def _bind(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+  """Returns the results of an operation as it is."""
+  primitive: Any = eqn.primitive
+  functions, params = (), primitive.get_bind_params(eqn.params)
+  if isinstance(params, tuple):
+    # JAX before 0.12 takes functions as operands.
+    functions, params = params
+  out = primitive.bind(*functions, *operands, **params)
+  return list(out) if primitive.multiple_results else [out]
+
+
+def _reciprocal(x: Any) -> Array:
+  """Returns 1 / x, rounded correctly."""
+  return _barrier(1 / _barrier(jnp.asarray(x)))
+
+
+def _sum(x: Array, axes: Sequence[int]) -> Array:
+  """Returns sums, whose order depends on the size of the axes alone.
+
+  Args:
+    x: An array.
+    axes: Axes that are summed over.
+  """
+  x = jnp.moveaxis(_barrier(x), axes, range(-len(axes), 0))
+  x = x.reshape(*x.shape[: x.ndim - len(axes)], -1)
+  x = _pad(x, -1, _LANES)
+  return _add_lanes(_add_pairs(x.reshape(*x.shape[:-1], -1, _LANES), -2))
+
+
+def _pad(x: Array, axis: int, multiple: int) -> Array:
+  """Appends zeros until the size of an axis is a multiple."""
+  missing = -x.shape[axis] % multiple
+  if not missing:
+    return x
+  widths = [(0, 0)] * x.ndim
+  widths[axis] = (0, missing)
+  return jnp.pad(x, widths)
+
+
+def _dot(x: Array, y: Array, params: dict[str, Any]) -> Array:
+  """Returns `jax.lax.dot_general` of floats, by sums in a fixed order.
+
+  Args:
+    x: First operand.
+    y: Second operand.
+    params: Parameters of the operation.
+  """
+  summed, batch = params['dimension_numbers']
+  dtype = params['preferred_element_type'] or jnp.result_type(x, y)
+  free = [
+    [i for i in range(z.ndim) if i not in (*summed[k], *batch[k])]
+    for k, z in enumerate((x, y))
+  ]
+  # A CPU adds vectors along the last axis of an operand that is not summed
+  # over it, else along the last axis of both.
+  keeps = [free[k][-1:] == [z.ndim - 1] for k, z in enumerate((x, y))]
+  side = 0 if keeps[0] else 1
+  matrices = []
+  for k, z in enumerate((x, y)):
+    groups = [batch[k], free[k], summed[k]]
+    if k == side and keeps[side]:
+      groups = [batch[k], summed[k], free[k]]
+    z = z.astype(dtype).transpose([i for group in groups for i in group])
+    shape = [math.prod((x, y)[k].shape[i] for i in group) for group in groups]
+    matrices.append(z.reshape(shape))
+  multiply = _multiply_wide if keeps[side] else _multiply
+  out = multiply(matrices[1 - side], matrices[side])
+  if side == 0:
+    out = out.swapaxes(-1, -2)
+  sizes = [x.shape[i] for i in (*batch[0], *free[0])]
+  return out.reshape(*sizes, *(y.shape[i] for i in free[1]))
+
+
+def _multiply(
+  x: Float[Array, 'B M K'], y: Float[Array, 'B N K']
+) -> Float[Array, 'B M N']:
+  """Returns products of all rows, with sums of a fixed order.
+
+  Each of 16 lanes adds every sixteenth product, and the lanes are added.
+  """
+  x, y = (_pad(z, -1, _LANES) for z in (x, y))
+  lanes: Any = 0
+  for i in range(0, x.shape[-1], _LANES):
+    part = slice(i, i + _LANES)
+    lanes = lanes + x[:, :, None, part] * y[:, None, :, part]
+  return _add_lanes(_barrier(lanes))
+
+
+def _multiply_wide(
+  x: Float[Array, 'B M K'], y: Float[Array, 'B K N']
+) -> Float[Array, 'B M N']:
+  """Returns products of all rows and columns, with sums of a fixed order.
+
+  Groups of 16 products are added, then pairs of groups.
+  """
+  x, y = _pad(x, -1, _LANES), _pad(y, -2, _LANES)
+  x = x.reshape(*x.shape[:-1], -1, _LANES)
+  y = y.reshape(len(y), -1, _LANES, y.shape[-1])
+  groups: Any = 0
+  for i in range(_LANES):
+    groups = groups + x[:, :, :, i, None] * y[:, None, :, i]
+  return _add_pairs(_barrier(groups), -2)
+
+
+def _add_lanes(x: Array) -> Array:
+  """Adds the halves of the last axis, a power of two, until one is left."""
+  while (half := x.shape[-1] // 2) > 0:
+    x = x[..., :half] + x[..., half:]
+  return _barrier(x[..., 0])
+
+
+def _add_pairs(x: Array, axis: int) -> Array:
+  """Adds neighbours along an axis until one is left: zeros change nothing."""
+  while x.shape[axis] > 1:
+    x = _pad(x, axis, 2)
+    x, y = (
+      jax.lax.slice_in_dim(x, i, None, stride=2, axis=axis) for i in range(2)
+    )
+    x = x + y
+  return _barrier(x.squeeze(axis))
