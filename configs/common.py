@@ -87,8 +87,8 @@ _OPTIONAL = dict(
   # Wraps prompts in the chat template of the models, which are
   # instruction-tuned.
   chat=False,
-  # Dtype of the models: 'bfloat16' or 'float32'; None for the one that
-  # config.json names, else the stored one.
+  # Dtype of the models: 'bfloat16', 'float32' or 'int8' (matrices in eight
+  # bits); None for the one that config.json names, else the stored one.
   dtype=None,
   # Numbers of devices that the rows, and the parameters, are divided among.
   mesh=(1, 1),

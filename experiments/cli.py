@@ -56,9 +56,9 @@ def define_dtype() -> None:
   _define_enum(
     'dtype',
     None,
-    ['bfloat16', 'float32'],
-    'Dtype of the parameters; by default the one that config.json names, else'
-    ' the stored one.',
+    ['bfloat16', 'float32', 'int8'],
+    'Dtype of the parameters; int8 rounds matrices to eight bits. By default'
+    ' the one that config.json names, else the stored one.',
   )
 
 

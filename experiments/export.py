@@ -22,8 +22,9 @@ _FORMAT = flags.DEFINE_enum(
 _TENSOR_TYPE = flags.DEFINE_enum(
   'stored',
   None,
-  ['float32', 'float16', 'bfloat16'],
-  'Type that tensors are rounded to; default: as loaded. float16: only gguf.',
+  ['float32', 'float16', 'bfloat16', 'int8'],
+  'Type that tensors are rounded to; default: as loaded. float16: only gguf;'
+  ' int8: only huggingface.',
 )
 _SHARD_GB = flags.DEFINE_float(
   'shard_gb', 5.0, 'Largest size of a file of tensors, in 1e9 bytes.'

@@ -94,7 +94,7 @@ def test_a_registered_format_is_loaded_described_and_decoded(
   expected = checkpoints.load_model('tiny-drafter', 'float32')
   for name in (toy_folder, str(toy_folder), f'toy:{toy_folder}'):
     loaded = cascades.load_model(name, 'float32')
-    assert loaded.model.is_packed
+    assert loaded.model.layout == 'blocked'
     assert loaded.tokenizer == expected.tokenizer
     jax.tree.map(np.testing.assert_array_equal, loaded.params, expected.params)
     _, shapes = checkpoints.describe(name, 'float32')

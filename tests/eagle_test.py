@@ -250,7 +250,8 @@ def states_of(model, params, tokens):
 def _packed(model, params, monkeypatch):
   """The same model, with all of its matrices in panels."""
   monkeypatch.setattr(blocked_layout, '_SMALL', 0)
-  return dataclasses.replace(model, is_packed=True), model.pack(params)
+  model = dataclasses.replace(model, layout='blocked')
+  return model, model.pack(params)
 
 
 # --- Drafts through the loop

@@ -317,10 +317,8 @@ def test_hidden_states_make_the_logits_packed_or_not(
     # However small they are.
     monkeypatch.setattr(blocked_layout, '_SMALL', 0)
   model, params = make(kind)
-  packed, theirs = (
-    dataclasses.replace(model, is_packed=True),
-    model.pack(params),
-  )
+  packed = dataclasses.replace(model, layout='blocked')
+  theirs = packed.pack(params)
   jax.tree.map(np.testing.assert_array_equal, packed.unpack(theirs), params)
   assert model.unpack(params) is params
   more = jax.tree.map(lambda x, y: y.ndim > x.ndim, params, theirs)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import small
 
-from cascades.models import checkpoints, shared_table
+from cascades.models import checkpoints, int8_weights, shared_table
 from experiments.training import reduced_folders
 
 _SAID = np.arange(4, 768, 2)
@@ -139,11 +139,10 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   # Half a scale; beside it what float32 rounds.
   assert (np.abs(linear - whole) <= scales[:, 0] * 0.50001).all()
   # A row of zeros, too, has a scale.
-  numbers, scales = reduced_folders.quantize(
-    np.array([[0.0, 0.0], [1.0, -2.0]])
-  )
+  rows = np.array([[0.0, 0.0], [1.0, -2.0]], np.float32)
+  numbers, scales = int8_weights.round_matrix(rows, 1, np)
   np.testing.assert_array_equal(numbers, [[0, 0], [64, -127]])
-  np.testing.assert_allclose(scales, [[1], [2 / 127]])
+  np.testing.assert_allclose(scales, [1, 2 / 127])
   norms = (x['layer_0']['pre_attention_norm'] for x in (params, found.params))
   jax.tree.map(np.testing.assert_array_equal, *norms)
   said, halves = (
@@ -196,11 +195,11 @@ def test_scales_that_do_not_fit_are_named(tmp_path):
   scale, tensors = f'{name}_scale', small.stored(tmp_path)
   for changed in (
     {scale: tensors[scale][:-1]},
-    {scale: tensors[scale].astype(np.float16)},
+    {scale: tensors[scale].astype(np.int32)},
     {name: tensors[name].astype(np.float32)},
   ):
     small.rewrite(tmp_path, tensors=tensors | changed)
     said = refused(tmp_path)
-    assert f'{scale} is no column of scales for {name} in 8' in said
+    assert f'{scale} is no column of scales for {name} in eight' in said
   small.rewrite(tmp_path, tensors=tensors | {scale: None})
-  assert f'the tensor {name} is quantised (I8)' in refused(tmp_path)
+  assert f'has {name} in eight bits without {scale}' in refused(tmp_path)

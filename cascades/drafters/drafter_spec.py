@@ -96,8 +96,8 @@ class Spec(Declared):
     """Returns a spec that holds the parameters of the drafter.
 
     Args:
-      dtype: Type of the parameters, 'float32' or 'bfloat16'; None keeps the
-        stored type.
+      dtype: Type of the parameters, 'float32', 'bfloat16' or 'int8' (float32
+        where the drafter is no language model); None keeps the stored type.
       mesh: Devices that the parameters of a model are divided among; None for
         the first device.
 

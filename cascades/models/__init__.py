@@ -7,6 +7,8 @@ Models
   gemma_library   gemma's modules; alone imports gemma, with `patches`
   products        matrix products with packed and restricted weights
   blocked_layout  the order of matrices that a CPU reads fastest
+  int8_weights    matrices in eight bits
+  row_exact       results for a row that do not depend on other rows
   sharding        distribution over the devices of a mesh
   families        fields of config.json, resolved; `family_fields`,
                   `rope_fields`
@@ -16,7 +18,7 @@ Checkpoints
   checkpoint_source   a model that was opened and not read yet
   param_mapping       gemma's parameters as Hugging Face tensors
   param_dtypes        dtypes of parameters as they are read
-  tensor_files        safetensors
+  tensor_files        safetensors; `int8_files`
   hub                 repositories of the Hugging Face hub
   huggingface         folders in that layout; `huggingface_export`
   gguf_files          files of llama.cpp's format; `gguf_header`, `gguf_export`

@@ -26,6 +26,7 @@ from cascades.models import (
   gguf_header,
   hub,
   huggingface,
+  int8_files,
   language,
   orbax_files,
   package_index,
@@ -79,7 +80,8 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
   """
   path = pathlib.Path(name)
   source = _open_without_tensors(path)
-  return source._replace(tensors=tensor_files.open_folder(path))
+  tensors = int8_files.join_scales(path, tensor_files.open_folder(path))
+  return source._replace(tensors=tensors)
 
 
 def _open_without_tensors(path: pathlib.Path) -> TensorSource:
@@ -183,7 +185,7 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
   vocab_size = owner.model.vocab_size
   # The converter of llama.cpp leaves out rows that pad a table.
   config = config | {'vocab_size': owner.config['vocab_size']}
-  tensors = shared_table.open_folder(path)
+  tensors = int8_files.join_scales(path, tensor_files.open_folder(path))
   return TensorSource(
     path=path,
     config=config,

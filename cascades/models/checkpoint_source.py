@@ -19,6 +19,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from cascades.models import (
+  int8_files,
+  int8_weights,
   language,
   param_dtypes,
   param_mapping,
@@ -53,17 +55,18 @@ class Checkpoint(NamedTuple):
 
   def pack(self) -> 'Checkpoint':
     """Returns the checkpoint with matrices in blocks, the order for CPUs."""
-    if self.model.is_packed:
+    if self.model.layout is not None:
       return self
-    return self._replace(
-      model=dataclasses.replace(self.model, is_packed=True),
-      params=self.model.pack(self.params),
-    )
+    model = dataclasses.replace(self.model, layout='blocked')
+    return self._replace(model=model, params=model.pack(self.params))
 
   def unpack(self) -> 'Checkpoint':
-    """Returns the checkpoint with parameters in gemma's order."""
+    """Returns the checkpoint with parameters in gemma's order.
+
+    Of eight bits, they become float32.
+    """
     return self._replace(
-      model=dataclasses.replace(self.model, is_packed=False),
+      model=dataclasses.replace(self.model, layout=None),
       params=self.model.unpack(self.params),
     )
 
@@ -86,16 +89,30 @@ class LoadOptions(NamedTuple):
   """Dtype, devices and order of parameters as they are read.
 
   Attributes:
-    dtype: 'bfloat16' or 'float32'; None for the dtype that the source declares
-      or stores (see `param_dtypes.choose_dtype`).
+    dtype: 'bfloat16', 'float32' or 'int8', whose matrices alone have eight
+      bits; None for the dtype that the source declares or stores (see
+      `param_dtypes.choose_dtype`).
     mesh: Devices that the parameters are divided among; None for the first
       device.
-    pack: True to order matrices as `LanguageModel.pack` does.
+    pack: True to order matrices in blocks (see `blocked_layout`), unless they
+      have eight bits.
   """
 
   dtype: str | None = None
   mesh: jax.sharding.Mesh | None = None
   pack: bool = False
+
+  @property
+  def layout(self) -> str | None:
+    """`LanguageModel.layout` of the model that is read."""
+    if self.dtype == 'int8':
+      return 'int8'
+    return 'blocked' if self.pack else None
+
+  @property
+  def float_dtype(self) -> str | None:
+    """Dtype of parameters that are not in eight bits."""
+    return param_dtypes.float_dtype(self.dtype)
 
 
 @runtime_checkable
@@ -136,21 +153,20 @@ def place_params(
     part: An array, or a tree of arrays, as it was read.
     options: The dtype and the devices.
   """
+  if model.layout == 'int8':
+    int8_weights.check_device()
   tree: dict[str, Any] = {}
   _set_at(tree, path, part)
 
   def convert(x):
     if isinstance(x, tensor_files.TensorHandle):
       x = np.asarray(x)
-    if options.dtype:
-      x = x.astype(jnp.dtype(options.dtype), copy=False)
+    if options.float_dtype and not np.issubdtype(x.dtype, np.integer):
+      x = x.astype(jnp.dtype(options.float_dtype), copy=False)
     # JAX copies asynchronously and would hold several arrays at a time.
     return x if options.mesh else jax.block_until_ready(jnp.asarray(x))
 
-  if model.is_packed:
-    tree = model.pack(tree, convert)
-  else:
-    tree = jax.tree.map(convert, tree)
+  tree = model.pack(tree, convert)
   if options.mesh:
     tree = sharding.shard_params(model, tree, options.mesh)
     tree = jax.block_until_ready(tree)
@@ -231,6 +247,17 @@ def match_tokenizer(
   return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
+def _read_rounded(
+  mapping: param_mapping.ParamMapping, tensors: list[int8_files.Int8Handle]
+) -> int8_weights.Rounded:
+  """Reads a leaf in eight bits; makes no floats of it."""
+  is_table = mapping.path == param_mapping.TABLE
+  integers = (x.integers for x in tensors)
+  values = mapping.pack(x if is_table else np.asarray(x) for x in integers)
+  scales = mapping.pack(np.broadcast_to(x.scales(), x.shape) for x in tensors)
+  return int8_weights.Rounded(values, scales)
+
+
 class TensorSource(NamedTuple):
   """A checkpoint of named tensors, each of which can be read alone.
 
@@ -287,6 +314,8 @@ class TensorSource(NamedTuple):
     path: pathlib.Path | None = None,
   ) -> str | None:
     """Returns the dtype asked for, else the declared or the stored one."""
+    if dtype is None and int8_files.is_int8(self.config):
+      return 'int8'
     # transformers reads the same fields; both names are in use.
     declared = self.config.get('dtype') or self.config.get('torch_dtype')
     return (
@@ -330,7 +359,7 @@ class TensorSource(NamedTuple):
     mapped = self._mapped_tensors()
     dtype = self.choose_dtype(options.dtype, mapped, self.path)
     options = options._replace(dtype=dtype)
-    model = dataclasses.replace(self.model, is_packed=options.pack)
+    model = dataclasses.replace(self.model, layout=options.layout)
     params: dict[str, Any] = {}
     table_path = self.table_path or self.path
     key = table_path, file_versions(table_path), options
@@ -338,10 +367,16 @@ class TensorSource(NamedTuple):
       is_table = mapping.path == param_mapping.TABLE
 
       def read(mapping=mapping, tensors=tensors, is_table=is_table):
-        # One tensor at a time: a leaf may be a fifth of the model. Rows of a
-        # table are read as they are placed.
-        parts = (x if is_table else np.asarray(x) for x in tensors)
-        return place_params(model, mapping.path, mapping.pack(parts), options)
+        if options.layout == 'int8' and all(
+          isinstance(x, int8_files.Int8Handle) for x in tensors
+        ):
+          leaf = _read_rounded(mapping, tensors)
+        else:
+          # One tensor at a time: a leaf may be a fifth of the model. Rows of a
+          # table are read as they are placed.
+          parts = (x if is_table else np.asarray(x) for x in tensors)
+          leaf = mapping.pack(parts)
+        return place_params(model, mapping.path, leaf, options)
 
       leaf = _share_table(key, read) if is_table else read()
       _set_at(params, mapping.path, leaf)

@@ -9,7 +9,9 @@ tokens.
 """
 
 import dataclasses
+import functools
 import pathlib
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,7 @@ from cascades.models import (
   gguf_export,
   hub,
   huggingface_export,
+  int8_weights,
   language,
   param_dtypes,
 )
@@ -60,10 +63,11 @@ def load_model(
       repository of the Hugging Face hub, such as `google/gemma-3-1b-it` or
       `google/gemma-3-1b-it@REVISION` (see `hub`). 'FORMAT:NAME' selects one
       of `checkpoint_formats.CHECKPOINT_FORMATS`.
-    dtype: Dtype that parameters are converted to as they are read, 'bfloat16'
-      or 'float32'. None takes the dtype that a folder's config.json names
-      (`torch_dtype`), else the stored one. Stored float16 becomes float32,
-      also if config.json names float16.
+    dtype: Dtype that parameters are converted to as they are read: 'bfloat16',
+      'float32' or 'int8', which rounds matrices to eight bits, with a scale for
+      each output channel, and keeps the rest in float32. None takes the dtype
+      that a folder's config.json names (`torch_dtype`), else the stored one.
+      Stored float16 becomes float32, also if config.json names float16.
     mesh: Devices that the parameters are divided among as they are read, from
       `sharding.make_mesh`; None for the first device.
     revision: Branch, tag or commit of a repository of the hub; None for its
@@ -109,8 +113,8 @@ def describe(
 
   Args:
     name: A name or path, as for `load_model`.
-    dtype: The dtype that parameters would be converted to, 'bfloat16' or
-      'float32'; None as for `load_model`.
+    dtype: The dtype that parameters would be converted to; None as for
+      `load_model`.
 
   Returns:
     (model, shapes and dtypes of its parameters).
@@ -121,19 +125,18 @@ def describe(
   """
   check_dtype(dtype)
   model, shapes, dtype = builtin_formats.open_checkpoint(name).describe(dtype)
-  if dtype:
+  options = LoadOptions(dtype, pack=jax.default_backend() == 'cpu')
+  if options.float_dtype:
     shapes = jax.tree.map(
       lambda x: (
-        jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype))
+        jax.ShapeDtypeStruct(x.shape, jnp.dtype(options.float_dtype))
         if jnp.issubdtype(x.dtype, jnp.floating)
         else x
       ),
       shapes,
     )
-  if jax.default_backend() == 'cpu':
-    shapes = jax.eval_shape(model.pack, shapes)
-    model = dataclasses.replace(model, is_packed=True)
-  return model, shapes
+  model = dataclasses.replace(model, layout=options.layout)
+  return model, jax.eval_shape(model.pack, shapes)
 
 
 def save_model(
@@ -150,8 +153,9 @@ def save_model(
     checkpoint: A Gemma 2, 3, 3n or 4, with its tokenizer.
     shard_gb: Largest size of a file of tensors, in 1e9 bytes; a larger tensor
       has a file of its own.
-    stored: Dtype that tensors are rounded to, 'bfloat16' or 'float32'; None
-      keeps theirs. config.json names the dtype in any case.
+    stored: Dtype that tensors are rounded to, 'bfloat16', 'float32' or 'int8',
+      which rounds matrices only (see `int8_files`); None keeps theirs.
+      config.json names the dtype in any case.
 
   Raises:
     ValueError: `shard_gb` is not positive, `stored` is neither dtype, or the
@@ -162,10 +166,16 @@ def save_model(
   check_dtype(stored)
   model, params, tokenizer = checkpoint
   config = huggingface_export.make_config(model, params, tokenizer.stops)
-  params = _exportable_params(model, params)
-  if stored:
-    rounded = jnp.dtype(stored)
-    params = jax.tree.map(lambda x: x.astype(rounded), params)
+  keeps_int8 = stored is None and model.layout == 'int8'
+  if keeps_int8 or stored == 'int8':
+    params = _exportable_params(
+      model, params, functools.partial(_to_rounded, model)
+    )
+  else:
+    params = _exportable_params(model, params, model.unpack)
+    if stored:
+      rounded = jnp.dtype(stored)
+      params = jax.tree.map(lambda x: x.astype(rounded), params)
   huggingface_export.save(
     folder,
     config,
@@ -198,15 +208,22 @@ def save_gguf(
       f' {arguments.quote(stored)}.'
     )
   model, params, tokenizer = checkpoint
-  params = _exportable_params(model, params)
+  params = _exportable_params(model, params, model.unpack)
   with atomic.replace_file(pathlib.Path(file)) as part:
     gguf_export.save(part, model, params, tokenizer, stored=stored)
 
 
 def _exportable_params(
-  model: language.LanguageModel, params: language.Params
+  model: language.LanguageModel,
+  params: language.Params,
+  unpack: Callable[[language.Params], language.Params],
 ) -> language.Params:
   """Returns parameters in gemma's order, of a model with its whole vocabulary.
+
+  Args:
+    model: The model.
+    params: Its parameters.
+    unpack: Brings the parameters into gemma's order.
 
   Raises:
     ValueError: The model has a restricted vocabulary.
@@ -216,21 +233,46 @@ def _exportable_params(
       'model: a restricted vocabulary is not supported by other formats; copy'
       " the model's folder instead."
     )
-  if model.is_packed:
+  if model.layout is not None:
     # Views of the arrays, since packed models are on a CPU.
     params = jax.tree.map(np.asarray, params)
-  return model.unpack(params)
+  return unpack(params)
 
 
-def check_dtype(dtype: str | None) -> None:
+def _to_rounded(
+  model: language.LanguageModel, params: language.Params
+) -> language.Params:
+  """Returns parameters in gemma's order, with matrices in eight bits.
+
+  Args:
+    model: The model.
+    params: Parameters in any layout.
+
+  Returns:
+    A tree with `int8_weights.Rounded` in the place of matrices.
+  """
+  if model.layout != 'int8':
+    params = model.unpack(params)
+    model = dataclasses.replace(model, layout='int8')
+    params = model.pack(params)
+  return model.map_matrices(params, int8_weights.to_gemma)
+
+
+def check_dtype(
+  dtype: str | None, dtypes: Sequence[str] = param_dtypes.DTYPES
+) -> None:
   """Refuses a dtype that parameters cannot be converted to.
 
+  Args:
+    dtype: The dtype.
+    dtypes: Supported dtypes.
+
   Raises:
-    ValueError: It is neither None nor one of `param_dtypes.DTYPES`.
+    ValueError: It is neither None nor one of `dtypes`.
   """
-  if dtype not in (None, *param_dtypes.DTYPES):
+  if dtype not in (None, *dtypes):
     raise ValueError(
-      f'dtype: must be {" or ".join(param_dtypes.DTYPES)}, got'
+      f'dtype: must be one of {", ".join(dtypes)}, got'
       f' {arguments.quote(dtype)}; leave it out to take the dtype that the'
       ' checkpoint names (float32 for float16).'
     )

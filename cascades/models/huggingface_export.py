@@ -8,11 +8,15 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
+
 from cascades import atomic
 from cascades.models import (
   chat_templates,
   families,
   family_fields,
+  int8_files,
+  int8_weights,
   language,
   param_mapping,
   tensor_files,
@@ -213,7 +217,8 @@ def save(
       another model in it are removed. It stays as it was if the model cannot
       be written.
     config: Fields of config.json, as `language.from_config` reads them.
-    params: gemma's parameter tree, of JAX or NumPy arrays.
+    params: gemma's parameter tree, of JAX or NumPy arrays, and of
+      `int8_weights.Rounded` weights.
     tokenizer: Written as tokenizer.model.
     shard_gb: Largest size of a file of tensors, in 1e9 bytes; a larger tensor
       has a file of its own.
@@ -227,6 +232,9 @@ def save(
   if not shard_gb > 0:
     raise ValueError(f'shard_gb: must be more than 0, got {shard_gb:g}.')
   folder = pathlib.Path(folder)
+  leaves = jax.tree.leaves(params, is_leaf=int8_weights.is_rounded)
+  if any(map(int8_weights.is_rounded, leaves)):
+    config = {**config, 'quantization_config': int8_files.quantization_config()}
   tensors = param_mapping.tensors(params, config, gate_by_rows)
   shards = _divide_into_shards(tensors, shard_gb * 1e9)
   with atomic.replace_files(folder) as part:

@@ -35,6 +35,7 @@ from cascades.models import (
   param_dtypes,
   products,
   rope_fields,
+  row_exact,
 )
 from cascades.models.caches import Cache
 from cascades.models.patches import ragged_dot
@@ -54,32 +55,36 @@ class LanguageModel:
     module: gemma's flax module.
     vocab_size: Number of logits. The embedding table may have more rows, which
       pad it and are no tokens.
-    is_packed: True if the parameters are those that `pack` returns.
+    layout: Form of the parameters' matrices, a key of `products.LAYOUTS`; None
+      for gemma's.
+    is_row_exact: True if results for a sequence are equal to the bit whatever
+      is computed with it (see `row_exact`); always so in eight bits.
   """
 
   module: Any
   vocab_size: int
-  is_packed: bool = False
+  layout: str | None = None
+  is_row_exact: bool = False
 
   def pack(
     self, params: Params, place: Callable[[Any], Any] = lambda x: x
   ) -> Params:
-    """Returns parameters for the same model with `is_packed` set.
-
-    Matrices get the order of `blocked_layout`, which a CPU reads fastest.
+    """Returns parameters with matrices in the model's layout.
 
     Args:
       params: All or some parameters, in gemma's order.
       place: Applied to each array before the next one is made.
     """
-    pack = functools.partial(blocked_layout.pack, place=place)
-    return self._map_matrices(params, pack, place)
+    if self.layout is None:
+      return jax.tree.map(place, params)
+    pack = functools.partial(products.LAYOUTS[self.layout].pack, place=place)
+    return self.map_matrices(params, pack, place)
 
   def unpack(self, params: Params) -> Params:
-    """Returns parameters in gemma's order, of a model packed or not."""
-    if not self.is_packed:
+    """Returns parameters in gemma's order; of eight bits, in float32."""
+    if self.layout is None:
       return params
-    return self._map_matrices(params, blocked_layout.unpack)
+    return self.map_matrices(params, products.LAYOUTS[self.layout].unpack)
 
   def axis_split(self, path: Sequence[Any]) -> blocked_layout.AxisSplit | None:
     """Returns the axes of a matrix; None for leaves that are never packed.
@@ -94,7 +99,7 @@ class LanguageModel:
       return products.GATE_BY_ROWS
     return products.AXIS_SPLITS[name]
 
-  def _map_matrices(
+  def map_matrices(
     self,
     params: Params,
     matrix_function: Callable[..., Any],
@@ -106,7 +111,7 @@ class LanguageModel:
       axes = self.axis_split(path)
       return leaf_function(x) if axes is None else matrix_function(x, axes)
 
-    # A packed table is a tuple of arrays.
+    # A matrix in another layout may be a tuple of arrays.
     is_leaf = lambda x: isinstance(x, tuple)  # noqa: E731
     return jax.tree_util.tree_map_with_path(apply, params, is_leaf=is_leaf)
 
@@ -133,18 +138,7 @@ class LanguageModel:
   @property
   def ropes(self) -> dict[str, rope_fields.Rope]:
     """Rotary embeddings, by gemma's name of the attention type."""
-    c = self.module.config
-    return {
-      attention_type: rope_fields.Rope(
-        getattr(c, f'{side}_base_frequency'),
-        getattr(c, f'{side}_scale_factor'),
-        getattr(c, f'{side}_rope_proportion', 1.0),
-      )
-      for attention_type, side in (
-        ('LOCAL_SLIDING', 'local'),
-        ('GLOBAL', 'global'),
-      )
-    }
+    return rope_fields.ropes_of(self.module.config)
 
   def apply_rope(
     self, x: Float[Array, 'N h'], position: Int[Array, ''], attention_type: str
@@ -267,8 +261,9 @@ class LanguageModel:
       }
 
     def read_batch(params, tokens, positions, mask, cache):
-      if self.is_packed:
-        params = self._map_matrices(params, blocked_layout.BlockedParam)
+      if self.layout is not None:
+        box = products.LAYOUTS[self.layout].box
+        params = self.map_matrices(params, box)
       with products.intercept_modules(readers) as collection:
         out, inputs = self.module.apply(
           {'params': params},
@@ -283,6 +278,8 @@ class LanguageModel:
       states = jnp.concatenate(states, -1) if states else out.hidden_states
       return out.logits, states, out.cache
 
+    if self.is_row_exact or self.layout == 'int8':
+      read_batch = row_exact.row_exact(read_batch)
     if getattr(self.module.config, 'enable_moe', False):
       read_batch = ragged_dot.vmap_as_batch(read_batch)
     batched = tokens[None], positions[None], mask[None], cache
@@ -321,8 +318,12 @@ class LanguageModel:
       tokens: Distinct token ids.
     """
     tokens = np.sort(np.asarray(tokens, np.int32))
-    rows = {RESTRICTED_TABLE: jnp.asarray(self._table(params)[tokens])}
-    rows = self.pack(rows) if self.is_packed else rows
+    if self.layout == 'int8':
+      table = params['embedder']['input_embedding']
+      rows = {RESTRICTED_TABLE: jax.tree.map(lambda x: x[tokens], table)}
+    else:
+      rows = {RESTRICTED_TABLE: jnp.asarray(self._table(params)[tokens])}
+      rows = self.pack(rows)
     extra = rows | {VOCAB_IDS: jnp.asarray(tokens)}
     return params | {'embedder': params['embedder'] | extra}
 
@@ -361,9 +362,10 @@ class LanguageModel:
   def _table(self, params: Params, name: str = 'input_embedding') -> Any:
     """Returns the embedding table, [tokens, width], packed or not."""
     table = params['embedder'][name]
-    if not self.is_packed:
+    if self.layout is None:
       return table
-    return blocked_layout.BlockedWeight(table, products.AXIS_SPLITS[name])
+    box = products.LAYOUTS[self.layout].box
+    return box(table, products.AXIS_SPLITS[name]).unbox()
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
     """Returns a token's row of the embedding table, as it is stored."""

@@ -86,7 +86,7 @@ class OrbaxSource(NamedTuple):
       raise ValueError(
         f'model: {self.path} is damaged ({_first_line(error)}); fetch it again.'
       ) from error
-    model = dataclasses.replace(self.model, is_packed=options.pack)
+    model = dataclasses.replace(self.model, layout=options.layout)
     return Checkpoint(
       model, place_layers(model, params, options), self.tokenizer
     )
@@ -135,7 +135,7 @@ class GemmaSource(NamedTuple):
     if self.name.endswith('-it'):
       tokenizer = turns.with_turn_end(tokenizer)
     model = match_tokenizer(file, model, tokenizer)
-    model = dataclasses.replace(model, is_packed=options.pack)
+    model = dataclasses.replace(model, layout=options.layout)
     return Checkpoint(model, place_layers(model, params, options), tokenizer)
 
 
@@ -329,6 +329,9 @@ def _restore(
   """
   ckpts = gemma_library.import_gemma().ckpts
   dtype = options.dtype or param_dtypes.choose_dtype(_dtypes(shapes), folder)
+  if options.layout == 'int8':
+    # Rounded from the stored dtype: float32 would take twice the memory.
+    dtype = None
   if options.mesh is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     layout = jax.tree.map(lambda x: device, shapes)

@@ -12,7 +12,18 @@ import numpy as np
 from cascades.models.tensor_files import TensorHandle
 from cascades.untrusted import display
 
-DTYPES = 'bfloat16', 'float32'
+# 'int8' rounds matrices of language models; see `int8_weights`.
+FLOATS = 'bfloat16', 'float32'
+DTYPES = *FLOATS, 'int8'
+
+
+def float_dtype(dtype: Any) -> Any:
+  """Returns the dtype of parameters that are not in eight bits.
+
+  Args:
+    dtype: A dtype, one of `DTYPES`, or None.
+  """
+  return 'float32' if dtype == 'int8' else dtype
 
 
 def choose_dtype(
@@ -68,12 +79,13 @@ def drafter_shapes(
   Args:
     tensors: Handles by name; empty if no file exists yet.
     shapes: Expected shapes by name, from config.json.
-    dtype: The dtype asked for. None for the result of `choose_dtype`, or
-      bfloat16 if that is None, since such drafters are published in bfloat16.
+    dtype: The dtype asked for; 'int8' leaves them in float32. None for the
+      result of `choose_dtype`, or bfloat16 if that is None, since such drafters
+      are published in bfloat16.
     ids: The name of the tensor that holds ids.
   """
   stored = (tensors[name].dtype for name in shapes if name in tensors)
-  dtype = dtype or choose_dtype(stored) or 'bfloat16'
+  dtype = float_dtype(dtype) or choose_dtype(stored) or 'bfloat16'
   return {
     name: jax.ShapeDtypeStruct(shape, 'int32' if name == ids else dtype)
     for name, shape in shapes.items()
@@ -87,10 +99,11 @@ def device_put_params(
 
   Args:
     params: A tree of NumPy arrays.
-    dtype: Dtype of all but integers; None for the result of `choose_dtype`.
+    dtype: Dtype of all but integers, where 'int8' means float32; None for the
+      result of `choose_dtype`.
     path: As in `choose_dtype`.
   """
-  dtype = dtype or choose_dtype(
+  dtype = float_dtype(dtype) or choose_dtype(
     (x.dtype for x in jax.tree.leaves(params)), path
   )
 

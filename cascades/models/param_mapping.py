@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.models import families, tensor_files
+from cascades.models import families, int8_files, int8_weights, tensor_files
 
 # Path of the embedding table, the largest leaf of a small model.
 TABLE = 'embedder', 'input_embedding'
@@ -168,24 +168,41 @@ def tensors(
   """Yields the tensors of a model, in the order of its leaves.
 
   Args:
-    params: gemma's parameter tree, of JAX or NumPy arrays.
+    params: gemma's parameter tree, of JAX or NumPy arrays. A weight in eight
+      bits, `int8_weights.Rounded`, gives two tensors: integers and scales.
     config: Fields of config.json.
     gate_by_rows: As for `param_mappings`.
   """
-
-  def make(mapping, i):
-    leaf = np.asarray(get(params, mapping.path))
-    return np.ascontiguousarray(mapping.unpack(leaf)[i])
-
   for mapping in param_mappings(config, gate_by_rows):
-    x = get(params, mapping.path)
-    structs = jax.eval_shape(
-      mapping.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype)
-    )
-    for i, (name, struct) in enumerate(
-      zip(mapping.names, structs, strict=True)
-    ):
-      yield Tensor(name, struct, functools.partial(make, mapping, i))
+    leaf = get(params, mapping.path)
+    if not isinstance(leaf, int8_weights.Rounded):
+      yield from _leaf_tensors(mapping, leaf)
+      continue
+    yield from _leaf_tensors(mapping, leaf.values)
+    for name, struct, make in _leaf_tensors(mapping, leaf.scales):
+      yield Tensor(
+        name + int8_files.SCALE,
+        jax.ShapeDtypeStruct((struct.shape[0], 1), struct.dtype),
+        functools.partial(_scale_column, make),
+      )
+
+
+def _leaf_tensors(mapping: ParamMapping, leaf: Any) -> Iterator[Tensor]:
+  """Yields the tensors of a leaf, an array."""
+
+  def make(i):
+    return np.ascontiguousarray(mapping.unpack(np.asarray(leaf))[i])
+
+  structs = jax.eval_shape(
+    mapping.unpack, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+  )
+  for i, (name, struct) in enumerate(zip(mapping.names, structs, strict=True)):
+    yield Tensor(name, struct, functools.partial(make, i))
+
+
+def _scale_column(make: Callable[[], np.ndarray]) -> np.ndarray:
+  """Returns the scale of each row, of the scales of all integers."""
+  return np.ascontiguousarray(make()[:, :1])
 
 
 def _table(config: Mapping[str, Any]) -> ParamMapping:

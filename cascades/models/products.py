@@ -1,18 +1,19 @@
 """Matrix products of gemma's modules, with packed and restricted weights.
 
-Matrices may be packed (see `blocked_layout`), and the embedding table may be
-restricted to some tokens. An interceptor of flax replaces the products of
-gemma's modules while they are applied.
+Matrices may be in blocks (see `blocked_layout`) or in eight bits (see
+`int8_weights`), and the embedding table may be restricted to some tokens. An
+interceptor of flax replaces the products of gemma's modules while they are
+applied.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cascades.models import blocked_layout
+from cascades.models import blocked_layout, int8_weights
 from cascades.models.patches import router_norm
 
 # Beside the embedding table: the rows of the tokens that a model can emit, if
@@ -36,6 +37,32 @@ AXIS_SPLITS = {
 GATE_BY_ROWS = blocked_layout.AxisSplit((0, 1), (2,))
 
 
+class Layout(NamedTuple):
+  """A form of matrices that differs from gemma's.
+
+  Attributes:
+    pack: Makes the arrays of a matrix; see `blocked_layout.pack`.
+    unpack: Makes the matrix of its arrays.
+    box: Makes a parameter, which flax unboxes, of arrays and axes.
+  """
+
+  pack: Callable[..., Any]
+  unpack: Callable[..., Any]
+  box: Callable[..., Any]
+
+
+LAYOUTS = {
+  'blocked': Layout(
+    blocked_layout.pack, blocked_layout.unpack, blocked_layout.BlockedParam
+  ),
+  'int8': Layout(
+    int8_weights.quantize, int8_weights.dequantize, int8_weights.Int8Param
+  ),
+}
+
+_BOXES = blocked_layout.BlockedParam, int8_weights.Int8Param
+
+
 def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
   """Returns products of states with an embedding table, in float32.
 
@@ -43,8 +70,10 @@ def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
 
   Args:
     x: Hidden states.
-    table: The table, an array of [P, D] or a `blocked_layout.BlockedWeight`.
+    table: The table, an array of [P, D] or a weight in another layout.
   """
+  if isinstance(table, int8_weights.Int8Weight):
+    return int8_weights.dot(x, table)
   if isinstance(table, blocked_layout.BlockedWeight):
     return blocked_layout.dot(x, table, jnp.float32)
   return jnp.dot(x, table.T, preferred_element_type=jnp.float32)
@@ -79,8 +108,7 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
     if method == 'decode' and hasattr(module, 'input_embedding_table'):
       table = module.get_variable('params', RESTRICTED_TABLE)
       table = module.input_embedding_table if table is None else table
-      if isinstance(table, blocked_layout.BlockedParam):
-        table = table.unbox()
+      table = table.unbox() if isinstance(table, _BOXES) else table
       (x,) = args
       return decode(x, table)
     if method != '__call__':
@@ -90,7 +118,7 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
     args = router.replace_args(module.name, args)
     if hasattr(module, 'weight_name') and len(args) == 2:
       weight = module.get_variable('params', module.weight_name)
-      if isinstance(weight, blocked_layout.BlockedParam):
+      if isinstance(weight, _BOXES):
         equation, x = args
         return _einsum(equation, x, weight.unbox())
     return call(*args, **kwargs)
@@ -100,7 +128,9 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _einsum(
-  equation: str, x: Array, weight: blocked_layout.BlockedWeight
+  equation: str,
+  x: Array,
+  weight: blocked_layout.BlockedWeight | int8_weights.Int8Weight,
 ) -> Array:
   """Returns `jnp.einsum(equation, x, weight)`."""
   operands, out = equation.split('->')
@@ -110,7 +140,10 @@ def _einsum(
     for axes in (weight.axes.summed, weight.axes.free)
   )
   rows = rows.removesuffix(summed)
-  product = blocked_layout.dot(x, weight)
+  if isinstance(weight, int8_weights.Int8Weight):
+    product = int8_weights.dot(x, weight)
+  else:
+    product = blocked_layout.dot(x, weight)
   return jnp.einsum(f'{rows}{free}->{out}', product)
 
 

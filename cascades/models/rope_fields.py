@@ -147,3 +147,22 @@ def _parse(
     1.0 if checked.rope_type == 'default' else checked.factor,
     share if checked.rope_type == _PROPORTIONAL else 1.0,
   )
+
+
+def ropes_of(config: Any) -> dict[str, Rope]:
+  """Returns rotary embeddings by gemma's name of the attention type.
+
+  Args:
+    config: gemma's configuration of a model.
+  """
+  return {
+    attention_type: Rope(
+      getattr(config, f'{side}_base_frequency'),
+      getattr(config, f'{side}_scale_factor'),
+      getattr(config, f'{side}_rope_proportion', 1.0),
+    )
+    for attention_type, side in (
+      ('LOCAL_SLIDING', 'local'),
+      ('GLOBAL', 'global'),
+    )
+  }

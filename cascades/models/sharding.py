@@ -151,8 +151,11 @@ def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     if name is not None:
       split, axis = model.axis_split(path), _MATRIX_AXES[name]
       axes = *split.free, *split.summed
-      if not model.is_packed:
+      if model.layout is None:
         axis = axes[axis]
+      elif model.layout == 'int8':
+        # Integers have the free axes, then the summed ones; scales the former.
+        axis = min(axis, np.ndim(x))
       elif blocked_layout.is_undivided(x, split):
         axis = (*split.summed, *split.free).index(axes[axis])
       elif axis == len(split.free) - 1 and x.shape[axis] % mesh.shape['model']:

@@ -8,9 +8,7 @@ tokenizer; both belong to the model that reduced.json names:
   model.safetensors   the layers, and `vocabulary`, the ids that it can emit
   reduced.json        the owner of the table, and a checksum of some of its rows
 
-Matrices may be rounded to 8 bits: integers, and beside them, under the name
-with `_scale`, a factor for each row, as compressed-tensors stores
-`int-quantized` weights of strategy `channel`. Products are read.
+Matrices may be rounded to eight bits; see `int8_files`.
 
 The model is a language model like any other: it reads every token and can
 decode alone. `experiments.training.reduced_folders` writes such folders.
@@ -29,8 +27,6 @@ from cascades.models import language, tensor_files
 from cascades.untrusted.schema import Schema
 
 FILE, VOCABULARY = 'reduced.json', 'vocabulary'
-# Suffix of the name of a tensor of scales, after the name of its matrix.
-SCALE = '_scale'
 # Rows of a table that its checksum covers.
 _CHECKED_ROWS = 256
 
@@ -105,47 +101,6 @@ def read_vocab_ids(
       f' {vocab_size}; train it again.'
     )
   return ids
-
-
-def open_folder(folder: pathlib.Path) -> dict[str, tensor_files.TensorHandle]:
-  """Opens the tensors of a folder, with matrices in 8 bits times their scales.
-
-  Returns:
-    A handle for each tensor but the scales, by name.
-
-  Raises:
-    ValueError: A file is missing or damaged, or has scales that fit no matrix.
-  """
-  tensors = tensor_files.open_folder(folder)
-  scales = {name for name in tensors if name.endswith(SCALE)}
-  for name in scales:
-    matrix = name.removesuffix(SCALE)
-    if matrix not in tensors:
-      continue
-    scaled = _scaled(tensors[matrix], tensors[name])
-    if scaled is None:
-      raise ValueError(
-        f'model: in {folder} the tensor {name} is no column of scales for'
-        f' {matrix} in 8 bits; train it again.'
-      )
-    tensors[matrix] = scaled
-  return {name: x for name, x in tensors.items() if name not in scales}
-
-
-def _scaled(
-  integers: tensor_files.TensorHandle, scales: tensor_files.TensorHandle
-) -> tensor_files.TensorHandle | None:
-  """Returns a matrix in 8 bits times its scales; None if they do not fit."""
-  types = integers.stored_type, scales.stored_type
-  if types != ('I8', 'F32') or len(integers.shape) != 2:
-    return None
-  if scales.shape != (integers.shape[0], 1):
-    return None
-
-  def read(first: int, last: int) -> np.ndarray:
-    return integers[first:last] * scales[first:last]
-
-  return tensor_files.TensorHandle(integers.shape, 'F32', read)
 
 
 def checksum(model: language.LanguageModel, params: language.Params) -> str:

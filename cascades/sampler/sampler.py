@@ -56,8 +56,8 @@ class Sampler:
     tokenizer: The tokenizer of both models; None takes the verifier's.
     config: The options of decoding; None takes every default.
     mesh: (data, model): numbers of devices to split rows and parameters over.
-    dtype: 'float32' or 'bfloat16', the dtype of the parameters of models given
-      by name; None takes the stored one.
+    dtype: 'float32', 'bfloat16' or 'int8', the dtype of the parameters of
+      models given by name; None takes the stored one.
 
   Raises:
     ValueError: A value is out of its range, or the models do not share a

@@ -159,7 +159,7 @@ FIELDS: dict[str, Check] = dict(
   decision=table(risk=number(0.001, 1), delta=number(0.0001, 0.9999)),
   preflight=flag,
   chat=flag,
-  dtype=or_none(choice('bfloat16', 'float32')),
+  dtype=or_none(choice('bfloat16', 'float32', 'int8')),
   mesh=list_of('whole numbers', integer(1), 2),
   shard_size=integer(0),
   tiny=flag,

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from cascades.drafters import binding
-from cascades.models import checkpoints, language
+from cascades.models import checkpoints, language, param_dtypes
 from experiments import records
 from experiments.sweeps import costs
 from experiments.training import (
@@ -202,7 +202,7 @@ def train_drafter(
   Raises:
     ValueError: The verifier, the texts or a field is unsuitable.
   """
-  checkpoints.check_dtype(config.dtype)
+  checkpoints.check_dtype(config.dtype, param_dtypes.FLOATS)
   reduced_folders.check_stored(config.stored)
   # In gemma's layout, which is faster for long rows.
   verifier = checkpoints.load_model(config.verifier, 'float32').unpack()

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from cascades.config import DecodingConfig
 from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
 from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
-from cascades.models import checkpoints
+from cascades.models import checkpoints, param_dtypes
 from cascades.sampler import sampler
 from experiments import records
 from experiments.tasks import TASKS
@@ -139,7 +139,7 @@ def train_head(
   Raises:
     ValueError: The verifier or the texts are unsuitable.
   """
-  checkpoints.check_dtype(config.dtype)
+  checkpoints.check_dtype(config.dtype, param_dtypes.FLOATS)
   verifier = checkpoints.load_model(config.verifier)
   # In gemma's layout, which is faster for long rows.
   unpacked = verifier.unpack()

@@ -9,29 +9,14 @@ from cascades import arguments, atomic
 from cascades.models import (
   checkpoints,
   huggingface_export,
+  int8_files,
+  int8_weights,
   param_mapping,
   shared_table,
   tensor_files,
 )
 
 STORED = 'bfloat16', 'float32', 'int8'
-
-
-def quantize(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Quantizes a matrix to int8 with a scale per row.
-
-  Args:
-    matrix: Numbers, [rows, columns].
-
-  Returns:
-    int8 from -127 to 127, [rows, columns], and float32 scales, [rows, 1]. Their
-    product deviates by half a scale at most, a 254th of a row's largest number.
-  """
-  matrix = np.asarray(matrix, np.float32)
-  scales = np.abs(matrix).max(1, keepdims=True) / np.float32(127)
-  # A row of zeros would have the scale 0.
-  scales = np.where(scales > 0, scales, np.float32(1))
-  return np.rint(matrix / scales).astype(np.int8), scales
 
 
 def check_stored(stored: str | None) -> None:
@@ -80,7 +65,8 @@ def save(
       continue
     name, x = tensor.name, tensor.make()
     if stored == 'int8' and x.ndim == 2:
-      x, tensors[name + shared_table.SCALE] = quantize(x)
+      x, scales = int8_weights.round_matrix(x.astype(np.float32), 1, np)
+      tensors[name + int8_files.SCALE] = scales[:, None]
     elif stored and stored != 'int8':
       x = x.astype(jnp.dtype(stored))
     tensors[name] = x

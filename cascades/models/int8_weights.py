@@ -1,0 +1,299 @@
+"""Matrices in eight bits: rounded weights, and a scale for each output.
+
+A weight is an int8 number times the scale of its output channel. Products round
+the other operand too, with a scale for each row of it, and sum int8 x int8 in
+int32, which is exact: a quarter of float32's bytes are read, by the units that
+devices have for such products.
+
+Every function of one row gives the same bits whatever rows are computed with
+it, as `row_exact` needs.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from flax.core import meta
+from jaxtyping import Array, Float, Int8, Int32
+
+from cascades.models.blocked_layout import AxisSplit
+
+_LARGEST = 127
+# No row has only numbers below: a row of zeros gets this one for its largest.
+_TINY = 1e-30
+# Rows of a table that are rounded at a time.
+_TABLE_ROWS = 2**13
+
+_barrier = jax.lax.optimization_barrier
+
+
+class Rounded(NamedTuple):
+  """A weight in eight bits with its axes in gemma's order.
+
+  Attributes:
+    values: The integers; of a table, a `tensor_files.TensorHandle` too.
+    scales: The scale of each integer, in the same shape: a view of few numbers.
+  """
+
+  values: Any
+  scales: Any
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape of the weight."""
+    return self.values.shape
+
+
+def is_rounded(x: Any) -> bool:
+  """Returns True for a `Rounded` weight, a leaf of a tree."""
+  return isinstance(x, Rounded)
+
+
+def quantize(
+  x: Any, axes: AxisSplit, place: Callable[[Any], Any] = lambda x: x
+) -> tuple[Any, Any]:
+  """Rounds a weight to eight bits.
+
+  Args:
+    x: A NumPy or JAX array of floats; a table may be a
+      `tensor_files.TensorHandle`, of which some rows are read at a time. A
+      `Rounded` weight keeps its integers.
+    axes: The weight's axes.
+    place: Applied to each array before it is returned.
+
+  Returns:
+    Integers, [*free, *summed], and scales, [*free].
+  """
+  count, order = len(axes.free), (*axes.free, *axes.summed)
+  if isinstance(x, Rounded):
+    values = np.ascontiguousarray(np.asarray(x.values).transpose(*order))
+    scales = x.scales.transpose(*order)[(..., *[0] * len(axes.summed))]
+    return place(values), place(np.ascontiguousarray(scales))
+  if isinstance(x, jax.Array):
+    x = x.astype(jnp.float32).transpose(*order)
+    values, scales = round_matrix(x, count, jnp)
+    return place(values), place(scales)
+  if axes != AxisSplit((0,), (1,)):
+    x = np.asarray(x, np.float32).transpose(*order)
+  values = np.empty(x.shape, np.int8)
+  scales = np.empty(x.shape[:count], np.float32)
+  step = _TABLE_ROWS if count == 1 else len(values)
+  for i in range(0, len(values), step):
+    part = slice(i, i + step)
+    rows = np.asarray(x[part], np.float32)
+    values[part], scales[part] = round_matrix(rows, count, np)
+  return place(values), place(scales)
+
+
+def round_matrix(x: Any, num_free: int, library: Any) -> tuple[Any, Any]:
+  """Rounds an array of float32 to eight bits.
+
+  Args:
+    x: An array, free axes first.
+    num_free: Number of free axes.
+    library: NumPy or jax.numpy.
+
+  Returns:
+    As `quantize`. Integers times scales deviate by half a scale at most, a
+    254th of the largest number of a channel.
+  """
+  summed = tuple(range(num_free, x.ndim))
+  scales = library.abs(x).max(summed) / library.float32(_LARGEST)
+  # A channel of zeros would have the scale 0.
+  scales = library.where(scales > 0, scales, library.float32(1))
+  divisors = scales.reshape(*scales.shape, *[1] * len(summed))
+  return library.rint(x / divisors).astype(library.int8), scales
+
+
+def to_gemma(parts: tuple[Any, Any], axes: AxisSplit) -> Rounded:
+  """Returns the inverse of `quantize` of a `Rounded` weight; views of arrays.
+
+  Args:
+    parts: The result of `quantize`, as NumPy arrays.
+    axes: The weight's axes.
+  """
+  values, scales = parts
+  order = np.argsort((*axes.free, *axes.summed))
+  scales = scales.reshape(*scales.shape, *[1] * len(axes.summed))
+  scales = np.broadcast_to(scales, values.shape)
+  return Rounded(values.transpose(*order), scales.transpose(*order))
+
+
+def dequantize(parts: tuple[Any, Any], axes: AxisSplit) -> Any:
+  """Returns a weight as it was before `quantize`, but for its rounding.
+
+  Args:
+    parts: The result of `quantize`.
+    axes: The weight's axes.
+  """
+  values, scales = parts
+  library = np if isinstance(values, np.ndarray) else jnp
+  scales = scales.reshape(*scales.shape, *[1] * len(axes.summed))
+  x = values.astype(library.float32) * scales
+  return x.transpose(*np.argsort((*axes.free, *axes.summed)))
+
+
+class Int8Param(struct.PyTreeNode, meta.AxisMetadata[Any]):
+  """A weight in eight bits among the parameters of a flax module.
+
+  flax unboxes it where the module reads the parameter.
+
+  Attributes:
+    parts: The result of `quantize`.
+    axes: The weight's axes.
+  """
+
+  parts: Any
+  axes: AxisSplit = struct.field(pytree_node=False)
+
+  def unbox(self) -> 'Int8Weight':
+    """Returns the weight that the module reads."""
+    return Int8Weight(self.parts, self.axes)
+
+  def replace_boxed(self, val: Any) -> 'Int8Param':
+    """Returns another weight with the same axes."""
+    return dataclasses.replace(self, parts=val)
+
+  def add_axis(self, index: int, params: dict[Any, Any]) -> 'Int8Param':
+    """Refuses axes that flax adds, which no module here has."""
+    raise NotImplementedError
+
+  def remove_axis(self, index: int, params: dict[Any, Any]) -> 'Int8Param':
+    """Refuses axes that flax removes, which no module here has."""
+    raise NotImplementedError
+
+
+class Int8Weight:
+  """A weight in eight bits in the place of its array.
+
+  `dot` multiplies integers. Any other operation makes the array of floats.
+
+  Attributes:
+    parts: The result of `quantize`.
+    axes: The weight's axes.
+    shape: Shape of the array.
+    dtype: Dtype of the array and of hidden states.
+  """
+
+  dtype = jnp.dtype('float32')
+
+  def __init__(self, parts: tuple[Any, Any], axes: AxisSplit):
+    self.parts, self.axes = parts, axes
+    order = np.argsort((*axes.free, *axes.summed))
+    self.shape = tuple(parts[0].shape[i] for i in order)
+
+  @property
+  def ndim(self) -> int:
+    """Number of axes of the array."""
+    return len(self.shape)
+
+  def __jax_array__(self) -> jax.Array:
+    return dequantize(self.parts, self.axes)
+
+  def __getitem__(self, index: Any) -> jax.Array:
+    """Returns rows of a table, a matrix whose columns are summed over.
+
+    Args:
+      index: Indices of rows, or a tuple of these alone.
+    """
+    (tokens,) = index if isinstance(index, tuple) else (index,)
+    values, scales = self.parts
+    return values[tokens].astype(jnp.float32) * scales[tokens][..., None]
+
+
+@functools.cache
+def check_device() -> None:
+  """Refuses a device that has no products of eight bits.
+
+  Raises:
+    ValueError: Such a product fails.
+  """
+  ones = jnp.ones((2, 16), jnp.int8)
+  try:
+    jax.block_until_ready(jax.jit(_multiply_integers)(ones, ones))
+  # Whatever a compiler raises, the user can do one thing.
+  except Exception as error:
+    raise ValueError(
+      f'dtype: int8 is not supported by this {jax.default_backend()}; give'
+      ' bfloat16 or float32.'
+    ) from error
+
+
+def _multiply_integers(
+  x: Int8[Array, 'M K'], y: Int8[Array, 'N K']
+) -> Int32[Array, 'M N']:
+  """Returns exact products of all rows."""
+  return jax.lax.dot_general(
+    x, y, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32
+  )
+
+
+def dot(x: Float[Array, '...'], weight: Int8Weight) -> Array:
+  """Returns a product with a weight in eight bits, read once for all rows.
+
+  Under `vmap`, the rows of all calls are multiplied together.
+
+  Args:
+    x: [*rows, *summed]: any axes, then those that are summed over.
+    weight: The weight.
+
+  Returns:
+    [*rows, *free], float32.
+  """
+  values, scales = weight.parts
+  free, summed = scales.shape, values.shape[scales.ndim :]
+  size = math.prod(summed)
+
+  def product(x, values, scales):
+    return _product(x, values.reshape(-1, size), scales.reshape(-1))
+
+  run = jax.custom_batching.custom_vmap(product)
+
+  @run.def_vmap
+  def rule(size, is_batched, x, values, scales):
+    if any(is_batched[1:]):
+      # Each call has a weight of its own, so calls share no reading.
+      in_axes = [0 if has_axis else None for has_axis in is_batched]
+      return jax.vmap(product, in_axes)(x, values, scales), True
+    out = run(x.reshape(-1, x.shape[-1]), values, scales)
+    return out.reshape(size, -1, out.shape[-1]), True
+
+  rows = x.shape[: x.ndim - len(summed)]
+  out = run(x.reshape(-1, size), values, scales)
+  return out.reshape(*rows, *free)
+
+
+def _product(
+  x: Float[Array, 'M K'], values: Int8[Array, 'N K'], scales: Float[Array, 'N']
+) -> Float[Array, 'M N']:
+  """Multiplies rows, rounded to eight bits, with a weight."""
+  count = len(x)
+  if count == 1:
+    # XLA on a CPU multiplies one row without the unit for int8.
+    x = jnp.pad(x, ((0, 1), (0, 0)))
+  rounded, row_scales = round_rows(x)
+  sums = _multiply_integers(rounded, values)
+  return (sums.astype(jnp.float32) * row_scales[:, None] * scales)[:count]
+
+
+def round_rows(
+  x: Float[Array, 'M K'],
+) -> tuple[Int8[Array, 'M K'], Float[Array, 'M']]:
+  """Rounds each row to eight bits.
+
+  Args:
+    x: Rows of floats.
+
+  Returns:
+    Integers, and the scales of the rows.
+  """
+  largest = _barrier(jnp.maximum(jnp.max(jnp.abs(x), -1), _TINY))
+  inverse = _barrier(_LARGEST / largest)
+  rounded = jnp.round(x * inverse[:, None]).astype(jnp.int8)
+  return rounded, _barrier(largest * jnp.float32(1 / _LARGEST))

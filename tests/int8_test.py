@@ -1,0 +1,183 @@
+"""Models in eight bits: exact whatever the batch, and on disk."""
+
+import dataclasses
+import functools
+import json
+
+import conftest
+import jax
+import jax.numpy as jnp
+import models_test
+import numpy as np
+import pytest
+import small
+import tiers
+
+import cascades
+from cascades.models import checkpoints, int8_weights
+from cascades.models.blocked_layout import AxisSplit
+
+_TOKENS = np.random.default_rng(0).integers(1, models_test.VOCAB, (8, 24))
+
+
+def _read(model, params, batch, width, slots=models_test.SLOTS):
+  """Logits of the first of some sequences, read `width` tokens at a time."""
+
+  def read(tokens, start, cache):
+    positions = start + jnp.arange(width)
+    mask = jnp.arange(slots)[None] <= positions[:, None]
+    return model(params, tokens, positions, mask, cache)
+
+  run, empty = jax.jit(jax.vmap(read, (0, None, 0))), model.init_cache
+  cache = jax.tree.map(
+    lambda x: jnp.broadcast_to(x, (batch, *x.shape)), empty(params, slots)
+  )
+  logits = []
+  for start in range(0, _TOKENS.shape[1], width):
+    tokens = jnp.asarray(_TOKENS[:batch, start : start + width])
+    part, cache = run(tokens, start, cache)
+    logits.append(np.asarray(part[0]))
+  return np.concatenate(logits)
+
+
+@models_test.every_kind
+def test_logits_have_the_same_bits_in_any_batch_and_block(kind):
+  plain, params = models_test.make(kind)
+  model = dataclasses.replace(plain, layout='int8')
+  params8 = model.pack(params)
+  expected = _read(model, params8, 2, 1)
+  for batch, width, slots in (1, 8, 32), (8, 3, 48):
+    got = _read(model, params8, batch, width, slots)
+    np.testing.assert_array_equal(got, expected, f'{batch} x {width}')
+  # The same model, up to eight bits; random weights magnify what is rounded.
+  floats = _read(plain, params, 2, 1)
+  assert np.corrcoef(floats.ravel(), expected.ravel())[0, 1] > 0.9
+
+
+@pytest.mark.parametrize('gamma', tiers.first([4, 1, 7]))
+def test_strict_decoding_is_the_verifier_alone_in_any_batch(gamma):
+  prompts = ['The number 4302', 'in', 'words: a b', 'of 17']
+  verifier, drafter = (cascades.load_model(x, 'int8') for x in small.pair())
+  alone = cascades.Sampler(
+    verifier, config=cascades.DecodingConfig(temperature=0.0, gamma=0)
+  )
+  expected = [x.tokens for x in alone.sample(prompts, max_new_tokens=24)]
+  strict = cascades.Sampler(
+    verifier,
+    drafter,
+    config=cascades.DecodingConfig(temperature=0.0, gamma=gamma),
+  )
+  together = strict.sample(prompts, max_new_tokens=24)
+  assert [x.tokens for x in together] == expected
+  assert strict.sample(prompts[0], max_new_tokens=24).tokens == expected[0]
+  assert sum(x.counts['accepted'] for x in together) > 0
+
+
+def test_rounding_deviates_by_half_a_scale_and_keeps_zeros():
+  x = np.random.default_rng(0).normal(size=(3, 8, 5)).astype(np.float32)
+  x[:, :, 2] = 0
+  axes = AxisSplit((2,), (0, 1))
+  values, scales = int8_weights.quantize(x, axes)
+  assert (values.dtype, values.shape, scales.shape) == (
+    np.int8,
+    (5, 3, 8),
+    (5,),
+  )
+  again = int8_weights.dequantize((values, scales), axes)
+  assert (np.abs(again - x) <= scales / 1.99).all()
+  np.testing.assert_array_equal(again[:, :, 2], 0)
+  # An array on a device gives the same, and its parts are kept.
+  on_device = int8_weights.quantize(jnp.asarray(x), axes)
+  jax.tree.map(np.testing.assert_array_equal, on_device, (values, scales))
+  rounded = int8_weights.to_gemma((values, scales), axes)
+  kept = int8_weights.quantize(rounded, axes)
+  jax.tree.map(np.testing.assert_array_equal, kept, (values, scales))
+
+
+def test_a_product_is_near_that_of_floats_and_shared_under_vmap():
+  random = np.random.default_rng(0)
+  w = random.normal(size=(2, 48, 24)).astype(np.float32)
+  x = random.normal(size=(3, 4, 2, 48)).astype(np.float32)
+  axes = AxisSplit((2,), (0, 1))
+  weight = int8_weights.Int8Weight(int8_weights.quantize(w, axes), axes)
+  assert weight.shape == w.shape
+  got = int8_weights.dot(x, weight)
+  plain = np.tensordot(x, w, 2)
+  assert np.abs(got - plain).max() < 0.02 * np.abs(plain).max()
+  run = functools.partial(int8_weights.dot, weight=weight)
+  np.testing.assert_array_equal(jax.vmap(run)(x), got)
+  np.testing.assert_array_equal(run(x[0, 0]), got[0, 0])
+  np.testing.assert_array_equal(run(np.zeros((2, 48), np.float32)), 0)
+
+
+def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path):
+  whole = checkpoints.load_model('tiny-drafter', 'int8')
+  assert whole.model.layout == 'int8'
+  assert small.dtypes(whole.params) == {'int8', 'float32'}
+  model, shapes = checkpoints.describe('tiny-drafter', 'int8')
+  assert model == whole.model
+  jax.tree.map(
+    lambda s, x: (
+      (s.shape, s.dtype) == (x.shape, x.dtype) or pytest.fail('shape')
+    ),
+    shapes,
+    whole.params,
+  )
+  checkpoints.save_model(tmp_path / 'a', whole)
+  plain = checkpoints.load_model('tiny-drafter')
+  checkpoints.save_model(tmp_path / 'b', plain, stored='int8')
+  for name in 'ab':
+    tensors = small.stored(tmp_path / name)
+    up = 'model.layers.0.mlp.up_proj.weight'
+    assert tensors[up].dtype == np.int8
+    assert tensors[f'{up}_scale'].shape == (len(tensors[up]), 1)
+    assert tensors['model.norm.weight'].dtype == np.float32
+    fields = json.loads((tmp_path / name / 'config.json').read_text())
+    assert fields['quantization_config']['format'] == 'int-quantized'
+    read = checkpoints.load_model(tmp_path / name)
+    assert read.model == whole.model
+    small.same(read.params, whole.params)
+  floats = checkpoints.load_model(tmp_path / 'a', 'float32').unpack()
+  small.same(floats.params, whole.unpack().params)
+
+
+def test_a_restricted_vocabulary_keeps_the_rows_of_the_table():
+  model, params, _ = checkpoints.load_model('tiny-drafter', 'int8')
+  tokens = [7, 30, 500]
+  few = model.restrict_vocab(params, tokens)
+  hidden = jax.random.normal(jax.random.key(0), (model.hidden_size(params),))
+  some, every = (model.unembed(p, hidden) for p in (few, params))
+  np.testing.assert_array_equal(some[np.array(tokens)], every[np.array(tokens)])
+  assert np.isfinite(some).sum() == len(tokens)
+
+
+@pytest.mark.parametrize('fault', ['none', 'nan', 'negative', 'zero point'])
+def test_a_folder_with_bad_scales_is_refused(fault, tmp_path):
+  checkpoints.save_model(
+    tmp_path, checkpoints.load_model('tiny-drafter', 'int8')
+  )
+  tensors = small.stored(tmp_path)
+  name = 'model.layers.0.self_attn.o_proj.weight'
+  scales = tensors[f'{name}_scale'].copy()
+  scales[3] = {'nan': np.nan, 'negative': -1}.get(fault, 1)
+  changes = {f'{name}_scale': None if fault == 'none' else scales}
+  if fault == 'zero point':
+    changes[f'{name}_zero_point'] = np.zeros((len(scales), 1), np.int8)
+  small.rewrite(tmp_path, tensors=tensors | changes)
+  for dtype in None, 'float32':
+    message = conftest.refused('model', checkpoints.load_model, tmp_path, dtype)
+    assert name in message
+    assert message.endswith(('fetch it again.', 'with symmetric weights.'))
+
+
+def test_a_device_without_such_products_is_named(monkeypatch):
+  def fail(*args):
+    raise RuntimeError('no such unit')
+
+  monkeypatch.setattr(int8_weights, '_multiply_integers', fail)
+  int8_weights.check_device.cache_clear()
+  message = conftest.refused(
+    'dtype', checkpoints.load_model, 'tiny-drafter', 'int8'
+  )
+  assert 'int8 is not supported by this cpu; give bfloat16' in message
+  int8_weights.check_device.cache_clear()
