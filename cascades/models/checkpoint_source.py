@@ -381,7 +381,8 @@ class TensorSource(NamedTuple):
       leaf = _share_table(key, read) if is_table else read()
       _set_at(params, mapping.path, leaf)
     if self.vocab_ids is not None:
-      checksum = shared_table.checksum(model, params)
+      table = self.tensors[param_mapping.TABLE_TENSOR]
+      checksum = shared_table.stored_checksum(model, table)
       if checksum != self.table_checksum:
         raise ValueError(
           f'model: {self.path} was trained with another embedding table'

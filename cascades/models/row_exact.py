@@ -122,7 +122,8 @@ def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
   if name == 'logistic':
     return [_reciprocal(1 + _barrier(jnp.exp(_barrier(-operands[0]))))]
   if name == 'dot_general':
-    return [_dot(*operands, params)]
+    x, y = operands
+    return [_dot(x, y, params)]
   if name in _FUNCTIONS or name in _SUMS:
     operands = list(_barrier(tuple(map(jnp.asarray, operands))))
   out = _bind(eqn, operands)
@@ -132,7 +133,8 @@ def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
 def _bind(eqn: Any, operands: Sequence[Any]) -> list[Any]:
   """Returns the results of an operation as it is."""
   primitive: Any = eqn.primitive
-  functions, params = (), primitive.get_bind_params(eqn.params)
+  functions: Sequence[Any] = ()
+  params: Any = primitive.get_bind_params(eqn.params)
   if isinstance(params, tuple):
     # JAX before 0.12 takes functions as operands.
     functions, params = params

@@ -17,7 +17,7 @@ decode alone. `experiments.training.reduced_folders` writes such folders.
 import pathlib
 import zlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +110,22 @@ def checksum(model: language.LanguageModel, params: language.Params) -> str:
   every order and dtype of the table.
   """
   tokens = np.arange(min(model.vocab_size, _CHECKED_ROWS))
-  rows = jax.jit(jax.vmap(model.embed, (None, 0)))(params, tokens)
-  rounded = rows.astype(jnp.bfloat16).astype(jnp.float32)
-  data = np.asarray(rounded).tobytes()
-  return f'{zlib.crc32(data):08x}'
+  return _checksum(jax.jit(jax.vmap(model.embed, (None, 0)))(params, tokens))
+
+
+def stored_checksum(
+  model: language.LanguageModel, table: tensor_files.TensorHandle
+) -> str:
+  """Returns `checksum` of a table that was not read; eight bits lose it.
+
+  Args:
+    model: The model.
+    table: Handle of the table.
+  """
+  return _checksum(table[: min(model.vocab_size, _CHECKED_ROWS)])
+
+
+def _checksum(rows: Any) -> str:
+  """Returns a checksum of rows of any dtype."""
+  rounded = np.asarray(rows).astype(jnp.bfloat16).astype(np.float32)
+  return f'{zlib.crc32(rounded.tobytes()):08x}'
