@@ -294,6 +294,7 @@ def round_rows(
     Integers, and the scales of the rows.
   """
   largest = _barrier(jnp.maximum(jnp.max(jnp.abs(x), -1), _TINY))
-  inverse = _barrier(_LARGEST / largest)
-  rounded = jnp.round(x * inverse[:, None]).astype(jnp.int8)
-  return rounded, _barrier(largest * jnp.float32(1 / _LARGEST))
+  inverse, scales = _barrier(
+    (_LARGEST / largest, largest * jnp.float32(1 / _LARGEST))
+  )
+  return jnp.round(x * inverse[:, None]).astype(jnp.int8), scales

@@ -32,6 +32,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 from jaxtyping import Array, Float, PyTree
 
@@ -77,55 +78,84 @@ def row_exact(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
       return out
 
     closed = jax.make_jaxpr(flat)(*leaves)
-    return jax.tree.unflatten(
-      trees[0], _evaluate(closed.jaxpr, closed.consts, leaves)
-    )
+    out = _Evaluator().evaluate(closed.jaxpr, closed.consts, leaves)
+    return jax.tree.unflatten(trees[0], out)
 
   return exact
 
 
-def _evaluate(
-  jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]
-) -> list[Any]:
-  """Evaluates a jaxpr, with exact operations in the place of others."""
-  values: dict[Any, Any] = {}
+class _Evaluator:
+  """Evaluates jaxprs, with exact operations in the place of others.
 
-  def read(atom):
-    return atom.val if isinstance(atom, core.Literal) else values[atom]
+  Equal operations on equal operands, such as the angles of each layer's
+  positions, are evaluated once: XLA does not merge what stands between
+  barriers.
+  """
 
-  values.update(zip(jaxpr.constvars, consts, strict=True))
-  values.update(zip(jaxpr.invars, args, strict=True))
-  for eqn in jaxpr.eqns:
-    out = _operate(eqn, [read(atom) for atom in eqn.invars])
-    values.update(zip(eqn.outvars, out, strict=True))
-  return [read(atom) for atom in jaxpr.outvars]
+  def __init__(self):
+    # Results by operation; operands are kept, so that their ids stay theirs.
+    self._done: dict[Any, tuple[list[Any], Sequence[Any]]] = {}
+
+  def evaluate(
+    self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]
+  ) -> list[Any]:
+    """Returns the results of a jaxpr."""
+    values: dict[Any, Any] = {}
+
+    def read(atom):
+      return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    values.update(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, args, strict=True))
+    for eqn in jaxpr.eqns:
+      operands = [read(atom) for atom in eqn.invars]
+      if eqn.primitive.name in _CALLS:
+        inner = eqn.params[_CALLS[eqn.primitive.name]]
+        # A jaxpr is closed over constants, or has none.
+        closed = getattr(inner, 'consts', ())
+        out = self.evaluate(getattr(inner, 'jaxpr', inner), closed, operands)
+      else:
+        out = self._operate_once(eqn, operands)
+      values.update(zip(eqn.outvars, out, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+  def _operate_once(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
+    """Returns the results of an operation, which may have been evaluated."""
+    ids = tuple(
+      (x.val, str(x.aval)) if isinstance(x, core.Literal) else id(operand)
+      for x, operand in zip(eqn.invars, operands, strict=True)
+    )
+    key = eqn.primitive, ids, tuple(sorted(eqn.params.items()))
+    try:
+      _, out = self._done[key]
+    except KeyError:
+      out = _operate(eqn, operands)
+      self._done[key] = operands, out
+    except TypeError:
+      # A parameter that cannot be compared.
+      out = _operate(eqn, operands)
+    return out
 
 
 def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
   """Returns the results of an operation."""
   name, params = eqn.primitive.name, eqn.params
-  if name in _CALLS:
-    inner = params[_CALLS[name]]
-    # A jaxpr is closed over constants, or has none.
-    consts = getattr(inner, 'consts', ())
-    return _evaluate(getattr(inner, 'jaxpr', inner), consts, operands)
-  is_float = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating)
-  if not is_float:
+  if not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
     return _bind(eqn, operands)
   if name == 'reduce_sum':
     return [_sum(operands[0], params['axes'])]
   if name == 'div':
     x, denominator = operands
-    return [_barrier(x * _reciprocal(denominator))]
+    return [x * _reciprocal(denominator)]
   if name == 'rsqrt':
-    return [_reciprocal(_barrier(jnp.sqrt(_barrier(operands[0]))))]
+    return [_reciprocal(jnp.sqrt(operands[0]))]
   if name == 'logistic':
     return [_reciprocal(1 + _barrier(jnp.exp(_barrier(-operands[0]))))]
   if name == 'dot_general':
     x, y = operands
     return [_dot(x, y, params)]
   if name in _FUNCTIONS or name in _SUMS:
-    operands = list(_barrier(tuple(map(jnp.asarray, operands))))
+    operands = [x if jnp.ndim(x) == 0 else _barrier(x) for x in operands]
   out = _bind(eqn, operands)
   return _barrier(out) if name in _FUNCTIONS else out
 
@@ -142,9 +172,11 @@ def _bind(eqn: Any, operands: Sequence[Any]) -> list[Any]:
   return list(out) if primitive.multiple_results else [out]
 
 
-def _reciprocal(x: Any) -> Array:
+def _reciprocal(x: Any) -> Any:
   """Returns 1 / x, rounded correctly."""
-  return _barrier(1 / _barrier(jnp.asarray(x)))
+  if not isinstance(x, jax.Array):
+    return np.float32(1) / np.float32(x)
+  return _barrier(1 / _barrier(x))
 
 
 def _sum(x: Array, axes: Sequence[int]) -> Array:
