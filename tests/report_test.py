@@ -652,6 +652,11 @@ def test_every_section_is_on_the_page_and_its_tables_are_files(graded_page):
       text = (path.parent / f'tables/two_sided_modelled.{suffix}').read_text()
       row = next(line for line in text.splitlines() if label in line)
       assert number in row
+  kinds = (path.parent / 'tables/kinds.md').read_text().splitlines()
+  assert kinds[2].startswith('| Kind | Task | Fastest |')
+  assert kinds[2].endswith('| Quality gained | Best: speed-up |')
+  kinds = tables.Table('kinds', 'Kinds', pd.DataFrame(), [], row_heading='<K>')
+  assert '&lt;K&gt;</button>' in tables.interactive(kinds, {})
   told = json.loads((path.parent / 'report.json').read_text())
   assert (told['resamples'], told['seed'], told['allowed']) == (100, 0, [])
 

@@ -91,7 +91,7 @@ SPEEDUP = Column(
   RATIO,
   "per token: the verifier's latency over the method's, with its 95 % interval",
 )
-BEST_SPEEDUP = Column('best_speedup', 'Speed-up', RATIO, 'per token')
+BEST_SPEEDUP = Column('best_speedup', 'Best: speed-up', RATIO, 'per token')
 LATENCY = Column('latency', 'Latency', RATIO, 'modelled; verifier alone = 1')
 
 # Columns of the summary; `GAMMA` is shown after the first if gamma varies.

@@ -82,6 +82,7 @@ class Table:
       several curves.
     columns: Columns that are shown after the name of the method.
     csv_frame: Rows of the CSV file; None if they are those of `frame`.
+    row_heading: Heading of the first column.
   """
 
   name: str
@@ -89,6 +90,7 @@ class Table:
   frame: pd.DataFrame
   columns: Sequence[Column]
   csv_frame: pd.DataFrame | None = None
+  row_heading: str = 'Method'
 
   def csv(self, notice: str = '') -> str:
     """Returns all columns of the table as CSV.
@@ -124,6 +126,7 @@ def _sortable(
   frame: pd.DataFrame,
   columns: Sequence[Column],
   curve_styles: styles.CurveStyles,
+  row_heading: str = 'Method',
 ) -> str:
   """Returns an HTML table that is sorted by a click on a heading."""
   headings = ''.join(
@@ -146,7 +149,8 @@ def _sortable(
   body = '\n'.join(rows)
   return (
     '<div class="scroll" tabindex="0"><table class="summary"><thead><tr>'
-    f'<th scope="col"><button type="button">Method</button></th>{headings}'
+    '<th scope="col"><button type="button">'
+    f'{display.for_html(row_heading)}</button></th>{headings}'
     f'</tr></thead><tbody>\n{body}\n</tbody></table></div>'
   )
 
@@ -162,7 +166,7 @@ def interactive(
     notice: Text above the rows; may be empty.
   """
   text = f'<p class="notice">{display.for_html(notice)}</p>\n' if notice else ''
-  rows = _sortable(table.frame, table.columns, curve_styles)
+  rows = _sortable(table.frame, table.columns, curve_styles, table.row_heading)
   return f'<h3>{display.for_html(table.title)}</h3>\n{text}{rows}'
 
 
@@ -170,7 +174,7 @@ def _text_rows(
   table: Table, curve_styles: styles.CurveStyles
 ) -> Iterator[list[str]]:
   """Yields the headings, then the texts of each row."""
-  yield ['Method', *(c.heading for c in table.columns)]
+  yield [table.row_heading, *(c.heading for c in table.columns)]
   for row in table.frame.to_dict('records'):
     cells = [_name(row, curve_styles)]
     for column in table.columns:

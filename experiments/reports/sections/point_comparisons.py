@@ -123,7 +123,7 @@ def simpler_decoding(context: SectionContext) -> Section:
     ' truncated verifier shows the effect of truncation alone; the difference'
     ' is the contribution of the drafter.',
     [
-      Table('kinds', 'Kinds of decoding', table, columns),
+      Table('kinds', 'Kinds of decoding', table, columns, row_heading='Kind'),
       Table(
         'truncated_alike',
         'TokenV3 over the verifier truncated to the same tokens',
