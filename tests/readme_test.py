@@ -10,10 +10,12 @@ import subprocess
 
 import pytest
 import repository_pages
+import result_tables
 
 from cascades import schedules
 from experiments.benchmarks import answering, loops
 from experiments.guides import ROOT, inventory
+from experiments.reports import styles
 
 # Pages that grow with each version.
 _LOGS = ('CHANGELOG.md', 'docs/migrating.md')
@@ -74,7 +76,7 @@ def test_the_first_page_is_short():
 
 
 def test_guides_generators_and_configs_are_few():
-  assert sum(len(text.splitlines()) for text in _TEXTS.values()) <= 1945
+  assert sum(len(text.splitlines()) for text in _TEXTS.values()) <= 1500
   generators = (ROOT / 'experiments/guides').glob('*.py')
   assert sum(len(x.read_text().splitlines()) for x in generators) <= 260
   configs = {path.stem for path in (ROOT / 'configs').glob('*.py')}
@@ -170,116 +172,127 @@ def test_the_proofs_name_tests_that_exist():
 
 
 _RESULTS = ROOT / 'experiments/results'
+_RESULTS_PAGE = _TEXTS['experiments/results/README.md']
+# Lines that the site replaces by a table.
+_SHOWN = re.findall(r'^\[Table\]\((\w+)/(\w+\.md)\)(.*)$', _RESULTS_PAGE, re.M)
 # Columns of the tables of points, as summary.csv calls them.
 _COLUMNS = {
-  'task': 'task',
-  'gamma': 'gamma',
-  'rejection rate': 'rejection_rate',
-  'tokens per verifier call': 'block_efficiency',
-  'modelled latency': 'relative_latency',
+  'Gamma': 'gamma',
+  'Rejected drafts': 'rejection_rate',
+  'Tokens per verifier call': 'block_efficiency',
+  'Modelled latency': 'relative_latency',
 }
-_OPTIONS = {'verification': 'token', 'schedule': 'constant', 'cap': 'none'}
 
 
 def _cells(line: str) -> list[str]:
   return [cell.strip() for cell in re.split(r'(?<!\\)\|', line)[1:-1]]
 
 
-def _tables(text: str):
-  """Yields tables that follow a link to all of a folder, and its name."""
-  folder = ''
-  found = re.finditer(r'\[all\s+of\s+it\]\((\w+)\)|(?:^\|.*\n)+', text, re.M)
-  for match in found:
-    folder = match[1] or folder
-    if not match[1] and folder:
-      head, _, *rows = map(_cells, match[0].splitlines())
-      yield folder, head, rows
-
-
-_SHOWN = list(_tables(_TEXTS['experiments/results/README.md']))
-
-
-@functools.cache
-def _pages(folder: str) -> list[list[str]]:
-  """Rows of a folder's tables."""
-  pages = sorted((_RESULTS / folder).glob('*.md'))
-  lines = [line for page in pages for line in page.read_text().splitlines()]
-  return [_cells(line) for line in lines if line.startswith('|')]
-
-
 @functools.cache
 def _points(folder: str) -> list[dict[str, str]]:
-  path = _RESULTS / folder / 'summary.csv'
-  return list(csv.DictReader(path.open())) if path.exists() else []
-
-
-@functools.cache
-def _entrants(folder: str) -> list[dict[str, str]]:
-  """Rows of a benchmark by the heads of its columns."""
-  path = _RESULTS / folder / 'benchmark.json'
-  if not path.exists():
-    return []
-  read = json.loads(path.read_text())
-  suite = loops if folder == 'benchmark' else answering
-  (head, *rows), _ = suite.tables(read['figures'])
-  return [dict(zip(head, row, strict=True)) for row in rows]
+  return list(csv.DictReader((_RESULTS / folder / 'summary.csv').open()))
 
 
 def _same(shown: str, value: str) -> bool:
   """Returns True if a cell shows a value, rounded to its digits."""
-  if shown == (value or '-'):
-    return True
-  try:
-    digits = len(shown.partition('.')[2])
-    return f'{float(value):.{digits}f}' == shown
-  except ValueError:
-    return False
+  shown = shown.replace(styles.MINUS, '-')
+  if not value or shown == styles.DASH:
+    return not float(value or 0) and shown == styles.DASH
+  digits = len(shown.partition('.')[2])
+  return f'{float(value):.{digits}f}' == shown
 
 
 def _point(head: list[str], row: list[str], point: dict[str, str]) -> bool:
   """Returns True if a row of a table shows a point of summary.csv."""
   shown = dict(zip(head, row, strict=True))
-  options = {name: point.get(name) or usual for name, usual in _OPTIONS.items()}
-  own = [x for name, x in options.items() if x != _OPTIONS[name]]
-  method = ', '.join(f'`{x}`' for x in (point['method'], *own))
-  lam = shown.pop('lenience')
-  if shown.pop('method') != method or (lam == '-') != (not point['lenience']):
+  options = {name: point.get(name) for name in ('verification', *_WORDS)}
+  usual = {'verification': 'token', 'schedule': 'constant', 'cap': 'none'}
+  own = [_WORDS.get(x, '') + y for x, y in options.items() if y != usual[x]]
+  label = styles.styles({point['method']: point['method']})[point['method']]
+  method = label.label + (f' ({" ".join(own)})' if own else '')
+  lenience = shown.pop('Lenience').replace(styles.MINUS, '-')
+  if shown.pop('Method') != method:
     return False
-  if lam != '-' and float(lam) != float(point['lenience']):
+  if (lenience == styles.DASH) != (not point['lenience']):
     return False
-  (score,) = (name for name in shown if name.endswith('(95 % interval)'))
-  quality = re.fullmatch(r'(\S+) \((\S+) to (\S+)\)', shown.pop(score))
+  if point['lenience'] and float(lenience) != float(point['lenience']):
+    return False
+  quality = re.fullmatch(
+    r'(\S+) \((\S+) to (\S+)\)', shown.pop('Exact match (95 % interval)')
+  )
   fields = 'quality', 'quality_low', 'quality_high'
   pairs = [*zip(fields, quality.groups(), strict=True)]
   pairs += [(_COLUMNS[name], cell) for name, cell in shown.items()]
   return all(_same(cell, point[field]) for field, cell in pairs)
 
 
-@pytest.mark.parametrize(('folder', 'head', 'rows'), _SHOWN)
-def test_a_table_of_results_is_of_the_files_of_its_folder(folder, head, rows):
-  for row in rows:
-    entrants = [[x.get(name) for name in head] for x in _entrants(folder)]
-    if row in _pages(folder) or row in entrants:
-      continue
-    assert 'method' in head, row
-    assert any(_point(head, row, point) for point in _points(folder)), row
+_WORDS = {'schedule': '', 'cap': 'cap '}
+
+
+@pytest.mark.parametrize('name', result_tables.TABLES)
+def test_a_table_of_results_is_of_the_files_of_its_folder(name):
+  text = (_RESULTS / name).read_text(encoding='utf-8')
+  assert text == result_tables.TABLES[name]()
+  folder, _, file = name.partition('/')
+  if file == 'points.md':
+    rows = [_cells(x) for x in text.splitlines() if x.startswith('|')]
+    for row in rows[2:]:
+      points = [_point(rows[0], row, point) for point in _points(folder)]
+      assert any(points), row
 
 
 def test_every_folder_of_results_is_shown():
   folders = {path.name for path in _RESULTS.iterdir() if path.is_dir()}
   assert folders == {folder for folder, _, _ in _SHOWN}
+  linked = set(re.findall(r'\]\((\w+/[\w.]+)\)', _RESULTS_PAGE))
+  files = {
+    path.relative_to(_RESULTS).as_posix()
+    for suffix in ('md', 'png')
+    for path in _RESULTS.glob(f'*/*.{suffix}')
+  }
+  assert files <= linked
+  for folder, _, rest in _SHOWN:
+    links = re.findall(r'\((\w+)/(\w+\.\w+)\)', rest)
+    assert {name for name, _ in links} == {folder}
+    names = {'benchmark.json'} & {file for _, file in links}
+    assert names or {'summary.csv', 'provenance.json'} <= {x for _, x in links}
 
 
-def test_the_ten_figures_stand_below_too():
-  _, _, text = _TEXTS['experiments/results/README.md'].partition('## Ten')
-  text, _, below = text.partition('## Quickstart')
-  figures = [_cells(x)[-1] for x in text.splitlines() if x.startswith('|')][2:]
-  assert len(figures) == 10
-  for figure in figures:
-    for each in re.findall(
-      r'\d+ of \d+|[\d.]+ \([\d.]+ to [\d.]+\)|[\d.]+', figure
-    ):
-      assert each in below, each
+def _sections() -> dict[str, str]:
+  """Returns the sections of the results by anchor."""
+  parts = re.split(r'^(?=## )', _RESULTS_PAGE, flags=re.M)[1:]
+  return {anchor: part for part in parts for anchor in _anchors(part)}
+
+
+def _numbers(text: str) -> list[str]:
+  """Returns the figures of a text that have two or more decimals."""
+  return re.findall(r'\b\d+\.\d{2,}\b', text)
+
+
+def test_figures_stand_in_the_tables_of_their_section():
+  sections, known = _sections(), {}
+  for anchor, text in sections.items():
+    files = re.findall(r'\((\w+/\w+\.md)\)', text)
+    known[anchor] = {
+      number
+      for file in files
+      for number in _numbers((_RESULTS / file).read_text(encoding='utf-8'))
+    }
+    assert files
+    assert {*_numbers(text)} <= known[anchor], anchor
+  head = _RESULTS_PAGE.partition('## ')[0]
+  answers = re.findall(r'^\| \[(.*?)\]\(#(.*?)\) \|(.*)$', head, re.M)
+  assert [anchor for _, anchor, _ in answers] == [*sections]
+  for question, anchor, answer in answers:
+    assert sections[anchor].startswith(f'## {question}\n')
+    assert {*_numbers(answer)} <= known[anchor], question
+  claims = 0
+  for paragraph in _TEXTS['README.md'].split('\n\n'):
+    anchors = re.findall(r'\(experiments/results/README.md#(.*?)\)', paragraph)
+    numbers = {*_numbers(paragraph)} if anchors else set()
+    assert numbers <= set().union(*(known[x] for x in anchors)), paragraph
+    claims += len(numbers)
+  assert claims
 
 
 @pytest.mark.parametrize('folder', ['benchmark', 'benchmark_270m'])
@@ -287,5 +300,6 @@ def test_thresholds_that_are_met_are_counted(folder):
   read = json.loads((_RESULTS / folder / 'benchmark.json').read_text())
   suite = loops if folder == 'benchmark' else answering
   met = [met for *_, met in suite.thresholds(read['figures'])]
-  shown = f'{met.count("yes")} of {len(met)}'
-  assert shown in _TEXTS['experiments/results/README.md']
+  shown = f'{met.count("yes")} of {len(met)} targets'
+  texts = [path.read_text() for path in (_RESULTS / folder).glob('*.md')]
+  assert any(shown in text for text in texts)

@@ -1,5 +1,6 @@
 """The documentation site: pages, drawings, docstrings and links."""
 
+import json
 import os
 import pathlib
 import re
@@ -112,17 +113,46 @@ def test_a_page_of_another_folder_has_links_of_the_site(tmp_path):
   root = os.path.relpath(_ROOT, tmp_path.resolve())
   folder = f'{root}/experiments/results'
   page.write_text(
-    f'[all of\nit]({folder}/quickstart) ![a]({folder}/quickstart/report.png)'
-    f' [b]({root}/README.md#terms) [c]({root}/docs/concepts.md#block) [d](#e)'
+    f'![a]({folder}/quickstart/report.png) [b]({root}/README.md)'
+    f' [c]({root}/docs/concepts.md#block) [d](#e)'
     f' [a card]({root}/cascades/assets/tiny-rule/README.md) [f](https://x.org)\n'
-    f'[g]: {folder}/README.md\n<!-- table: {folder}/quickstart/race.md -->\n'
+    f'[g]: {folder}/README.md\n'
+    f'[Table]({folder}/quickstart/race.md), [h]({folder}/quickstart/x.csv)\n'
   )
   shown = '../experiments/results/quickstart'
   table = (results / 'quickstart/race.md').read_text()
+  origin = repository_pages.origin(results / 'quickstart')
   assert repository_pages.render(page) == (
-    f'[all of\nit]({shown}/summary.csv) ![a]({shown}/report.png)'
-    ' [b](glossary.md) [c](concepts.md#block) [d](#e) a card [f](https://x.org)'
-    f'\n[g]: results.md\n{table.strip()}\n'
+    f'![a]({shown}/report.png) [b](index.md) [c](concepts.md#block) [d](#e)'
+    ' a card [f](https://x.org)\n[g]: results.md\n'
+    f'\n{table.strip()}\n\n{origin} [All figures]({shown}/summary.csv).\n\n'
+  )
+
+
+def test_a_table_has_the_command_and_the_commits_of_its_folder(tmp_path):
+  start = dict(
+    command='python -m experiments.sweep',
+    commit='0123456789',
+    device='TPU v5e',
+    started='2026-11-24T06:40:00+00:00',
+    ended='2026-11-24T06:50:00+00:00',
+    versions=dict(jax='1.2', gemma='4.0', numpy='2'),
+    data=dict(word_problems=dict(examples=1000)),
+  )
+  path = tmp_path / 'provenance.json'
+  path.write_text(json.dumps({'starts': [start]}))
+  facts = '1,000 word problems, 2026-11-24, TPU v5e, jax 1.2, gemma 4.0'
+  assert repository_pages.origin(tmp_path) == (
+    f'`python -m experiments.sweep` at commit `0123456` ({facts}, 10 minutes).'
+  )
+  # A run that was stopped and went on at another commit.
+  again = start | {'commit': 'abcdef0123'}
+  path.write_text(
+    json.dumps({'starts': [start | {'ended': None}, again, again]})
+  )
+  assert repository_pages.origin(tmp_path) == (
+    '`python -m experiments.sweep` at commits `0123456`, `abcdef0`'
+    f' ({facts}, 20 minutes).'
   )
 
 

@@ -1,9 +1,12 @@
 """Shows pages of other folders on the site, with links that lead there.
 
-A page of docs/ that is `<!-- page: FILE -->` shows that file. There a line
-`<!-- table: FILE -->` is replaced by a table that a report wrote.
+A page of docs/ that is `<!-- page: FILE -->` shows that file. There a line that
+begins with `[Table](FILE)` is replaced by that table of a folder of results,
+and by the command and the commit that the folder is of.
 """
 
+import datetime
+import json
 import os
 import pathlib
 import re
@@ -15,16 +18,17 @@ if TYPE_CHECKING:
 _ROOT = pathlib.Path(__file__).parents[2]
 _DOCS = _ROOT / 'docs'
 _PAGE = re.compile(r'<!-- page: (\S+) -->\s*')
-_TABLE = re.compile(r'^<!-- table: (\S+) -->$', re.M)
+_TABLE = re.compile(r'^\[Table\]\((\S+)\).*$', re.M)
 _LINK = re.compile(r'\[([^\[\]]*)\]\(([^()\s]+)\)')
 _DEFINITION = re.compile(r'^(\[[^\]]+\]: )(\S+)$', re.M)
-# The file that a link to a folder of results leads to.
+# Files of a folder of results with all its figures, and with its provenance.
 _FIGURES = ('summary.csv', 'benchmark.json')
+_ORIGINS = ('provenance.json', 'benchmark.json')
 
 
 def _site_pages() -> dict[str, str]:
   """Returns the pages of docs/ by their files and by the files they show."""
-  pages = {'README.md': 'index.md', 'README.md#terms': 'glossary.md'}
+  pages = {'README.md': 'index.md'}
   for path in _DOCS.rglob('*.md'):
     page = path.relative_to(_DOCS).as_posix()
     shown = _PAGE.fullmatch(path.read_text(encoding='utf-8'))
@@ -47,16 +51,46 @@ def _rebase(link: str, folder: pathlib.Path, pages: dict[str, str]) -> str:
   if not name or re.match(r'\w+:', link):
     return link
   path = (folder / name).resolve()
-  if path.is_dir():
-    path = next((path / x for x in _FIGURES if (path / x).exists()), path)
   relative = path.relative_to(_ROOT).as_posix()
-  if link_page := pages.get(f'{relative}#{anchor}'):
-    return link_page
   if relative in pages:
     return pages[relative] + (f'#{anchor}' if anchor else '')
   if path.suffix == '.md' or path.is_dir():
     return ''
   return os.path.relpath(path, _DOCS)
+
+
+def _first(folder: pathlib.Path, names: tuple[str, ...]) -> pathlib.Path:
+  """Returns the first of some files that a folder has."""
+  return next(folder / name for name in names if (folder / name).exists())
+
+
+def origin(folder: pathlib.Path) -> str:
+  """Returns the command and the commit of a folder of results, as Markdown."""
+  text = _first(folder, _ORIGINS).read_text(encoding='utf-8')
+  results = json.loads(text)
+  starts = results['starts']
+  versions = starts[-1].get('versions') or results['versions']
+  commits = dict.fromkeys(start['commit'][:7] for start in starts)
+  facts = [
+    *(
+      f'{data["examples"]:,} {name.replace("_", " ")}'
+      for name, data in starts[-1].get('data', {}).items()
+    ),
+    starts[0]['started'][:10],
+    starts[0].get('device') or f'{results["cores"]} CPU cores',
+    *(f'{name} {versions[name]}' for name in ('jax', 'gemma')),
+  ]
+  time = datetime.datetime.fromisoformat
+  ended = [x for x in starts if x.get('ended')]
+  spans = (time(x['ended']) - time(x['started']) for x in ended)
+  minutes = sum(spans, datetime.timedelta()).total_seconds() / 60
+  if minutes:
+    facts.append(f'{minutes:.0f} minutes')
+  places = 'commits' if len(commits) > 1 else 'commit'
+  return (
+    f'`{starts[-1]["command"]}` at {places}'
+    f' {", ".join(f"`{x}`" for x in commits)} ({", ".join(facts)}).'
+  )
 
 
 def shown_file(text: str) -> pathlib.Path | None:
@@ -77,7 +111,11 @@ def render(path: pathlib.Path) -> str:
     return match[1] + _rebase(match[2], path.parent, pages)
 
   def table(match: re.Match) -> str:
-    return (path.parent / match[1]).read_text(encoding='utf-8').strip()
+    file = path.parent / match[1]
+    text = file.read_text(encoding='utf-8').strip()
+    figures = _first(file.parent, _FIGURES).name
+    link = f'[All figures]({pathlib.PurePosixPath(match[1]).parent}/{figures})'
+    return f'\n{text}\n\n{origin(file.parent)} {link}.\n'
 
   text = _TABLE.sub(table, path.read_text(encoding='utf-8'))
   return _LINK.sub(link, _DEFINITION.sub(definition, text))

@@ -1,0 +1,291 @@
+"""Tables of results that are made of the figures of their folders.
+
+Command: python docs/_ext/result_tables.py
+Writes: the tables of `TABLES`, below experiments/results
+
+A test compares each table with the figures. All other tables of these folders
+were written by the report of their run, from records that are not kept here.
+"""
+
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from cascades.untrusted import display
+from experiments.benchmarks import answering, harness, loops
+from experiments.benchmarks.harness import median
+from experiments.records import metrics
+from experiments.reports import columns, styles, tables
+from experiments.reports.columns import RATIO, SCORE, Column
+
+RESULTS = pathlib.Path(__file__).parents[2] / 'experiments/results'
+_COLUMNS = (
+  columns.LENIENCE,
+  Column('quality', 'Exact match (95 % interval)', SCORE, ''),
+  Column('rejection_rate', 'Rejected drafts', RATIO, ''),
+  Column('block_efficiency', 'Tokens per verifier call', RATIO, ''),
+  Column('relative_latency', 'Modelled latency', RATIO, ''),
+)
+# Labels of drafters and loops whose names in the config say too little.
+_DRAFTERS = {
+  'none': 'none: the verifier alone',
+  'model': 'a smaller model',
+  'model, stops': 'model, stops when unsure',
+  'own layers': "the verifier's first 2 layers",
+  'n-gram': 'n-grams of the text',
+}
+_LOOPS = {
+  'alone': 'this loop, verifier alone',
+  'strict': 'this loop, strict, trained drafter',
+  'n-gram': 'this loop, strict, n-grams',
+  'gemma': "gemma's sampler",
+  'transformers, plain': 'transformers, verifier alone',
+  'transformers, assisted': 'transformers, the same drafter',
+  'transformers, look-up': 'transformers, n-grams',
+  'llama.cpp, plain': 'llama.cpp, 4-bit weights',
+}
+
+
+def points(folder: str, title: str, *picks: str) -> str:
+  """Returns a table of selected points of word problems.
+
+  Args:
+    folder: Folder of summary.csv.
+    title: Title above the table.
+    *picks: A curve and a lenience each, such as 'token_v3 block 0.5'; of a
+      curve at several gammas the fastest is shown.
+  """
+  frame = pd.read_csv(RESULTS / folder / 'summary.csv')
+  frame['variant'] = metrics.variants(frame)
+  frame = frame[frame.task == 'word_problems'].sort_values('relative_latency')
+  rows = []
+  for pick in picks:
+    variant, _, lenience = pick.rpartition(' ')
+    is_point = frame.variant == (variant or pick)
+    if variant:
+      is_point &= frame.lenience == float(lenience)
+    if not is_point.any():
+      raise ValueError(f'picks: summary.csv of {folder} has no point {pick!r}.')
+    rows.append(frame[is_point].iloc[0])
+  selected = pd.DataFrame(rows)
+  shown = [*_COLUMNS]
+  if frame.gamma.nunique() > 2:
+    shown.insert(1, columns.GAMMA)
+  curve_styles = styles.styles(
+    dict(zip(selected.variant, selected.method, strict=True))
+  )
+  return tables.markdown(
+    tables.Table('points', title, selected, shown), curve_styles
+  )
+
+
+def _figures(folder: str) -> harness.Figures:
+  """Reads the figures of a benchmark."""
+  path = RESULTS / folder / 'benchmark.json'
+  return json.loads(path.read_text(encoding='utf-8'))['figures']
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[list[str]]) -> str:
+  """Returns a table as Markdown, as reports write them."""
+  rule = ['---', *['---:'] * (len(head) - 1)]
+  lines = [f'| {" | ".join(cells)} |' for cells in (head, rule, *rows)]
+  return f'**{title}**\n\n' + '\n'.join(lines) + '\n'
+
+
+def _turns(row: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
+  """Returns the ratio of two speeds, and its range over the turns.
+
+  Args:
+    row: Figure of an entrant.
+    reference: Figure of the entrant in the denominator.
+  """
+  scale = row['tokens'] / reference['tokens']
+  seconds = reference['decode_s'], row['decode_s']
+  ratios = [scale * x / y for x, y in zip(*seconds, strict=True)]
+  ratio = scale * median(seconds[0]) / median(seconds[1])
+  return f'{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})'
+
+
+def _number(value: float | None, decimals: int = 2) -> str:
+  """Formats a number; None as a dash."""
+  return styles.number(math.nan if value is None else value, decimals)
+
+
+def _targets(thresholds: Sequence[tuple[str, ...]]) -> str:
+  """Returns a paragraph on the targets of a benchmark."""
+  missed = [
+    f'{name} ({bound}; found {ratio})'
+    for name, bound, ratio, verdict in thresholds
+    if verdict != 'yes'
+  ]
+  met = len(thresholds) - len(missed)
+  text = f'{met} of {len(thresholds)} targets of the benchmark are met.'
+  if missed:
+    text += f' Not met: {"; ".join(missed)}.'
+  return f'\n{display.for_html(text)}\n'
+
+
+def fastest(folder: str) -> str:
+  """Returns a table of strict decoding at its fastest gamma."""
+  timed = [row for row in _figures(folder) if 'decode_s' in row]
+  derived = loops.rows(_figures(folder))
+  entrants = list(zip(timed, derived, strict=True))
+  rows = []
+  for pair, batch in dict.fromkeys((x['pair'], x['batch']) for x in timed):
+    group = [
+      x for x in entrants if (x[0]['pair'], x[0]['batch']) == (pair, batch)
+    ]
+    row, best = max(
+      (x for x in group if x[0]['arm'] == 'strict' and x[1]['over_floor']),
+      key=lambda x: x[1]['tokens_per_s'],
+    )
+    gemma, alone = (
+      next(x for x, _ in group if x['arm'] == arm) for arm in ('gemma', 'alone')
+    )
+    floor = next(
+      x for x, _ in group if x['arm'] == 'floor' and x['gamma'] == row['gamma']
+    )
+    blocks = {'tokens': row['blocks']}
+    rows.append(
+      [
+        f'{pair}, {batch}',
+        _number(row['gamma'], 0),
+        _number(best['acceptance']),
+        _number(best['tokens_per_s'], 0),
+        _turns(row, gemma),
+        _turns(row, alone),
+        _turns(floor | blocks, row | blocks),
+      ]
+    )
+  return _table(
+    'Strict decoding at its fastest gamma, greedy; ranges of all turns',
+    [
+      'Verifier, prompts at a time',
+      'Gamma',
+      'Accepted drafts',
+      'Tokens per second',
+      "Speed / gemma's sampler",
+      'Speed / verifier alone',
+      'Time / its forward passes',
+    ],
+    rows,
+  ) + _targets(loops.thresholds(_figures(folder)))
+
+
+def _answers(folder: str) -> list[tuple[dict, dict, dict]]:
+  """Returns entrants that answered prompts.
+
+  Returns:
+    For each entrant its figure, the figure of the verifier alone, and its row
+    of `answering.rows`.
+  """
+  figures = _figures(folder)
+  derived, answers, firsts = answering.rows(figures), [], {}
+  timed = [x for x in figures if x['part'] in ('problems', 'copies')]
+  for figure, row in zip(timed, derived, strict=True):
+    group = tuple(figure.get(x) for x in ('part', 'dtype', 'batch'))
+    answers.append((figure, firsts.setdefault(group, figure), row))
+  return answers
+
+
+def drafters(folder: str) -> str:
+  """Returns a table of kinds of drafters."""
+  rows = [
+    [
+      _DRAFTERS.get(row['arm'], row['arm']),
+      row['part'],
+      _number(row['drafts'] if row['gamma'] else None, 0),
+      _number(row['acceptance']),
+      _number(row['tokens_per_call']),
+      _number(row.get('latency')),
+      _turns(figure, alone),
+    ]
+    for figure, alone, row in _answers(folder)
+  ]
+  return _table(
+    'Strict decoding with several drafters; ranges of five turns',
+    [
+      'Drafter',
+      'Prompts',
+      'Drafts per block',
+      'Accepted drafts',
+      'Tokens per verifier call',
+      'Modelled latency',
+      'Speed / verifier alone',
+    ],
+    rows,
+  )
+
+
+def speeds(folder: str) -> str:
+  """Returns a table of loops by dtype and batch size."""
+  cells: dict[tuple[str, str], dict[str, str]] = {}
+  heads: dict[str, None] = {}
+  for figure, alone, row in _answers(folder):
+    head = f'{row["dtype"]}, {row["batch"]}'
+    heads[head] = None
+    arm, part = _LOOPS.get(row['arm'], row['arm']), row['part']
+    if figure is alone:
+      cell, arm = f'{row["tokens_per_s"]:.1f} tokens/s', f'{arm}: speed'
+    else:
+      cell = _turns(figure, alone)
+    cells.setdefault((part, arm), {})[head] = cell
+  return _table(
+    'Speed of decoding by that of this loop with the verifier alone;'
+    ' dtype, prompts at a time; ranges of five turns',
+    ['Loop', 'Prompts', *heads],
+    [
+      [arm, part, *(by_head.get(head, styles.DASH) for head in heads)]
+      for (part, arm), by_head in cells.items()
+    ],
+  ) + _targets(answering.thresholds(_figures(folder)))
+
+
+_MODELS = 'verifier_only', 'drafter_only', 'speed 0'
+_GAMMA_4 = (
+  *_MODELS,
+  *('token_v2 0.7', 'token_v3 0.9', 'token_v1 0', 'opt 0.2', 'diff 0.1'),
+  *('speed 0.95', 'chow 0.4'),
+)
+# Tables by their paths below `RESULTS`.
+TABLES: dict[str, Callable[[], str]] = {
+  'quickstart/points.md': functools.partial(
+    points, 'quickstart', 'Word problems, temperature 1, gamma 4', *_GAMMA_4
+  ),
+  'quickstart_greedy/points.md': functools.partial(
+    points, 'quickstart_greedy', 'Word problems, greedy, gamma 4', *_GAMMA_4
+  ),
+  'learned/points.md': functools.partial(
+    points,
+    'learned',
+    'Word problems, temperature 1, gamma 4',
+    *(*_MODELS, 'learned -0.5', 'learned -0.1', 'learned 0.3', 'opt 0'),
+    *('opt 0.1', 'opt 0.3', 'token_v2 0.6', 'token_v2 0.7', 'token_v3 0.95'),
+  ),
+  'memory/points.md': functools.partial(
+    points,
+    'memory',
+    'Word problems, temperature 1, each curve at its fastest gamma',
+    *(*_MODELS, 'token_v2 0.7', 'token_v2 first:8 0.7'),
+    *('token_v2 outside:= ... . 0.7', 'token_v2 budget:0.5 0.7'),
+    *('token_v2 mismatches:2 0.7', 'ensemble 0.6'),
+    *('ensemble outside:= ... . 0.6', 'ensemble cap top:2 0.6'),
+    *('ensemble look_ahead 0.6', 'min_p 0.3'),
+  ),
+  'benchmark/fastest.md': functools.partial(fastest, 'benchmark'),
+  'benchmark_drafters/drafters.md': functools.partial(
+    drafters, 'benchmark_drafters'
+  ),
+  'benchmark_270m/speeds.md': functools.partial(speeds, 'benchmark_270m'),
+}
+
+
+if __name__ == '__main__':
+  for name, make in TABLES.items():
+    (RESULTS / name).write_text(make(), encoding='utf-8')
+    print(RESULTS / name)
