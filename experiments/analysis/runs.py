@@ -345,6 +345,8 @@ def summary(runs_by_name: Mapping[str, Run]) -> pd.DataFrame:
 def gather(runs: Sequence[Run], clock: bool = False) -> Points:
   """Collects the points of runs, in order of appearance.
 
+  The answers of a run are those to examples that all of its points have.
+
   Args:
     runs: The contents of workdirs.
     clock: True if wall-clock times can be compared, because all points decoded
@@ -354,7 +356,8 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
   points, answers = [], []
   for run, name in zip(runs, names(runs), strict=True):
     keys = {'run': name, 'batch_size': run.config.get('batch_size') or 0}
-    for r in itertools.chain.from_iterable(run.records.values()):
+    decoded = itertools.chain.from_iterable(run.records.values())
+    for r in metrics.on_common_examples(decoded):
       index = indices.setdefault((name, r.point), len(points))
       if index == len(points):
         points.append(keys | _row(r))

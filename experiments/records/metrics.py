@@ -267,6 +267,27 @@ def _drafted_per_call(r: Record) -> int:
   return r.verifier_tokens // r.verifier_calls - 1
 
 
+def on_common_examples(records: Iterable[Record]) -> list[Record]:
+  """Selects the records of examples that all points of a task have.
+
+  Points are compared on equal examples, although curves of a sweep may decode
+  different numbers of them.
+
+  Args:
+    records: Records of any number of points, in any order.
+
+  Returns:
+    The records in their order; all records of a task whose points have no
+    example in common.
+  """
+  records = list(records)
+  ids: dict[str, dict[tuple, set[str]]] = {}
+  for r in records:
+    ids.setdefault(r.task, {}).setdefault(r.point, set()).add(r.id)
+  common = {task: set.intersection(*x.values()) for task, x in ids.items()}
+  return [r for r in records if r.id in common[r.task] or not common[r.task]]
+
+
 def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
   """Computes a row per point, in order of first appearance.
 

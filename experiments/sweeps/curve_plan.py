@@ -6,12 +6,13 @@ names one curve, or its `sweep` function adds many.
 
 import dataclasses
 import inspect
+import math
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cascades import drafters
+from cascades import arguments, drafters
 from cascades.verification_config import SEQUENTIAL
 from experiments import records
 from experiments.sweeps import fields
@@ -43,6 +44,8 @@ class Curve:
     confidence: Key of `sequence.CONFIDENCES` for a cascade of whole answers;
       None for all other curves.
     drafter_options: Names and values of options of the drafter's spec.
+    num_examples: Largest number of examples of each task, the first ones; None
+      for all of the sweep's.
 
   Raises:
     ValueError: A lenience is out of its range or given twice, or the method has
@@ -53,10 +56,13 @@ class Curve:
   leniences: tuple[float, ...]
   confidence: str | None = None
   drafter_options: tuple[tuple[str, Any], ...] = ()
+  num_examples: int | None = None
 
   def __post_init__(self):
     if not self.leniences and self.method not in _NO_LENIENCE:
       raise ValueError(f'lenience: {self.method} needs at least one.')
+    if self.num_examples is not None:
+      arguments.integer('num_examples', self.num_examples, 1)
     for lenience in self.leniences:
       self.config.replace(lenience=lenience)
     if repeated := _repeated(self.leniences):
@@ -68,6 +74,8 @@ class Curve:
     config: Mapping[str, Any],
     method: str,
     leniences: Iterable[float],
+    *,
+    num_examples: int | None = None,
     **options: Any,
   ) -> 'Curve':
     """Makes a curve of a sweep's config.
@@ -80,6 +88,7 @@ class Curve:
       method: A name in `METHODS`, an alias of it, or one of
         `sequence.CONFIDENCES`.
       leniences: Ignored if the method has no lenience.
+      num_examples: See the attribute.
       **options: gamma, verification, gate, bonus, drafts, schedule and cap of
         the curve. Models alone and cascades of whole answers have none.
 
@@ -110,7 +119,13 @@ class Curve:
     used = [x for x in drafter_options(config).items() if x[0] not in unused]
     if not confidence and method in _NO_LENIENCE:
       leniences = ()
-    return cls(decoding, tuple(leniences), confidence, tuple(used))
+    return cls(
+      decoding,
+      tuple(leniences),
+      confidence,
+      drafter_options=tuple(used),
+      num_examples=num_examples,
+    )
 
   @property
   def method(self) -> str:
@@ -134,16 +149,32 @@ class Curve:
 
   @property
   def fields(self) -> dict[str, Any]:
-    """The fields that identify the curve; saved, and hashed for points."""
+    """The fields that identify the curve, which are hashed for points."""
     return dict(method=self.method, leniences=self.leniences, **self.options)
+
+  @property
+  def settings(self) -> dict[str, Any]:
+    """The fields of the curve that are saved."""
+    count = self.num_examples
+    return self.fields | ({} if count is None else {'num_examples': count})
 
   @property
   def name(self) -> str:
     """A name that no other curve of the sweep has."""
+    count = self.num_examples
+    return self.points_name + ('' if count is None else f' on {count}')
+
+  @property
+  def points_name(self) -> str:
+    """The part of the name that its records share, without num_examples."""
     options = self.options
     gamma = options.pop('gamma')
     name = records.variant(self.method, **options)
     return f'{name} gamma {gamma}' if gamma else name
+
+  def select(self, examples: Sequence) -> Sequence:
+    """Returns those of the examples of a task that the curve decodes."""
+    return examples[: self.num_examples]
 
 
 def drafter_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,17 +220,17 @@ def plan_curves(
       module has no `sweep` function.
     module: The config's module, whose `sweep(add)` adds curves by `add(method,
       lenience, gamma, **options)`; options that are not given are the config's.
-      Several gammas make a curve each. `sweep(add, config)` also receives the
-      fields.
+      Several gammas make a curve each. With `num_examples` a curve decodes
+      the first examples only. `sweep(add, config)` also receives the fields.
     overrides: Fields set on the command line. A method among them is the only
-      one; leniences, gamma and options among them are those of every curve.
-      Curves that become equal are merged.
+      one; leniences, gamma, num_examples and options among them are those of
+      every curve. Curves that become equal are merged.
 
   Raises:
     ValueError: A curve has a value that `Curve.from_config` refuses.
   """
   fields.check(config)
-  adder = _CurveAdder(config, {*CURVE_FIELDS} & {*overrides})
+  adder = _CurveAdder(config, {*CURVE_FIELDS, 'num_examples'} & {*overrides})
   if hasattr(module, 'sweep'):
     takes_config = len(inspect.signature(module.sweep).parameters) > 1
     module.sweep(*((adder.add, config) if takes_config else (adder.add,)))
@@ -227,7 +258,9 @@ class _CurveAdder:
       self.only_method = _canonical_name(config['method'])
     self.curves: list[Curve] = []
 
-  def add(self, method, lenience, gamma=None, **options) -> None:
+  def add(
+    self, method, lenience, gamma=None, num_examples=None, **options
+  ) -> None:
     """Adds a curve for each gamma; see `plan_curves`."""
     config, overridden = self._config, self.overridden
     method, leniences = _canonical_name(method), tuple(lenience)
@@ -244,6 +277,8 @@ class _CurveAdder:
     }
     if gamma is None or 'gamma' in overridden:
       gamma = config['gamma']
+    if 'num_examples' in overridden:
+      num_examples = None
     gammas = gamma if _makes_drafts(method) else 0
     verification = options.get('verification', config.get('verification'))
     if gammas and verification == SEQUENTIAL:
@@ -251,18 +286,45 @@ class _CurveAdder:
       gammas = 1
     for value in gammas if isinstance(gammas, (tuple, list)) else (gammas,):
       self.curves.append(
-        Curve.from_config(config, method, leniences, **options, gamma=value)
+        Curve.from_config(
+          config,
+          method,
+          leniences,
+          num_examples=num_examples,
+          gamma=value,
+          **options,
+        )
       )
 
 
 def _merged(curves: Sequence[Curve]) -> list[Curve]:
-  """Merges curves of one name into one with all their leniences."""
+  """Merges curves of one name into one with all their leniences.
+
+  A point of two curves is left to the one with more examples.
+  """
   merged: dict[str, Curve] = {}
   for curve in curves:
     first = merged.setdefault(curve.name, curve)
     union = dict.fromkeys((*first.leniences, *curve.leniences))
     merged[curve.name] = dataclasses.replace(first, leniences=tuple(union))
+  longest_first = sorted(
+    merged.values(), key=lambda x: x.num_examples or math.inf, reverse=True
+  )
+  points: set[tuple] = set()
+  for curve in longest_first:
+    new = [x for x in _points(curve) if x not in points]
+    points.update(new)
+    if not new:
+      del merged[curve.name]
+    elif curve.leniences:
+      leniences = tuple(lenience for _, lenience in new)
+      merged[curve.name] = dataclasses.replace(curve, leniences=leniences)
   return list(merged.values())
+
+
+def _points(curve: Curve) -> list[tuple[str, float | None]]:
+  """Returns the name and lenience of each point of a curve."""
+  return [(curve.points_name, x) for x in curve.leniences or (None,)]
 
 
 def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
@@ -273,8 +335,9 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
     config: Fields of the sweep.
 
   Raises:
-    ValueError: There is no curve, a curve occurs twice, or a curve was made of
-      another config, so that its files would have the wrong name.
+    ValueError: There is no curve, a curve or a point occurs twice, a curve was
+      made of another config, so that its files would have the wrong name, or a
+      cascade of whole answers has more examples than the models alone.
   """
   if not curves:
     raise ValueError(
@@ -283,7 +346,11 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
     )
   for curve in curves:
     expected = Curve.from_config(
-      config, curve.method, curve.leniences, **curve.options
+      config,
+      curve.method,
+      curve.leniences,
+      num_examples=curve.num_examples,
+      **curve.options,
     )
     if expected != curve:
       raise ValueError(
@@ -295,6 +362,23 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
     raise ValueError(
       f'sweep: {repeated[0]} is added twice; give all its leniences at once.'
     )
+  if repeated := _repeated(x for curve in curves for x in _points(curve)):
+    raise ValueError(
+      f'sweep: two curves of {repeated[0][0]} have the lenience'
+      f' {repeated[0][1]}; leave it to the one with the larger num_examples.'
+    )
+  sizes = {
+    curve.method: curve.num_examples or math.inf
+    for curve in curves
+    if curve.baseline_model
+  }
+  for curve in curves:
+    size = curve.num_examples or math.inf
+    if curve.confidence and size > min(sizes.values(), default=math.inf):
+      raise ValueError(
+        f'num_examples: {curve.name} is made of the answers of both models'
+        ' alone; give verifier_only and drafter_only as many examples.'
+      )
 
 
 def _repeated(values: Iterable) -> list:

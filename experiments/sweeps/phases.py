@@ -245,9 +245,9 @@ class Sweep:
       # A busy neighbour slows blocks more than single tokens.
       self._measure_costs()
     self._records = self._files.read_records(self._points)
+    decoded = itertools.chain.from_iterable(self._records.values())
     self._summary = metrics.summarize(
-      itertools.chain.from_iterable(self._records.values()),
-      self._measured.costs,
+      metrics.on_common_examples(decoded), self._measured.costs
     )
     self._files.write_summary(self._summary)
     self._trackers.log_summary(self._summary)
@@ -331,7 +331,7 @@ class Sweep:
     data = {name: data for name, data in self._data.items() if data}
     settings |= {'data': data} if data else {}
     # The curves replace the fields that they are made of.
-    settings['curves'] = [curve.fields for curve in self.curves]
+    settings['curves'] = [curve.settings for curve in self.curves]
     if kind_of(self.config.drafter).depends_on_block:
       # For readers of the results who lack the plug-in of the drafter.
       settings['block_by_block'] = True
@@ -386,8 +386,10 @@ class Sweep:
 
   def _combine(self, point: Point) -> list[records.Outcome]:
     """Decodes a cascade of whole answers from those of the models alone."""
+    # The models alone may have answered more examples.
+    n = point.last - point.first
     sources = {
-      source.curve.baseline_model: self._files.read_point(source)
+      source.curve.baseline_model: (self._files.read_point(source) or [])[:n]
       for source in self._points
       if source.curve.baseline_model
       and (source.task, source.first) == (point.task, point.first)

@@ -205,7 +205,7 @@ class Point:
   def name(self) -> str:
     """Name of its files: task, curve, first example and hash."""
     # A method may be named after the folder that it lies in.
-    name = re.sub('[ /]', '-', f'{self.task} {self.curve.name}')
+    name = re.sub('[ /]', '-', f'{self.task} {self.curve.points_name}')
     return f'{name}-{self.first}-{self.identity[:16]}'
 
 
@@ -222,7 +222,7 @@ def plan_points(
     config: Fields.
     curves: From `plan_curves`.
     tasks: From `configured_tasks`.
-    examples: By task, from `load_examples`.
+    examples: By task, from `load_examples`; a curve selects some of them.
     facts: Everything else that can change a result: weights, code, versions and
       device.
   """
@@ -255,8 +255,9 @@ def plan_points(
     scored = tasks[task].external_parts()
     if source := external_code.hash_external(method, *scored, *plugins):
       hashed['outside'] = source
-    for first in range(0, len(examples[task]), size):
-      shard = examples[task][first : first + size]
+    selected = curve.select(examples[task])
+    for first in range(0, len(selected), size):
+      shard = selected[first : first + size]
       hashed['examples'] = records.hash_examples(shard)
       identity = records.digest(hashed)
       planned.append(

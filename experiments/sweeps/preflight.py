@@ -213,20 +213,22 @@ def preview(
   )
   n = len(lengths)
   gamma, width = first.config.gamma, _width(setting, first, n)
-  shapes = {(x.config.gamma, _width(setting, x, n)) for x in curves}
-  shapes.add((gamma, 1))
+  sizes = [_size(setting, x, examples) for x in curves]
+  shapes = {
+    (x.config.gamma, y.width) for x, y in zip(curves, sizes, strict=True)
+  } | {(gamma, 1)}
   times = _block_times(setting, shapes, int(trial.answer_tokens))
   seconds = sum(
     _curve_seconds(
       setting,
       curve,
-      n,
+      size.examples,
       trial=trial if curve is first else widest_trial,
       answer_tokens=trial.answer_tokens,
-      step_s=times[curve.config.gamma, _width(setting, curve, n)],
+      step_s=times[curve.config.gamma, size.width],
       relative_cost=measured.drafter_token_s / measured.verifier_token_s,
     )
-    for curve in curves
+    for curve, size in zip(curves, sizes, strict=True)
   )
   clock = min(setting.config.get('clock', 0), n)
   race_tokens = clock * _ENTRANTS * _RACE_TURNS * trial.answer_tokens
@@ -251,9 +253,26 @@ def preview(
     answer_tokens=trial.answer_tokens,
     cut_answers=trial.cut_answers,
     block_ratios={x: times[gamma, x] / times[0, x] for x in {1, width}},
-    answers=sum(n * max(1, len(x.leniences)) for x in curves),
+    answers=sum(x.answers for x in sizes),
     seconds=seconds,
   )
+
+
+class _Size(NamedTuple):
+  """Numbers of a curve: of its examples, its answers and its rows at a time."""
+
+  examples: int
+  answers: int
+  width: int
+
+
+def _size(
+  setting: Setting, curve: Curve, examples: Mapping[str, Sequence]
+) -> _Size:
+  """Returns the numbers of a curve."""
+  n = sum(len(curve.select(x)) for x in examples.values())
+  answers = n * max(1, len(curve.leniences))
+  return _Size(n, answers, _width(setting, curve, n))
 
 
 def _prompt_lengths(
