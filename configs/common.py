@@ -80,7 +80,18 @@ _OPTIONAL = dict(
   ),
   # Guarantee of the decision at the end of a sweep: the largest loss of
   # quality, as a share, and the probability with which the guarantee may fail.
-  decision=dict(risk=0.05, delta=0.1),
+  # With a `method`, its lenience and gamma are not chosen but fixed: they are
+  # compared with strict decoding at `strict_gamma` on all examples, and the
+  # interval of the quality less the verifier's must be above -margin.
+  decision=dict(
+    risk=0.05,
+    delta=0.1,
+    margin=0.03,
+    method='',
+    lenience=0.0,
+    gamma=4,
+    strict_gamma=4,
+  ),
   # Decodes eight prompts of a new sweep, to say whether the drafter pays and
   # how long the sweep will take.
   preflight=True,

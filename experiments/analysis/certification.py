@@ -114,7 +114,8 @@ def collect(
 ) -> Answers:
   """Collects the answers of the settings that a sampler can decode with.
 
-  Cascades of whole answers, oracles and the drafter alone are left out.
+  Cascades of whole answers, oracles and the drafter alone are left out, and
+  examples that are not of all settings.
 
   Args:
     decoded: Records of a sweep.
@@ -141,12 +142,17 @@ def collect(
       ' sweep.'
     )
   settings = (verifiers[0], *(x for x in rows if x != verifiers[0]))
-  ids = tuple(key for key, x in rows[verifiers[0]].items() if x.failure is None)
+  common = set.intersection(*map(set, rows.values()))
+  ids = tuple(
+    key
+    for key, x in rows[verifiers[0]].items()
+    if x.failure is None and key in common
+  )
   quality, emitted, latency = np.zeros((3, len(settings), len(ids)))
   for i, setting in enumerate(settings):
     for j, key in enumerate(ids):
-      record = rows[setting].get(key)
-      if record is None or record.failure is not None:
+      record = rows[setting][key]
+      if record.failure is not None:
         continue
       quality[i, j] = _row_quality(record, tasks[record.task])
       emitted[i, j] = record.emitted
@@ -200,21 +206,36 @@ class Trial:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict:
-  """The setting to use, and what is known of it.
+class Comparison:
+  """A setting against the verifier alone and against strict decoding.
 
   Attributes:
     setting: The setting.
     trials: All settings that were tried, in the order of the sweep.
+    reporting: Number of examples of the intervals.
+    lost: Loss above the verifier's with its interval: (mean, low, high).
+    speedup: Modelled speed over the verifier alone, likewise.
+    speedup_over_strict: The same over strict decoding; None if there is none,
+      or the setting is it.
+    strict: The strict setting that drafts; None if there is none.
+  """
+
+  setting: Setting
+  trials: tuple[Trial, ...]
+  reporting: int
+  lost: tuple[float, float, float]
+  speedup: tuple[float, float, float]
+  speedup_over_strict: tuple[float, float, float] | None
+  strict: Setting | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict(Comparison):
+  """The setting to use, chosen on one half and compared on the other.
+
+  Attributes:
     share: The share of delta of each curve.
     choosing: Number of examples of the choosing half.
-    reporting: Number of examples of the reporting half.
-    lost: Loss above the verifier's on the reporting half with its interval:
-      (mean, low, high).
-    speedup: Modelled speed over the verifier alone there, likewise.
-    speedup_over_strict: The same over the fastest strict setting; None if there
-      is none, or the setting is it.
-    strict: The fastest strict setting that drafts; None if there is none.
     least_risk: The least risk that so many examples could certify.
     needed: Fewest examples of the choosing half that could certify the risk.
     estimate: Examples of the choosing half that would certify the fastest
@@ -222,15 +243,8 @@ class Verdict:
       there is none, or if more than 100,000 would be needed.
   """
 
-  setting: Setting
-  trials: tuple[Trial, ...]
   share: float
   choosing: int
-  reporting: int
-  lost: tuple[float, float, float]
-  speedup: tuple[float, float, float]
-  speedup_over_strict: tuple[float, float, float] | None
-  strict: Setting | None
   least_risk: float
   needed: int
   estimate: tuple[Setting, int] | None
@@ -271,22 +285,41 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
   )
   n = int(is_choosing.sum())
   return Verdict(
-    setting=answers.settings[index],
+    **compare(reported_on, config, index, strict),
     trials=tuple(trials),
     share=share,
     choosing=n,
-    reporting=len(answers.ids) - n,
-    lost=_interval(reported_on, config, index, loss=True),
-    speedup=_interval(reported_on, config, index),
-    speedup_over_strict=(
-      None
-      if strict in (None, index)
-      else _interval(reported_on, config, index, over=strict)
-    ),
-    strict=None if strict is None else answers.settings[strict],
     least_risk=least_risk(n, share),
     needed=risk.needed(config.risk, share),
     estimate=_estimate(chosen_on, trials, config, share),
+  )
+
+
+def compare(
+  answers: Answers, config: AnalysisConfig, index: int, strict: int | None
+) -> dict[str, Any]:
+  """Compares a setting with the verifier alone and with strict decoding.
+
+  Args:
+    answers: Answers that had no part in the choice of the setting.
+    config: Bootstrap settings.
+    index: The setting.
+    strict: The strict setting that drafts; None if there is none.
+
+  Returns:
+    The fields of a `Comparison` but for its trials.
+  """
+  return dict(
+    setting=answers.settings[index],
+    reporting=len(answers.ids),
+    lost=_interval(answers, config, index, loss=True),
+    speedup=_interval(answers, config, index),
+    speedup_over_strict=(
+      None
+      if strict in (None, index)
+      else _interval(answers, config, index, over=strict)
+    ),
+    strict=None if strict is None else answers.settings[strict],
   )
 
 

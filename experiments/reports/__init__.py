@@ -144,7 +144,9 @@ def _page_content(
     frame=frame,
     answers=answers,
     runs_by_name=runs_by_name,
-    screens=first_screen.first_screens(context.mixed, curve_styles, config),
+    screens=first_screen.first_screens(
+      context.mixed, curve_styles, config, _decided(context.decision, left_out)
+    ),
     sections=sections.build_sections(context),
     curve_styles=curve_styles,
     config=config,
@@ -152,6 +154,23 @@ def _page_content(
   )
   missing = [f'Left out: {display.sentence(thing)}' for thing in left_out]
   return content, missing
+
+
+def _decided(path: pathlib.Path | None, left_out: list[str]) -> tuple[str, ...]:
+  """Returns the sentence of a decision; empty if there is none.
+
+  Args:
+    path: The decision.json; None if there is none.
+    left_out: Receives a sentence if the file is damaged.
+  """
+  # Imports JAX, which other pages do without.
+  from cascades.decisions import Decision
+
+  try:
+    return () if path is None else (Decision.load(path).sentence,)
+  except ValueError as error:
+    left_out.append(f'{str(error).rstrip(".")}.')
+    return ()
 
 
 def _write(writers: Mapping[pathlib.Path, _Writer]) -> list[str]:

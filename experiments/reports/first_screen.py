@@ -5,7 +5,7 @@ much better a cascade is, and whether it is better than both models.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -33,7 +33,10 @@ class FirstScreen:
 
 
 def first_screens(
-  frame: pd.DataFrame, curve_styles: styles.CurveStyles, config: AnalysisConfig
+  frame: pd.DataFrame,
+  curve_styles: styles.CurveStyles,
+  config: AnalysisConfig,
+  decided: Sequence[str] = (),
 ) -> list[FirstScreen]:
   """Summarizes each run and temperature in a figure and three sentences.
 
@@ -41,6 +44,7 @@ def first_screens(
     frame: Points over all tasks, as `mixture.mix` makes them.
     curve_styles: Styles by variant.
     config: The margin within which a quality counts as the verifier's.
+    decided: Sentences of a decision, which stand first.
   """
   output = []
   groups = list(frame.groupby(['temperature', 'run'], sort=False))
@@ -71,6 +75,7 @@ def first_screens(
       return f'{curve_styles[row.variant].label} at {label}'
 
     sentences = (
+      *decided,
       _fastest(results, config, name),
       _best(results, name),
       _above(results, name),

@@ -1,20 +1,34 @@
 """The decision of a sweep: a setting with its evidence, and one sentence."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from cascades.decisions import Decision
 from experiments import records
-from experiments.analysis import certification
+from experiments.analysis import (
+  certification,
+  fixed_setting,
+  reference_points,
+)
 from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.certification import Verdict
+from experiments.analysis.certification import Comparison, Setting, Verdict
+from experiments.analysis.fixed_setting import Judgement
 from experiments.records import unit_costs
 from experiments.sweeps.plan import Point
 from experiments.tasks import Task
 
+# Fields of a config's decision that are those of the analysis.
+_STATISTICS = ('margin', 'risk', 'delta')
+_VERIFIER = Setting(
+  'verifier_only',
+  'verifier_only',
+  gamma=0,
+  lenience=math.nan,
+  is_strict=True,
+)
 # Hashes among the facts of a launcher.
 _WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
 # Names of scores that are known as scores of many answers together: the loss
@@ -44,27 +58,54 @@ class Sweep(NamedTuple):
   data: Mapping[str, Any]
 
 
-def decide(sweep: Sweep) -> Decision:
-  """Chooses the setting of a sweep.
+def decide(
+  sweep: Sweep, say: Callable[[str], None] = lambda text: None
+) -> Decision | None:
+  """Chooses the setting of a sweep, or judges the one that its config fixes.
+
+  Args:
+    sweep: The sweep.
+    say: Prints a line for the user.
+
+  Returns:
+    The decision; None if a setting that the config fixes was not decoded.
 
   Raises:
     ValueError: The verifier alone was not run, or there are too few examples.
   """
-  config = AnalysisConfig(**sweep.config.decision.to_dict())
+  fields = sweep.config.decision.to_dict()
+  config = AnalysisConfig(
+    **{name: fields[name] for name in _STATISTICS if name in fields}
+  )
   decoded = [x for point in sweep.points for x in sweep.records[point.name]]
-  answers = certification.collect(decoded, sweep.tasks, sweep.costs)
-  verdict = certification.decide(answers, config)
+  verdict: Judgement | Verdict
+  if fields.get('method'):
+    fixed = _fixed_settings(fields)
+    settings = {_VERIFIER, *fixed}
+    decoded = [x for x in decoded if certification.setting_of(x) in settings]
+    missing = settings - {certification.setting_of(x) for x in decoded}
+    if missing:
+      names = ' and '.join(sorted(map(str, missing)))
+      say(f'decision: none is made, because {names} was not decoded.')
+      return None
+    answers = certification.collect(decoded, sweep.tasks, sweep.costs)
+    verdict = fixed_setting.judge(answers, *fixed, config)
+    setting = verdict.setting if verdict.is_shown else verdict.fallback
+  else:
+    answers = certification.collect(decoded, sweep.tasks, sweep.costs)
+    verdict = certification.decide(answers, config)
+    setting = verdict.setting
   curve = next(
     point.curve
     for point in sweep.points
     if not point.curve.confidence
     for record in sweep.records[point.name][:1]
-    if certification.setting_of(record).curve == verdict.setting.curve
+    if certification.setting_of(record).curve == setting.curve
   )
-  lenience, changes = verdict.setting.lenience, {}
-  if not math.isnan(lenience):
-    changes['lenience'] = lenience
-  uses_drafter = verdict.setting.gamma > 0
+  changes = (
+    {} if math.isnan(setting.lenience) else {'lenience': setting.lenience}
+  )
+  uses_drafter = setting.gamma > 0
   return Decision(
     sentence=sentence(verdict, config, _quality_name(sweep.tasks)),
     verifier=sweep.config.verifier,
@@ -75,6 +116,25 @@ def decide(sweep: Sweep) -> Decision:
     config=curve.config.replace(batch_size=sweep.config.batch_size, **changes),
     weights={name: sweep.facts[name] for name in _WEIGHTS},
     evidence=_evidence(sweep, verdict, config),
+  )
+
+
+def _fixed_settings(fields: Mapping[str, Any]) -> tuple[Setting, Setting]:
+  """Returns the setting that a config fixes, and its strict decoding."""
+  method, gamma = fields['method'], fields['gamma']
+  lenience = float(fields['lenience'])
+  is_strict = lenience == reference_points.strict_lenience(method)
+  return (
+    Setting(
+      method, method, gamma=gamma, lenience=lenience, is_strict=is_strict
+    ),
+    Setting(
+      'speed',
+      'speed',
+      gamma=fields['strict_gamma'],
+      lenience=0.0,
+      is_strict=True,
+    ),
   )
 
 
@@ -96,9 +156,20 @@ def _quality_name(tasks: Mapping[str, Task]) -> str:
 
 
 def _evidence(
-  sweep: Sweep, verdict: Verdict, config: AnalysisConfig
+  sweep: Sweep, verdict: Judgement | Verdict, config: AnalysisConfig
 ) -> dict[str, Any]:
   """Returns the facts behind a verdict."""
+  numbers = (
+    {
+      'risk': config.risk,
+      'delta': config.delta,
+      'delta_per_curve': verdict.share,
+      'choosing_examples': verdict.choosing,
+      'least_risk': verdict.least_risk,
+    }
+    if isinstance(verdict, Verdict)
+    else {'margin': config.margin, 'choosing_examples': 0}
+  )
   return {
     'data': dict(sweep.data),
     'tasks': {
@@ -112,10 +183,7 @@ def _evidence(
     'seed': sweep.config.seed,
     'code': sweep.facts['code'],
     'device': sweep.facts['device'],
-    'risk': config.risk,
-    'delta': config.delta,
-    'delta_per_curve': verdict.share,
-    'choosing_examples': verdict.choosing,
+    **numbers,
     'reporting_examples': verdict.reporting,
     'loss': list(verdict.lost),
     'speedup': list(verdict.speedup),
@@ -125,7 +193,6 @@ def _evidence(
       else list(verdict.speedup_over_strict)
     ),
     'strict_setting': verdict.strict and str(verdict.strict),
-    'least_risk': verdict.least_risk,
     'needed_examples': verdict.needed,
     'trials': [
       {
@@ -134,7 +201,9 @@ def _evidence(
         'lenience': trial.setting.lenience,
         'speedup': trial.speedup,
         'loss': trial.loss,
-        'p': None if trial.setting.is_strict else trial.p,
+        'p': None
+        if math.isnan(trial.p) or trial.setting.is_strict
+        else trial.p,
         'is_certified': trial.is_certified,
       }
       for trial in verdict.trials
@@ -143,47 +212,99 @@ def _evidence(
 
 
 def sentence(
-  verdict: Verdict, config: AnalysisConfig, quality_name: str
+  verdict: Judgement | Verdict, config: AnalysisConfig, quality_name: str
 ) -> str:
   """Returns a verdict in words.
 
   Args:
     verdict: The verdict.
-    config: Risk and delta.
+    config: Margin, or risk and delta.
     quality_name: Name of the quality; '' without one.
   """
+  if isinstance(verdict, Judgement):
+    return _judgement(verdict, config, quality_name)
   setting = verdict.setting
   if not setting.gamma:
     return f'{_drafter_does_not_pay(verdict)} {_uncertified(verdict, config)}'
-  text = (
-    f'Use {setting}: {_with_ends(verdict.speedup)} times as fast as the'
-    ' verifier alone'
-  )
+  text = f'Use {setting}: {_over_verifier(verdict)}'
   if verdict.speedup_over_strict:
-    text += (
-      f' and {_with_ends(verdict.speedup_over_strict)} times as fast as strict'
-      f' decoding ({verdict.strict}), modelled for one answer at a time'
-    )
-  else:
-    text += ', modelled for one answer at a time'
+    text += f' and {_over_strict(verdict)}'
+  text += ', modelled for one answer at a time'
   if setting.is_strict:
     return (
       f"{text}; its answers have the verifier's law, so no quality is lost."
       f' {_uncertified(verdict, config)}'
     )
+  return (
+    f'{text}; {_quality_change(verdict, quality_name)} that had no part in the'
+    ' choice. With probability'
+    f' {1 - config.delta:.0%} it loses at most'
+    f' {100 * config.risk:g} points in the mean over such examples (chosen'
+    f' among {len(verdict.trials)} settings on {verdict.choosing} examples);'
+    ' the speed has an interval and no guarantee.'
+  )
+
+
+def _judgement(
+  judgement: Judgement, config: AnalysisConfig, quality_name: str
+) -> str:
+  """Returns in words if a fixed setting is faster at the same quality."""
+  setting, points = judgement.setting, f'{100 * config.margin:g}'
+  quality = _quality_change(judgement, quality_name)
+  if judgement.is_shown:
+    return (
+      f'Use {setting}: {_over_strict(judgement)} and'
+      f' {_over_verifier(judgement)}, modelled for one answer at a time;'
+      f' {quality}. The config fixes both settings, and the quality counts as'
+      f" the verifier's because the paired 95 % interval is above -{points}."
+    )
+  if math.isnan(judgement.lost[0]):
+    reason = 'cannot be judged without a metric; give --metric and references'
+  elif judgement.reporting < judgement.needed:
+    reason = (
+      f'cannot be judged on {judgement.reporting} examples; give'
+      f' {judgement.needed} or more, which can show that at most {points} of'
+      ' 100 points are lost'
+    )
+  elif not judgement.keeps_quality:
+    reason = (
+      f"is not shown to keep the verifier's quality: {quality}, and the paired"
+      f' 95 % interval is not above -{points}'
+    )
+  else:
+    reason = (
+      'is not shown to be faster than strict decoding: it is'
+      f' {_over_strict(judgement)}, modelled for one answer at a time'
+    )
+  return (
+    f'{setting} {reason}. Use {judgement.fallback}, which loses no quality.'
+  )
+
+
+def _over_strict(verdict: Comparison) -> str:
+  """Returns the speed-up over strict decoding in words."""
+  return (
+    f'{_with_ends(verdict.speedup_over_strict or ())} times as fast as strict'
+    f' decoding ({verdict.strict})'
+  )
+
+
+def _over_verifier(verdict: Comparison) -> str:
+  """Returns the speed-up over the verifier alone in words."""
+  return f'{_with_ends(verdict.speedup)} times as fast as the verifier alone'
+
+
+def _quality_change(verdict: Comparison, quality_name: str) -> str:
+  """Returns the difference of quality from the verifier's in words."""
   loss, lowest, highest = verdict.lost
   # + 0.0 makes 0.0 of -0.0.
   change, low, high = (
     round(-100 * x, 1) + 0.0 for x in (loss, highest, lowest)
   )
   return (
-    f'{text}; its {quality_name} is {abs(change):.1f} of 100 points'
+    f'its {quality_name} is {abs(change):.1f} of 100 points'
     f" {'below' if change < 0 else 'above'} the verifier's [{low:+.1f},"
-    f' {high:+.1f}] on {verdict.reporting} examples that had no part in the'
-    f' choice. With probability {1 - config.delta:.0%} it loses at most'
-    f' {100 * config.risk:g} points in the mean over such examples (chosen'
-    f' among {len(verdict.trials)} settings on {verdict.choosing} examples);'
-    ' the speed has an interval and no guarantee.'
+    f' {high:+.1f}] on {verdict.reporting} examples'
   )
 
 

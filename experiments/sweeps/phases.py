@@ -270,12 +270,13 @@ class Sweep:
         f' be written ({type(error).__name__}: {error}); make it again with'
         f' python -m experiments.report --workdir={self.workdir}.'
       ) from error
+    if self._decision:
+      print(f'\n{self._decision.sentence}')
     terminal.print_best(self._summary)
     terminal.print_usage(self._launcher.usage)
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:
-      path = self.workdir / 'decision.json'
-      print(f'Decision:   {path}\n\n{self._decision.sentence}')
+      print(f'Decision:   {self.workdir / "decision.json"}')
 
   def _say(self, text: str) -> None:
     """Prints a line for the user above the progress bar."""
@@ -467,9 +468,11 @@ class Sweep:
         costs=self._measured.costs,
         facts=self._facts,
         data=self._provenance,
-      )
+      ),
+      self._say,
     )
-    self._decision.save(self.workdir / 'decision.json')
+    if self._decision:
+      self._decision.save(self.workdir / 'decision.json')
 
   def _entrants(self) -> list[tuple[Any, launchers.Entrant]]:
     """Returns the rows of the summary to time, each with its curve."""

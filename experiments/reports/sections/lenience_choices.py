@@ -42,13 +42,18 @@ def decision(context: SectionContext) -> Section | None:
     Column('p', 'p', p_value, 'that more than the risk is lost'),
     Column('is_certified', 'Certified', check_mark, 'may be chosen'),
   ]
-  return Section(
-    'Decision',
-    f'{decided.sentence} The numbers of the table are those of the'
+  guide = (
+    'The numbers of the table are those of the'
     f' {evidence["choosing_examples"]} examples that the setting was chosen on.'
     ' Lossless settings need no test; the other'
     ' leniences of a curve are tested from strict on, up to the first that'
-    f' fails, at level {evidence["delta_per_curve"]:.3g} for each curve.',
+    f' fails, at level {evidence["delta_per_curve"]:.3g} for each curve.'
+    if evidence['choosing_examples']
+    else 'The config fixes the settings; nothing was chosen on these examples.'
+  )
+  return Section(
+    'Decision',
+    f'{decided.sentence} {guide}',
     [Table('decision', 'Settings that were tried', table, columns)],
   )
 

@@ -1,0 +1,165 @@
+"""A setting that was fixed before a sweep: what is stated, and refused."""
+
+import html
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import small
+
+from cascades.decisions import Decision
+from experiments import records, sweep
+from experiments.analysis import fixed_setting, runs
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis.certification import Answers, Setting
+from experiments.sweeps import deciding
+
+_CONFIG = AnalysisConfig(margin=0.03, resamples=200)
+_VERIFIER = Setting(
+  'verifier_only',
+  'verifier_only',
+  gamma=0,
+  lenience=math.nan,
+  is_strict=True,
+)
+_STRICT = Setting('speed', 'speed', 4, 0.0, True)
+_CASCADE = Setting('token_v2', 'token_v2', 12, 0.7, False)
+
+
+def _judge(loss=0.0, speed=3.0, n=400, setting=_CASCADE):
+  """The judgement of constant times, and a loss of each answer, [n] or one."""
+  losses = np.stack([np.broadcast_to(x, n) for x in (0.0, 0.0, loss)])
+  times = 1 / np.array([1.0, 2.0, speed])
+  answers = Answers(
+    (_VERIFIER, _STRICT, _CASCADE),
+    ids=tuple(('t', f't/{i}') for i in range(n)),
+    quality=1.0 - losses,
+    emitted=np.ones(losses.shape),
+    latency=np.broadcast_to(times[:, None], losses.shape),
+  )
+  return fixed_setting.judge(answers, setting, _STRICT, _CONFIG)
+
+
+def test_a_fixed_setting_is_stated_with_its_intervals():
+  judgement = _judge(loss=0.01)
+  assert judgement.is_shown
+  assert deciding.sentence(judgement, _CONFIG, 'exact match') == (
+    'Use token_v2 at lenience 0.7, gamma 12: 1.50 [1.50, 1.50] times as fast as'
+    ' strict decoding (speed at lenience 0, gamma 4) and 3.00 [3.00, 3.00]'
+    ' times as fast as the verifier alone, modelled for one answer at a time;'
+    " its exact match is 1.0 of 100 points below the verifier's [-1.0, -1.0]"
+    ' on 400 examples. The config fixes both settings, and the quality counts'
+    " as the verifier's because the paired 95 % interval is above -3."
+  )
+  assert [x.is_certified for x in judgement.trials] == [True] * 3
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    # No answer differs, so that the interval has no width.
+    ({'n': 100}, 'cannot be judged on 100 examples; give 162 or more, which'),
+    ({'loss': 0.04}, "not shown to keep the verifier's quality: its bleu is 4"),
+    # The mean is within the margin, and its interval is not.
+    ({'loss': np.resize([1.0] + [0.0] * 49, 400)}, 'interval is not above -3'),
+    ({'speed': 1.9}, 'faster than strict decoding: it is 0.95 [0.95, 0.95]'),
+    ({'setting': _STRICT}, 'faster than strict decoding: it is 1.00 [1.00'),
+    ({'loss': math.nan}, 'cannot be judged without a metric; give --metric'),
+  ],
+)
+def test_what_is_not_shown_is_not_stated(changes, words):
+  judgement = _judge(**changes)
+  assert not judgement.is_shown
+  assert not any(
+    x.is_certified and not x.setting.is_strict for x in judgement.trials
+  )
+  text = deciding.sentence(judgement, _CONFIG, 'bleu')
+  assert words in text
+  assert text.endswith(
+    'Use speed at lenience 0, gamma 4, which loses no quality.'
+  )
+
+
+def test_a_sweep_without_an_answer_is_refused():
+  with pytest.raises(ValueError, match=r'^decision: the verifier alone'):
+    _judge(n=0)
+
+
+_CURVES = [
+  small.curve('verifier_only', ()),
+  small.curve('drafter_only', (), num_examples=3),
+  small.curve('speed', (0.0,), gamma=2),
+  small.curve('token_v2', (0.7,), gamma=2),
+  small.curve('token_v2', (-1.0, 1.0), gamma=2, num_examples=3),
+  small.curve('sequence_mean', (0.05,), num_examples=3),
+]
+
+
+def _config():
+  config = small.config(num_examples=5, shard_size=2)
+  with config.unlocked():
+    config.decision = dict(method='token_v2', lenience=0.7, gamma=2)
+    config.decision.strict_gamma = 2
+  return config
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A sweep whose curves have two numbers of examples."""
+  path = tmp_path_factory.mktemp('first') / 'run'
+  sweep.run(_config(), _CURVES, path, quiet=True)
+  return path
+
+
+@pytest.mark.slow
+def test_curves_decode_their_own_numbers_of_examples(workdir):
+  counts = pd.Series(
+    [(x.method, x.gamma) for x in records.read_all(workdir)]
+  ).value_counts()
+  assert counts['verifier_only', 0] == counts['speed', 2] == 5
+  assert counts['token_v2', 2] == 5 + 2 * 3
+  assert counts['drafter_only', 0] == 3
+  # Tables compare all points on the same examples.
+  frame = pd.read_csv(workdir / 'summary.csv')
+  assert (frame.n == 3).all()
+  points = runs.gather([runs.read(workdir)])
+  assert points.answers.groupby('point').id.agg(set).map(len).eq(3).all()
+  assert points.answers.id.nunique() == 3
+
+
+@pytest.mark.slow
+def test_the_decision_has_all_examples_and_stands_first(workdir):
+  decision = Decision.load(workdir)
+  assert decision.evidence['reporting_examples'] == 5
+  assert len(decision.evidence['trials']) == 3
+  assert 'cannot be judged on 5 examples' in decision.sentence
+  page = (workdir / 'report/index.html').read_text()
+  assert f'<ol><li>{html.escape(decision.sentence)}</li>' in page
+  assert 'nothing was chosen on these examples' in page
+  assert 'Left out' not in page
+
+
+@pytest.mark.slow
+def test_such_a_sweep_goes_on_and_ends_the_same(workdir, capsys):
+  before = small.answers(workdir)
+  removed = sorted(workdir.glob('records/*token_v2-gamma-2-2-*'))
+  assert len(removed) == 2
+  removed[0].unlink()
+  sweep.run(_config(), _CURVES, workdir, quiet=True)
+  assert small.answers(workdir) == before
+  output = capsys.readouterr().out.strip()
+  assert output.startswith(Decision.load(workdir).sentence)
+
+
+def test_no_decision_is_made_without_its_settings():
+  config = _config()
+  config.decision.gamma = 3
+  said = []
+  run = deciding.Sweep(
+    config, [], records={}, tasks={}, costs=None, facts={}, data={}
+  )
+  assert deciding.decide(run, said.append) is None
+  (line,) = said
+  assert line.startswith('decision: none is made, because speed at lenience 0')
+  assert 'token_v2 at lenience 0.7, gamma 3' in line
