@@ -19,6 +19,7 @@ from configs import common
 from experiments import benchmarks, cli
 from experiments.benchmarks import (
   answering,
+  eight_bits,
   entrants,
   harness,
   loops,
@@ -408,9 +409,48 @@ def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
   assert (tmp_path / 'benchmark.json').read_text() == text
 
 
+class _Llama(_Peer):
+  """A peer that reads a file of its own."""
+
+  def __init__(self, python, engine, spec):
+    assert (python, engine) == ('a Python', 'llama')
+    assert spec['verifier'] == 'tiny-verifier'
+    self.versions = {'xllamacpp': '9'}
+
+
+@pytest.mark.slow
+def test_eight_bits_are_timed_beside_floats(tmp_path, monkeypatch, no_cache):
+  monkeypatch.setattr(peers, 'Peer', _Llama)
+  monkeypatch.setattr(eight_bits.package_index, 'fetch', lambda name: name)
+  config = _config('benchmark_int8')
+  config.verifier, config.drafter = 'tiny-verifier', 'tiny-drafter'
+  config.path, config.shots = str(_DATA / 'multi30k_de_en'), 1
+  config.stop, config.new_tokens, config.repeats = '\n', 6, 1
+  config.num_examples = config.num_compared = 2
+  config.widths, config.context, config.llama = (1, 5), 16, 'a Python'
+  benchmarks.run(config, tmp_path)
+  figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
+  arms = [(x['arm'], x['width']) for x in figures if x['part'] == 'reading']
+  assert len(arms) == len(set(arms)) == 3 * 2
+  # Two samplers of two dtypes at each batch size, and the peer at one.
+  assert sum(x['part'] == 'answers' for x in figures) == 2 * 4 + 1
+  distance = figures[-1]
+  assert 0 < distance['kl_low'] <= distance['kl'] <= distance['kl_high'] < 0.1
+  assert distance['agreement'] > 0.5
+  floats, rounded, difference = (
+    distance[name][0]
+    for name in ('quality', 'quality_int8', 'quality_difference')
+  )
+  assert difference == pytest.approx(rounded - floats)
+  text = '\n'.join(map(harness.format_table, eight_bits.tables(figures)))
+  for name in 'reading 5 by 1, int8', 'strict, int8, by llama.cpp', 'kl per':
+    assert name in text
+
+
 @pytest.mark.parametrize(
   ('name', 'field', 'value', 'said'),
   [
+    ('benchmark_int8', 'widths', (0,), 'widths: must be 1 or more, got 0'),
     ('benchmark', 'repeats', 0, 'repeats: must be 1 or more, got 0'),
     ('benchmark', 'gammas', (), 'gammas: must have at least one value'),
     ('benchmark', 'acceptances', (1.5,), 'acceptances: must be above 0, up to'),

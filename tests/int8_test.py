@@ -14,7 +14,7 @@ import small
 import tiers
 
 import cascades
-from cascades.models import checkpoints, int8_weights
+from cascades.models import blocked_layout, checkpoints, int8_weights
 from cascades.models.blocked_layout import AxisSplit
 
 _TOKENS = np.random.default_rng(0).integers(1, models_test.VOCAB, (8, 24))
@@ -40,18 +40,36 @@ def _read(model, params, batch, width, slots=models_test.SLOTS):
   return np.concatenate(logits)
 
 
+def _read_exactly(model, params):
+  """Logits, after comparisons of several batches and blocks."""
+  expected = _read(model, params, 2, 1)
+  for batch, width, slots in (1, 8, 32), (8, 3, 48):
+    got = _read(model, params, batch, width, slots)
+    np.testing.assert_array_equal(got, expected, f'{batch} x {width}')
+  return expected
+
+
 @models_test.every_kind
 def test_logits_have_the_same_bits_in_any_batch_and_block(kind):
   plain, params = models_test.make(kind)
   model = dataclasses.replace(plain, layout='int8')
-  params8 = model.pack(params)
-  expected = _read(model, params8, 2, 1)
-  for batch, width, slots in (1, 8, 32), (8, 3, 48):
-    got = _read(model, params8, batch, width, slots)
-    np.testing.assert_array_equal(got, expected, f'{batch} x {width}')
+  expected = _read_exactly(model, model.pack(params))
   # The same model, up to eight bits; random weights magnify what is rounded.
   floats = _read(plain, params, 2, 1)
   assert np.corrcoef(floats.ravel(), expected.ravel())[0, 1] > 0.9
+
+
+@pytest.mark.parametrize('layout', tiers.first(['blocked', None]))
+def test_floats_have_the_same_bits_on_demand(layout, monkeypatch):
+  monkeypatch.setattr(blocked_layout, '_SMALL', 0)
+  plain, params = models_test.make('gemma3-mqa')
+  model = dataclasses.replace(plain, layout=layout)
+  checkpoint = checkpoints.Checkpoint(model, model.pack(params), None)
+  model, params8, _ = checkpoint.with_exact_rows()
+  exact = _read_exactly(model, params8)
+  np.testing.assert_allclose(
+    exact, _read(plain, params, 2, 1), atol=1e-3, rtol=1e-3
+  )
 
 
 @pytest.mark.parametrize('gamma', tiers.first([4, 1, 7]))

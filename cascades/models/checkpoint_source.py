@@ -53,6 +53,16 @@ class Checkpoint(NamedTuple):
       params=sharding.shard_params(self.model, self.params, mesh)
     )
 
+  def with_exact_rows(self) -> 'Checkpoint':
+    """Returns the checkpoint with results that depend on no other row.
+
+    Logits are then equal to the bit in any batch and block; in eight bits they
+    always are. See `row_exact`.
+    """
+    return self._replace(
+      model=dataclasses.replace(self.model, is_row_exact=True)
+    )
+
   def pack(self) -> 'Checkpoint':
     """Returns the checkpoint with matrices in blocks, the order for CPUs."""
     if self.model.layout is not None:

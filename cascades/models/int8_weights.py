@@ -27,6 +27,8 @@ from cascades.models.blocked_layout import AxisSplit
 _LARGEST = 127
 # No row has only numbers below: a row of zeros gets this one for its largest.
 _TINY = 1e-30
+# Bytes that the address of an array must be a multiple of, to be shared.
+_ALIGNMENT = 64
 # Rows of a table that are rounded at a time.
 _TABLE_ROWS = 2**13
 
@@ -81,7 +83,7 @@ def quantize(
     return place(values), place(scales)
   if axes != AxisSplit((0,), (1,)):
     x = np.asarray(x, np.float32).transpose(*order)
-  values = np.empty(x.shape, np.int8)
+  values = _allocate(x.shape)
   scales = np.empty(x.shape[:count], np.float32)
   step = _TABLE_ROWS if count == 1 else len(values)
   for i in range(0, len(values), step):
@@ -89,6 +91,14 @@ def quantize(
     rows = np.asarray(x[part], np.float32)
     values[part], scales[part] = round_matrix(rows, count, np)
   return place(values), place(scales)
+
+
+def _allocate(shape: tuple[int, ...]) -> np.ndarray:
+  """Returns an int8 array that JAX can take on a CPU without a copy."""
+  size = math.prod(shape)
+  memory = np.empty(size + _ALIGNMENT, np.int8)
+  start = -memory.ctypes.data % _ALIGNMENT
+  return memory[start : start + size].reshape(shape)
 
 
 def round_matrix(x: Any, num_free: int, library: Any) -> tuple[Any, Any]:

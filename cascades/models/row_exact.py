@@ -109,8 +109,8 @@ class _Evaluator:
     values.update(zip(jaxpr.invars, args, strict=True))
     for eqn in jaxpr.eqns:
       operands = [read(atom) for atom in eqn.invars]
-      if eqn.primitive.name in _CALLS:
-        inner = eqn.params[_CALLS[eqn.primitive.name]]
+      inner = _inner_jaxpr(eqn)
+      if inner is not None:
         # A jaxpr is closed over constants, or has none.
         closed = getattr(inner, 'consts', ())
         out = self.evaluate(getattr(inner, 'jaxpr', inner), closed, operands)
@@ -135,6 +135,26 @@ class _Evaluator:
       # A parameter that cannot be compared.
       out = _operate(eqn, operands)
     return out
+
+
+def _inner_jaxpr(eqn: Any) -> Any:
+  """Returns the jaxpr of an operation that stands for a function, or None.
+
+  A function with a `vmap` of its own, such as a product in eight bits, is kept,
+  unless it multiplies floats.
+  """
+  name = eqn.primitive.name
+  if name in _CALLS:
+    return eqn.params[_CALLS[name]]
+  if name == 'custom_vmap_call':
+    call = eqn.params['call']
+    is_product = [
+      x.primitive.name == 'dot_general'
+      and jnp.issubdtype(x.outvars[0].aval.dtype, jnp.floating)
+      for x in call.jaxpr.eqns
+    ]
+    return call if any(is_product) else None
+  return None
 
 
 def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:

@@ -10,10 +10,11 @@ A suite is a module with
 
 The suites, each named as its module:
 
-  loops      This project's loop, compared with gemma's sampler and with its
-             lower bound, on a CPU or on an accelerator.
-  answering  Samplers with every kind of drafter, and the loops of other
-             libraries with a real model.
+  loops       This project's loop, compared with gemma's sampler and with its
+              lower bound, on a CPU or on an accelerator.
+  answering   Samplers with every kind of drafter, and the loops of other
+              libraries with a real model.
+  eight_bits  A model in eight bits beside the same in floats.
 
 Shared modules:
 
@@ -35,7 +36,7 @@ from ml_collections import ConfigDict
 from experiments import cli
 
 # Modules are imported when a config names them, because they import JAX.
-SUITES = ('loops', 'answering')
+SUITES = ('loops', 'answering', 'eight_bits')
 
 
 def run(config: ConfigDict, workdir: pathlib.Path) -> None:

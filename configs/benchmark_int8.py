@@ -1,0 +1,38 @@
+"""Gemma 3 270M in eight bits: speed, its lower bound, and distance from floats.
+
+Command: python -m experiments.benchmark --config=configs/benchmark_int8.py
+Shows: passes of one, five and nine tokens, the verifier alone and strict
+decoding, in float32 and in int8 in turns; which thresholds are met; and KL
+divergence, agreement and quality of int8 beside float32, with intervals. Give
+the captions, `--config.path=multi30k/test_2016_flickr`, and a Python that has
+xllamacpp for the loop of llama.cpp, `--config.llama=PYTHON`. Results are in
+experiments/results/benchmark_int8.
+"""
+
+import ml_collections
+
+from configs import common
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
+  return common.benchmark(
+    'eight_bits',
+    verifier='gemma3-270m',
+    drafter='gemma3-270m-multi30k-de-en',
+    task='multi30k_de_en',
+    path='',
+    shots=4,
+    stop='\n\n',
+    gamma=4,
+    new_tokens=32,
+    # Prompts that are timed, and those that both models are compared on.
+    num_examples=8,
+    num_compared=200,
+    batch_sizes=(1, 8),
+    widths=(1, 5, 9),
+    # Tokens in the cache at the end of a timed loop.
+    context=128,
+    # A Python with xllamacpp; '' for none.
+    llama='',
+  )
