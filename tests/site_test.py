@@ -120,13 +120,37 @@ def test_a_page_of_another_folder_has_links_of_the_site(tmp_path):
     f'[Table]({folder}/quickstart/race.md), [h]({folder}/quickstart/x.csv)\n'
   )
   shown = '../experiments/results/quickstart'
-  table = (results / 'quickstart/race.md').read_text()
+  table = repository_pages.narrow((results / 'quickstart/race.md').read_text())
   origin = repository_pages.origin(results / 'quickstart')
   assert repository_pages.render(page) == (
     f'![a]({shown}/report.png) [b](index.md) [c](concepts.md#block) [d](#e)'
     ' a card [f](https://x.org)\n[g]: results.md\n'
     f'\n{table.strip()}\n\n{origin} [All figures]({shown}/summary.csv).\n\n'
   )
+
+
+def test_a_table_is_as_narrow_as_it_can_be():
+  table = """**A | b**
+
+| Method | Task | Quality |
+| --- | ---: | ---: |
+| a \\| b | one | 1 (0 to 2) |
+| c | one | 2 (1 to 3) |
+
+From 1 to 2."""
+  assert (
+    repository_pages.narrow(table)
+    == """**A | b**
+
+| Method | Quality |
+| --- | ---: |
+| a \\| b | 1 (0\xa0to\xa02) |
+| c | 2 (1\xa0to\xa03) |
+
+From 1 to 2."""
+  )
+  several = table.replace('c | one', 'c | two')
+  assert '| c | two | 2 (1\xa0to\xa03) |' in repository_pages.narrow(several)
 
 
 def test_a_table_has_the_command_and_the_commits_of_its_folder(tmp_path):

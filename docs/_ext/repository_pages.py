@@ -93,6 +93,31 @@ def origin(folder: pathlib.Path) -> str:
   )
 
 
+def narrow(text: str) -> str:
+  """Returns a table as the width of a page allows.
+
+  A column of tasks that all rows share is left out, and intervals are not
+  broken into lines.
+
+  Args:
+    text: The table as Markdown, with the text around it.
+  """
+  lines = text.splitlines()
+  rows = [re.split(r'(?<!\\)\|', x) for x in lines if x.startswith('|')]
+  heads, _, *cells = rows
+  if ' Task ' in heads:
+    task = heads.index(' Task ')
+    if len({row[task] for row in cells}) == 1:
+      for row in rows:
+        del row[task]
+  narrowed = map('|'.join, rows)
+  lines = [next(narrowed) if x.startswith('|') else x for x in lines]
+  # The spaces of an interval become non-breaking.
+  return re.sub(
+    r'\(\S+ to \S+\)', lambda x: x[0].replace(' ', '\xa0'), '\n'.join(lines)
+  )
+
+
 def shown_file(text: str) -> pathlib.Path | None:
   """Returns the file that a page of docs/ shows; None if it is its own."""
   match = _PAGE.fullmatch(text)
@@ -115,7 +140,7 @@ def render(path: pathlib.Path) -> str:
     text = file.read_text(encoding='utf-8').strip()
     figures = _first(file.parent, _FIGURES).name
     link = f'[All figures]({pathlib.PurePosixPath(match[1]).parent}/{figures})'
-    return f'\n{text}\n\n{origin(file.parent)} {link}.\n'
+    return f'\n{narrow(text)}\n\n{origin(file.parent)} {link}.\n'
 
   text = _TABLE.sub(table, path.read_text(encoding='utf-8'))
   return _LINK.sub(link, _DEFINITION.sub(definition, text))

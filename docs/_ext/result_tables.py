@@ -1,6 +1,6 @@
 """Tables of results that are made of the figures of their folders.
 
-Command: python docs/_ext/result_tables.py
+Command: python -m docs._ext.result_tables
 Writes: the tables of `TABLES`, below experiments/results
 
 A test compares each table with the figures. All other tables of these folders
