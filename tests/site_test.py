@@ -117,15 +117,18 @@ def test_a_page_of_another_folder_has_links_of_the_site(tmp_path):
     f' [c]({root}/docs/concepts.md#block) [d](#e)'
     f' [a card]({root}/cascades/assets/tiny-rule/README.md) [f](https://x.org)\n'
     f'[g]: {folder}/README.md\n'
-    f'[Table]({folder}/quickstart/race.md), [h]({folder}/quickstart/x.csv)\n'
+    f'[Table: t]({folder}/quickstart/race.md), [h]({folder}/quickstart/x.csv),'
+    f' [figure]({folder}/quickstart/report.png)\n'
   )
   shown = '../experiments/results/quickstart'
   table = repository_pages.narrow((results / 'quickstart/race.md').read_text())
+  table = table.replace('**Speed-ups over the verifier alone**', '**t**')
   origin = repository_pages.origin(results / 'quickstart')
   assert repository_pages.render(page) == (
     f'![a]({shown}/report.png) [b](index.md) [c](concepts.md#block) [d](#e)'
     ' a card [f](https://x.org)\n[g]: results.md\n'
-    f'\n{table.strip()}\n\n{origin} [All figures]({shown}/summary.csv).\n\n'
+    f'\n{table.strip()}\n\n{origin} [All numbers]({shown}/summary.csv),'
+    f' [figure]({shown}/report.png).\n\n'
   )
 
 

@@ -1,8 +1,8 @@
 """Shows pages of other folders on the site, with links that lead there.
 
 A page of docs/ that is `<!-- page: FILE -->` shows that file. There a line that
-begins with `[Table](FILE)` is replaced by that table of a folder of results,
-and by the command and the commit that the folder is of.
+begins with `[Table](FILE)` or `[Table: TITLE](FILE)` is replaced by that table
+of a folder of results, and by the command and the commit of the folder.
 """
 
 import datetime
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _ROOT = pathlib.Path(__file__).parents[2]
 _DOCS = _ROOT / 'docs'
 _PAGE = re.compile(r'<!-- page: (\S+) -->\s*')
-_TABLE = re.compile(r'^\[Table\]\((\S+)\).*$', re.M)
+_TABLE = re.compile(r'^\[Table(?:: (.*?))?\]\((\S+?)\)(.*)$', re.M)
+_FIGURE = re.compile(r'\[figure\]\((\S+?)\)')
 _LINK = re.compile(r'\[([^\[\]]*)\]\(([^()\s]+)\)')
 _DEFINITION = re.compile(r'^(\[[^\]]+\]: )(\S+)$', re.M)
 # Files of a folder of results with all its figures, and with its provenance.
@@ -136,11 +137,15 @@ def render(path: pathlib.Path) -> str:
     return match[1] + _rebase(match[2], path.parent, pages)
 
   def table(match: re.Match) -> str:
-    file = path.parent / match[1]
+    title, name, rest = match.groups()
+    file = path.parent / name
     text = file.read_text(encoding='utf-8').strip()
+    if title:
+      text = re.sub(r'^\*\*.*\*\*$', f'**{title}**', text, count=1, flags=re.M)
     figures = _first(file.parent, _FIGURES).name
-    link = f'[All figures]({pathlib.PurePosixPath(match[1]).parent}/{figures})'
-    return f'\n{narrow(text)}\n\n{origin(file.parent)} {link}.\n'
+    links = [f'[All numbers]({pathlib.PurePosixPath(name).parent}/{figures})']
+    links += [f'[figure]({x})' for x in _FIGURE.findall(rest)]
+    return f'\n{narrow(text)}\n\n{origin(file.parent)} {", ".join(links)}.\n'
 
   text = _TABLE.sub(table, path.read_text(encoding='utf-8'))
   return _LINK.sub(link, _DEFINITION.sub(definition, text))
