@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from cascades.untrusted import display
-from experiments.benchmarks import answering, harness, loops
+from experiments.benchmarks import answering, eight_bits, harness, loops
 from experiments.benchmarks.harness import median
 from experiments.records import metrics
 from experiments.reports import columns, styles, tables
@@ -246,6 +246,20 @@ def speeds(folder: str) -> str:
   ) + _targets(answering.thresholds(_figures(folder)))
 
 
+def int8(folder: str) -> str:
+  """Returns the tables of a model in eight bits beside the same in floats."""
+  figures = _figures(folder)
+  passes, answers, _, distance = eight_bits.tables(figures)
+  return '\n'.join(
+    [
+      _table('Milliseconds of a forward pass', passes[0], passes[1:]),
+      _table('Tokens per second on greedy captions', answers[0], answers[1:]),
+      _table('Eight bits beside float32', distance[0], distance[1:])
+      + _targets(eight_bits.thresholds(figures)),
+    ]
+  )
+
+
 _MODELS = 'verifier_only', 'drafter_only', 'speed 0'
 _GAMMA_4 = (
   *_MODELS,
@@ -281,6 +295,7 @@ TABLES: dict[str, Callable[[], str]] = {
   'benchmark_drafters/drafters.md': functools.partial(
     drafters, 'benchmark_drafters'
   ),
+  'benchmark_int8/eight_bits.md': functools.partial(int8, 'benchmark_int8'),
   'benchmark_270m/speeds.md': functools.partial(speeds, 'benchmark_270m'),
 }
 

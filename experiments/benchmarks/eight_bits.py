@@ -389,20 +389,28 @@ def tables(figures: Figures) -> list[harness.Table]:
   reading = [x for x in figures if x['part'] == 'reading']
   answers = [x for x in figures if x['part'] == 'answers']
   columns = {
-    'numbers': ('arm', None),
+    'dtype': ('arm', None),
     'tokens per pass': ('width', 0),
     'ms': ('ms', 1),
   }
   rows = [x | {'ms': 1e3 * median(x['call_s'])} for x in reading]
-  out = harness.tables(columns, rows, ())
+  out = harness.tables(columns, rows, ())[:1]
   columns = {
     'arm': ('arm', None),
-    'numbers': ('dtype', None),
+    'dtype': ('dtype', None),
     'batch': ('batch', 0),
     'tokens/s': ('tokens_per_s', 1),
+    'x float32': ('over_floats', 2),
   }
-  rows = [x | {'tokens_per_s': _speed(x)} for x in answers]
-  out += harness.tables(columns, rows, _thresholds(figures))
+  floats = {
+    (x['arm'], x['batch']): _speed(x) for x in answers if x['dtype'] == _FLOATS
+  }
+  rows = []
+  for x in answers:
+    speed, key = _speed(x), (x['arm'], x['batch'])
+    ratio = speed / floats[key] if key in floats else None
+    rows.append(x | {'tokens_per_s': speed, 'over_floats': ratio})
+  out += harness.tables(columns, rows, thresholds(figures))
   names = {
     'quality': 'quality, floats',
     'quality_int8': 'quality, int8',
@@ -411,8 +419,8 @@ def tables(figures: Figures) -> list[harness.Table]:
   for x in figures:
     if x['part'] == 'distance':
       cells = [
-        [f'{name} per token', f'{x[name]:.4f}', _range(x, name)]
-        for name in ('kl', 'agreement')
+        [f'{title} per token', f'{x[name]:.4f}', _range(x, name)]
+        for name, title in (('kl', 'KL divergence'), ('agreement', 'agreement'))
       ]
       cells += [
         [title, f'{x[name][0]:.2f}', f'{x[name][1]:.2f} to {x[name][2]:.2f}']
@@ -432,7 +440,7 @@ def _speed(figure: dict[str, Any]) -> float:
   return figure['tokens'] / median(figure['decode_s'])
 
 
-def _thresholds(figures: Figures) -> list[tuple[str, ...]]:
+def thresholds(figures: Figures) -> list[tuple[str, ...]]:
   """Compares times and speeds with their bounds."""
   times = {
     (x['arm'], x['width']): median(x['call_s'])
