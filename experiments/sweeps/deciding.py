@@ -107,7 +107,9 @@ def decide(
   )
   uses_drafter = setting.gamma > 0
   return Decision(
-    sentence=sentence(verdict, config, _quality_name(sweep.tasks)),
+    sentence=sentence(
+      verdict, config, _quality_name(sweep.tasks).replace('_', ' ')
+    ),
     verifier=sweep.config.verifier,
     drafter=sweep.config.drafter if uses_drafter else None,
     drafter_options=dict(curve.drafter_options) if uses_drafter else {},
