@@ -219,7 +219,7 @@ def check_layouts():
         sharding.shard_params(model, params, mesh),
       )
     )
-    names = shard_shapes(model.pack(params), mesh, packed)
+    names = shard_shapes(packed.pack(params), mesh, packed)
     assert list(names.values()) == [x.shape for x in jax.tree.leaves(shards)]
 
   four, eight = sharding.make_mesh(2, 4), sharding.make_mesh(1, 8)
