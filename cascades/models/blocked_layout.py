@@ -193,6 +193,10 @@ class BlockedWeight:
   def __jax_array__(self) -> jax.Array:
     return unpack(self.parts, self.axes)
 
+  def dot(self, x: Float[Array, '...'], dtype: Any = None) -> Array:
+    """Returns a product; see the function `dot`."""
+    return dot(x, self, dtype)
+
   def __getitem__(self, index: Any) -> jax.Array:
     """Returns rows of a table, a matrix whose columns are summed over.
 

@@ -377,9 +377,9 @@ class TensorSource(NamedTuple):
       is_table = mapping.path == param_mapping.TABLE
 
       def read(mapping=mapping, tensors=tensors, is_table=is_table):
-        if options.layout == 'int8' and all(
-          isinstance(x, int8_files.Int8Handle) for x in tensors
-        ):
+        is_int8 = all(isinstance(x, int8_files.Int8Handle) for x in tensors)
+        is_matrix = model.axis_split(mapping.path) is not None
+        if options.layout == 'int8' and is_matrix and is_int8:
           leaf = _read_rounded(mapping, tensors)
         else:
           # One tensor at a time: a leaf may be a fifth of the model. Rows of a

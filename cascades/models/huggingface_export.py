@@ -8,15 +8,12 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import jax
-
 from cascades import atomic
 from cascades.models import (
   chat_templates,
   families,
   family_fields,
   int8_files,
-  int8_weights,
   language,
   param_mapping,
   tensor_files,
@@ -232,10 +229,9 @@ def save(
   if not shard_gb > 0:
     raise ValueError(f'shard_gb: must be more than 0, got {shard_gb:g}.')
   folder = pathlib.Path(folder)
-  leaves = jax.tree.leaves(params, is_leaf=int8_weights.is_rounded)
-  if any(map(int8_weights.is_rounded, leaves)):
+  tensors = [*param_mapping.tensors(params, config, gate_by_rows)]
+  if any(x.struct.dtype == 'int8' for x in tensors):
     config = {**config, 'quantization_config': int8_files.quantization_config()}
-  tensors = param_mapping.tensors(params, config, gate_by_rows)
   shards = _divide_into_shards(tensors, shard_gb * 1e9)
   with atomic.replace_files(folder) as part:
     for file, shard in shards.items():

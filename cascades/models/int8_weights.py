@@ -52,11 +52,6 @@ class Rounded(NamedTuple):
     return self.values.shape
 
 
-def is_rounded(x: Any) -> bool:
-  """Returns True for a `Rounded` weight, a leaf of a tree."""
-  return isinstance(x, Rounded)
-
-
 def quantize(
   x: Any, axes: AxisSplit, place: Callable[[Any], Any] = lambda x: x
 ) -> tuple[Any, Any]:
@@ -205,6 +200,11 @@ class Int8Weight:
 
   def __jax_array__(self) -> jax.Array:
     return dequantize(self.parts, self.axes)
+
+  def dot(self, x: Float[Array, '...'], dtype: Any = None) -> Array:
+    """Returns a product in float32; see the function `dot`."""
+    del dtype
+    return dot(x, self)
 
   def __getitem__(self, index: Any) -> jax.Array:
     """Returns rows of a table, a matrix whose columns are summed over.

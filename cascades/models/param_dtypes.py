@@ -12,8 +12,8 @@ import numpy as np
 from cascades.models.tensor_files import TensorHandle
 from cascades.untrusted import display
 
-# 'int8' rounds matrices of language models; see `int8_weights`.
 FLOATS = 'bfloat16', 'float32'
+# 'int8' rounds matrices of language models; see `int8_weights`.
 DTYPES = *FLOATS, 'int8'
 
 

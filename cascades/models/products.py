@@ -43,12 +43,13 @@ class Layout(NamedTuple):
   Attributes:
     pack: Makes the arrays of a matrix; see `blocked_layout.pack`.
     unpack: Makes the matrix of its arrays.
-    box: Makes a parameter, which flax unboxes, of arrays and axes.
+    box: Class of a parameter, made of arrays and axes, which flax unboxes to a
+      weight that has a `dot`.
   """
 
   pack: Callable[..., Any]
   unpack: Callable[..., Any]
-  box: Callable[..., Any]
+  box: type
 
 
 LAYOUTS = {
@@ -60,7 +61,8 @@ LAYOUTS = {
   ),
 }
 
-_BOXES = blocked_layout.BlockedParam, int8_weights.Int8Param
+_BOXES = tuple(layout.box for layout in LAYOUTS.values())
+Weight = blocked_layout.BlockedWeight | int8_weights.Int8Weight
 
 
 def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
@@ -72,10 +74,8 @@ def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
     x: Hidden states.
     table: The table, an array of [P, D] or a weight in another layout.
   """
-  if isinstance(table, int8_weights.Int8Weight):
-    return int8_weights.dot(x, table)
-  if isinstance(table, blocked_layout.BlockedWeight):
-    return blocked_layout.dot(x, table, jnp.float32)
+  if isinstance(table, Weight):
+    return table.dot(x, jnp.float32)
   return jnp.dot(x, table.T, preferred_element_type=jnp.float32)
 
 
@@ -130,7 +130,7 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
 def _einsum(
   equation: str,
   x: Array,
-  weight: blocked_layout.BlockedWeight | int8_weights.Int8Weight,
+  weight: Weight,
 ) -> Array:
   """Returns `jnp.einsum(equation, x, weight)`."""
   operands, out = equation.split('->')
@@ -140,11 +140,7 @@ def _einsum(
     for axes in (weight.axes.summed, weight.axes.free)
   )
   rows = rows.removesuffix(summed)
-  if isinstance(weight, int8_weights.Int8Weight):
-    product = int8_weights.dot(x, weight)
-  else:
-    product = blocked_layout.dot(x, weight)
-  return jnp.einsum(f'{rows}{free}->{out}', product)
+  return jnp.einsum(f'{rows}{free}->{out}', weight.dot(x))
 
 
 def tree_keys(path: Sequence[Any]) -> list[str]:
