@@ -344,8 +344,19 @@ def downloads(tmp_path_factory):
   """Folders as downloads are: the checkpoint, and its tokenizer beside it."""
   _, params, tokenizer = load('hf_gemma3')
   save = gemma_library.import_gemma().ckpts.save_params
+  from gemma.gm.ckpts import _checkpoint
+
   root = tmp_path_factory.mktemp('downloads')
-  for name, tree in (('nested', params), ('flat', flat(params))):
+  ones = jnp.ones((2, 3), jnp.bfloat16)
+  embedder = params['embedder'] | {'mm_input_projection': {'w': ones}}
+  layouts = dict(
+    nested=params,
+    flat=flat(params),
+    stacked=_checkpoint._nested_to_stacked(dict(params), 2),
+    images=params | {'embedder': embedder, 'vision_encoder': {'w': ones}},
+    training=dict(params=params, opt_state={'w': ones}, step=3, collections={}),
+  )
+  for name, tree in layouts.items():
     folder = root / name
     save(tree, folder / 'gemma3-tiny-it', wait_until_finished=True)
     (folder / 'tokenizer.model').write_bytes(tokenizer.proto)
@@ -353,7 +364,9 @@ def downloads(tmp_path_factory):
   return root
 
 
-@pytest.mark.parametrize('layout', ['nested', 'flat'])
+@pytest.mark.parametrize(
+  'layout', ['nested', 'flat', 'stacked', 'images', 'training']
+)
 @pytest.mark.parametrize('inner', ['', 'gemma3-tiny-it'])
 def test_an_orbax_checkpoint_is_the_model_that_was_saved(
   downloads, layout, inner
@@ -879,17 +892,15 @@ def local_tokenizer(monkeypatch):
 def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer, kind):
   calls = []
 
-  def load_params(path, params):
-    calls.append((path, params))
-    return {'the': {'parameters': jnp.ones(3, jnp.bfloat16)}}
+  def restore_layers(path, structs):
+    calls.append((path, structs))
+    yield 'the', {'parameters': jnp.ones(3, jnp.bfloat16)}
 
   shape = jax.ShapeDtypeStruct((3,), jnp.float32)
   monkeypatch.setattr(
     gemma_library, 'orbax_shapes', lambda path: {'the': {'parameters': shape}}
   )
-  monkeypatch.setattr(
-    gemma_library.import_gemma().ckpts, 'load_params', load_params
-  )
+  monkeypatch.setattr(gemma_library, 'restore_layers', restore_layers)
   name = f'gemma2-2b-{kind}'
   model, params, tokenizer = checkpoints.load_model(name, 'bfloat16').unpack()
   (path, wanted), *rest = calls

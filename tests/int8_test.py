@@ -202,3 +202,9 @@ def test_a_device_without_such_products_is_named(monkeypatch):
   )
   assert 'int8 is not supported by this cpu; give bfloat16' in message
   int8_weights.check_device.cache_clear()
+
+
+def test_jax_takes_the_integers_without_a_copy():
+  array = int8_weights._allocate((3, 64))
+  array[:] = 1
+  assert jax.device_put(array).unsafe_buffer_pointer() == array.ctypes.data

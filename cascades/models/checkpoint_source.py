@@ -163,8 +163,6 @@ def place_params(
     part: An array, or a tree of arrays, as it was read.
     options: The dtype and the devices.
   """
-  if model.layout == 'int8':
-    int8_weights.check_device()
   tree: dict[str, Any] = {}
   _set_at(tree, path, part)
 
@@ -173,8 +171,9 @@ def place_params(
       x = np.asarray(x)
     if options.float_dtype and not np.issubdtype(x.dtype, np.integer):
       x = x.astype(jnp.dtype(options.float_dtype), copy=False)
-    # JAX copies asynchronously and would hold several arrays at a time.
-    return x if options.mesh else jax.block_until_ready(jnp.asarray(x))
+    # JAX copies asynchronously and would hold several arrays at a time. Unlike
+    # jnp.asarray, device_put takes aligned arrays as they are.
+    return x if options.mesh else jax.block_until_ready(jax.device_put(x))
 
   tree = model.pack(tree, convert)
   if options.mesh:

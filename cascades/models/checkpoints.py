@@ -83,6 +83,8 @@ def load_model(
   """
   compilation.enable_cache()
   check_dtype(dtype)
+  if dtype == 'int8':
+    int8_weights.check_device()
   pack = jax.default_backend() == 'cpu'
   name = hub.at_revision(name, revision)
   source = builtin_formats.open_checkpoint(name)

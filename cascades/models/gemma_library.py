@@ -5,9 +5,10 @@ Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+import jax
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.models import families, rope_fields
@@ -49,14 +50,71 @@ def orbax_shapes(folder: str | os.PathLike) -> PyTree:
   Args:
     folder: The folder of the checkpoint, local or in a cloud.
   """
+  tree, _ = _orbax_tree(folder)
+  return tree.as_nested(remove_mm=tree.has_mm_params).tree
+
+
+def restore_layers(
+  folder: str | os.PathLike, structs: Mapping[str, PyTree]
+) -> Iterator[tuple[str, PyTree]]:
+  """Reads an Orbax checkpoint of gemma's, a layer at a time.
+
+  Args:
+    folder: The folder of the checkpoint, local or in a cloud.
+    structs: Shapes, dtypes and placement of all parameters, in the tree that
+      `orbax_shapes` returns.
+
+  Yields:
+    Each key of `structs` with its parameters.
+  """
   from gemma.gm.ckpts import _checkpoint
   from orbax import checkpoint as ocp
 
-  metadata, _ = _checkpoint._get_metadata_and_path(
+  tree, path = _orbax_tree(folder)
+  if tree.type == _checkpoint._CheckpointType.STACKED:
+    # One array holds the same parameter of many layers.
+    yield from _checkpoint.load_params(folder, params=structs).items()
+    return
+  checkpointer = ocp.PyTreeCheckpointer()
+  is_read = lambda x: isinstance(x, jax.ShapeDtypeStruct)  # noqa: E731
+  for layer in structs:
+    part = {
+      name: x if name == layer else jax.tree.map(lambda _: ocp.PLACEHOLDER, x)
+      for name, x in structs.items()
+    }
+    target = tree.make_tree_for_params(_checkpoint._CheckpointTree(part))
+    target = jax.tree.map(
+      lambda x: x if is_read(x) else ocp.PLACEHOLDER, target
+    )
+    args = jax.tree.map(
+      lambda x: (
+        ocp.ArrayRestoreArgs(
+          sharding=x.sharding, dtype=x.dtype, global_shape=x.shape
+        )
+        if is_read(x)
+        else ocp.RestoreArgs()
+      ),
+      target,
+    )
+    output = checkpointer.restore(
+      path, args=ocp.args.PyTreeRestore(item=target, restore_args=args)
+    )
+    nested = _checkpoint._CheckpointTree(output).as_nested(
+      remove_mm=tree.has_mm_params
+    )
+    yield layer, nested.tree[layer]
+
+
+def _orbax_tree(folder: str | os.PathLike) -> tuple[Any, Any]:
+  """Returns the tree of a checkpoint, as gemma represents it, and its path."""
+  from gemma.gm.ckpts import _checkpoint
+  from orbax import checkpoint as ocp
+
+  metadata, path = _checkpoint._get_metadata_and_path(
     ocp.StandardCheckpointer(), folder
   )
   tree = _checkpoint._CheckpointTree.shape_dtype_struct_like(tree=metadata)
-  return tree.as_nested(remove_mm=tree.has_mm_params).tree
+  return tree, path
 
 
 def apply_rope(

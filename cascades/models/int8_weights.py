@@ -30,7 +30,7 @@ _TINY = 1e-30
 # Bytes that the address of an array must be a multiple of, to be shared.
 _ALIGNMENT = 64
 # Rows of a table that are rounded at a time.
-_TABLE_ROWS = 2**13
+_TABLE_ROWS = 2**11
 
 _barrier = jax.lax.optimization_barrier
 
@@ -69,9 +69,11 @@ def quantize(
   """
   count, order = len(axes.free), (*axes.free, *axes.summed)
   if isinstance(x, Rounded):
-    values = np.ascontiguousarray(np.asarray(x.values).transpose(*order))
+    values = _copy_integers(x.values, order)
     scales = x.scales.transpose(*order)[(..., *[0] * len(axes.summed))]
     return place(values), place(np.ascontiguousarray(scales))
+  if _is_in_memory(x):
+    x = np.asarray(x)
   if isinstance(x, jax.Array):
     x = x.astype(jnp.float32).transpose(*order)
     values, scales = round_matrix(x, count, jnp)
@@ -80,12 +82,38 @@ def quantize(
     x = np.asarray(x, np.float32).transpose(*order)
   values = _allocate(x.shape)
   scales = np.empty(x.shape[:count], np.float32)
-  step = _TABLE_ROWS if count == 1 else len(values)
+  # Few rows at a time: rounding takes several arrays of floats of their size.
+  step = _TABLE_ROWS if count == 1 else 1
   for i in range(0, len(values), step):
     part = slice(i, i + step)
     rows = np.asarray(x[part], np.float32)
     values[part], scales[part] = round_matrix(rows, count, np)
   return place(values), place(scales)
+
+
+def _is_in_memory(x: Any) -> bool:
+  """Returns True for an array of JAX that NumPy can read without a copy."""
+  if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):
+    return False
+  return [device.platform for device in x.devices()] == ['cpu']
+
+
+def _copy_integers(x: Any, order: tuple[int, ...]) -> np.ndarray:
+  """Returns int8 values with their axes in another order.
+
+  Args:
+    x: A NumPy array; a table may be a `tensor_files.TensorHandle`.
+    order: The axis of `x` that each axis of the result is.
+  """
+  if order == tuple(range(len(x.shape))):
+    values, step = _allocate(x.shape), _TABLE_ROWS
+    for i in range(0, len(values), step):
+      values[i : i + step] = x[i : i + step]
+    return values
+  x = np.asarray(x).transpose(*order)
+  values = _allocate(x.shape)
+  np.copyto(values, x)
+  return values
 
 
 def _allocate(shape: tuple[int, ...]) -> np.ndarray:

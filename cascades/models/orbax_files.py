@@ -26,7 +26,7 @@ from cascades.models.checkpoint_source import (
   LoadOptions,
   ModelDescription,
   match_tokenizer,
-  place_layers,
+  place_params,
 )
 
 # Orbax writes one of these into every checkpoint.
@@ -87,9 +87,7 @@ class OrbaxSource(NamedTuple):
         f'model: {self.path} is damaged ({_first_line(error)}); fetch it again.'
       ) from error
     model = dataclasses.replace(self.model, layout=options.layout)
-    return Checkpoint(
-      model, place_layers(model, params, options), self.tokenizer
-    )
+    return Checkpoint(model, params, self.tokenizer)
 
 
 class GemmaSource(NamedTuple):
@@ -136,7 +134,7 @@ class GemmaSource(NamedTuple):
       tokenizer = turns.with_turn_end(tokenizer)
     model = match_tokenizer(file, model, tokenizer)
     model = dataclasses.replace(model, layout=options.layout)
-    return Checkpoint(model, place_layers(model, params, options), tokenizer)
+    return Checkpoint(model, params, tokenizer)
 
 
 def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
@@ -327,7 +325,6 @@ def _restore(
     options: Dtype and devices. Without a dtype, parameters keep theirs, except
       float16 (see `param_dtypes.choose_dtype`).
   """
-  ckpts = gemma_library.import_gemma().ckpts
   dtype = options.dtype or param_dtypes.choose_dtype(_dtypes(shapes), folder)
   if options.layout == 'int8':
     # Rounded from the stored dtype: float32 would take twice the memory.
@@ -344,7 +341,10 @@ def _restore(
     shapes,
     layout,
   )
-  return ckpts.load_params(folder, params=structs)
+  model = dataclasses.replace(model, layout=options.layout)
+  layers = gemma_library.restore_layers(folder, structs)
+  # A layer is packed before the next one is read.
+  return {x: place_params(model, (x,), part, options) for x, part in layers}
 
 
 def _dtypes(shapes: PyTree) -> list[Any]:

@@ -66,19 +66,25 @@ def _only(parts: Iterable[Any]) -> Any:
 def _stack(parts: Iterable[Any], count: int) -> Any:
   """Stacks arrays; holds one part at a time beside the result.
 
+  Axes along which a NumPy part is broadcast, as scales are, stay broadcast.
+
   Returns:
     [count, ...].
   """
-  iterator, out = iter(parts), None
+  iterator, shape, out = iter(parts), (), np.empty(0)
   for i, part in enumerate(iterator):
     # Tracers have shapes only, and take no memory.
     if isinstance(part, jax.Array):
       return jnp.stack([part, *iterator])
-    if out is None:
+    shape = part.shape
+    part = part[tuple(slice(None if x else 1) for x in part.strides)]
+    if i == 0:
       out = np.empty((count, *part.shape), part.dtype)
     out[i] = part
     del part
-  return out
+  return (
+    out if out.shape[1:] == shape else np.broadcast_to(out, (count, *shape))
+  )
 
 
 def _leaf(

@@ -295,7 +295,7 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
       )
     full_names[short] = name
   return {
-    short: _make_handle(handles[files[name]], name)
+    short: _make_handle(folder / files[name], handles[files[name]], name)
     for short, name in full_names.items()
   }
 
@@ -310,17 +310,26 @@ def open_file(file: pathlib.Path) -> dict[str, TensorHandle]:
     ValueError: The file is missing or damaged.
   """
   handle = _open_safetensors(file)
-  return {name: _make_handle(handle, name) for name in sorted(handle.keys())}
+  return {
+    name: _make_handle(file, handle, name) for name in sorted(handle.keys())
+  }
 
 
-def _make_handle(file: Any, name: str) -> TensorHandle:
+def _make_handle(file: pathlib.Path, opened: Any, name: str) -> TensorHandle:
   """Returns the handle of a tensor of an open file."""
-  stored = file.get_slice(name)
+  from safetensors import safe_open
+
+  stored = opened.get_slice(name)
   shape = tuple(stored.get_shape())
 
   def read(first: int, last: int) -> np.ndarray:
     # An empty tensor cannot be sliced.
-    return stored[first:last] if all(shape) else file.get_tensor(name)
+    if not all(shape) or (first, last) == (0, shape[0]):
+      return opened.get_tensor(name)
+    # The open file would read all rows for some; a memory map reads these, and
+    # counts as memory while it is open.
+    with safe_open(file, framework='numpy') as mapped:
+      return mapped.get_slice(name)[first:last]
 
   return TensorHandle(shape, stored.get_dtype(), read)
 
@@ -335,7 +344,7 @@ def _open_safetensors(file: pathlib.Path) -> Any:
 
   try:
     bounded.check_regular(file, 'model', 'fetch it again')
-    # A memory map would count as memory until the file is closed.
+    # A memory map would count as memory as long as the model is loaded.
     return safe_open(file, framework='numpy', backend='pread')
   except FileNotFoundError:
     raise ValueError(

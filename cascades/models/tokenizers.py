@@ -5,6 +5,7 @@ import enum
 import functools
 import itertools
 import re
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,7 +78,7 @@ class Tokenizer:
   ):
     self.proto = proto
     self.chat_template = chat_template
-    self._model = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    self._model = _open_model(proto)
     self.vocab_size = self._model.vocab_size()
     self.stops = tuple(dict.fromkeys((EOS, *stops)))
 
@@ -216,6 +217,22 @@ class Tokenizer:
 
   def __hash__(self) -> int:
     return hash(self.proto)
+
+
+# SentencePiece models in memory, by their bytes: copies of a tokenizer, and the
+# tokenizers of a pair, share one.
+_models: weakref.WeakValueDictionary[
+  bytes, sentencepiece.SentencePieceProcessor
+] = weakref.WeakValueDictionary()
+
+
+def _open_model(proto: bytes) -> sentencepiece.SentencePieceProcessor:
+  """Returns the SentencePiece model of bytes, made once."""
+  model = _models.get(proto)
+  if model is None:
+    model = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    _models[proto] = model
+  return model
 
 
 def _check_characters(text: str) -> None:
