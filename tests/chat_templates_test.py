@@ -205,9 +205,9 @@ def test_hostile_templates_are_refused(source, monkeypatch):
 @pytest.mark.parametrize(
   ('source', 'match'),
   [
-    ('{% if', r"is no template \(unexpected 'end of template'\); give"),
-    ('{{ ' + '(' * 9999 + ')' * 9999 + ' }}', 'is no template .*recursion'),
-    ("{{ 'a' | nothing }}", "is no template .*No filter named 'nothing'"),
+    ('{% if', r"is not a valid .*\(unexpected 'end of template'\); give"),
+    ('{{ ' + '(' * 9999 + ')' * 9999 + ' }}', 'is not a valid .*recursion'),
+    ("{{ 'a' | nothing }}", "is not a valid .*No filter named 'nothing'"),
     ('x' * (templates.MAX_TEMPLATE + 1), 'has more than 1048576 characters'),
   ],
 )
@@ -269,7 +269,7 @@ def test_damaged_files_of_templates_are_refused(tmp_path, field, match):
 
 def test_a_template_that_is_no_text_is_refused(tmp_path):
   (tmp_path / 'chat_template.jinja').write_bytes(b'\xff')
-  with pytest.raises(ValueError, match=r'^chat_template: .* no text in UTF-8'):
+  with pytest.raises(ValueError, match=r'^chat_template: .* is not UTF-8 text'):
     chat_templates.read(tmp_path)
 
 

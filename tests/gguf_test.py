@@ -735,7 +735,7 @@ def test_a_pipe_is_no_file(tmp_path):
     text=True,
     timeout=60,
   )
-  assert 'm.gguf: it is no regular file; fetch it again.' in done.stderr
+  assert 'm.gguf: it is not a regular file; fetch it again.' in done.stderr
 
 
 _BAD_TOKENIZER = 'has a damaged tokenizer; fetch it again.'

@@ -194,7 +194,7 @@ def test_a_failure_has_no_score_and_counts_nothing():
 
 def test_other_fields_are_refused_by_name():
   fields = json.loads(records.dumps(RECORD))
-  with pytest.raises(ValueError, match='rejected is no known field'):
+  with pytest.raises(ValueError, match='rejected is not a known field'):
     records.loads(json.dumps(fields | {'rejected': 3}))
   del fields['accepted']
   with pytest.raises(ValueError, match='accepted is missing'):

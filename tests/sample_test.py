@@ -79,7 +79,7 @@ def test_messages_stand_before_the_prompt(tmp_path, monkeypatch):
   assert read(system='s', messages=str(file)) == turns
   for name, match in (
     ('nowhere.json', r'^messages: there is no file nowhere'),
-    (str(tmp_path), r'^messages: .* it is no regular file'),
+    (str(tmp_path), r'^messages: .* it is not a regular file'),
   ):
     with pytest.raises(ValueError, match=match):
       read(messages=name)

@@ -200,7 +200,7 @@ _DAMAGED = {
   ),
   'bytes': (
     b'{"prompt": "\xff", "reference": "r"}',
-    'line 1, is no text in UTF-8; mend the row or remove it.',
+    'line 1, is not UTF-8 text; mend the row or remove it.',
   ),
   'missing field': (
     _jsonl({'question': 'p', 'reference': 'r'}),
@@ -332,7 +332,7 @@ def test_a_file_that_is_not_there_is_one_sentence(path, tmp_path):
     ({'prompt': '{a!r}'}, 'a field of .* must be a name alone'),
     ({'prompt': '{a:>99999999}'}, 'a field of .* must be a name alone'),
     ({'prompt': '{}'}, 'a field of .* must be a name alone'),
-    ({'prompt': '{a'}, 'is no template'),
+    ({'prompt': '{a'}, 'is not a valid template'),
     ({'prompt': 'x {{}}'}, 'names no field'),
   ],
 )

@@ -62,7 +62,7 @@ class Model(schema.Schema):
   ],
 )
 def test_a_field_is_of_its_type_and_within_its_range(fields, why):
-  why = why or 'it is no JSON object'
+  why = why or 'it is not a JSON object'
   with pytest.raises(ValueError, match=r'^model: a/config\.json: ') as error:
     Model.check(fields, 'model: a/config.json')
   assert str(error.value) == f'model: a/config.json: {why}; {ADVICE}.'
@@ -133,7 +133,7 @@ def refused(kind, path, **more) -> str:
     (b'[' * 700 + b']' * 700, ''),
     (b'{"a": 1', 'it is damaged (Expecting'),
     (b'', 'it is damaged (Expecting value'),
-    (b'"\xff"', 'it is no text in UTF-8'),
+    (b'"\xff"', 'it is not UTF-8 text'),
     (b'1' * 5000, 'it is damaged (Exceeds the limit'),
     (b'[' + b'0,' * 2**20 + b'0]', 'it holds more than 1048576 values'),
     (b'[' + b'[],' * 2**16 + b'0]', 'it holds more than 65536 lists'),
@@ -152,7 +152,7 @@ def test_json_is_read_within_bounds(tmp_path, content, why):
 def test_only_regular_files_are_read(tmp_path, kind):
   os.mkfifo(tmp_path / 'pipe')
   for path in (tmp_path / 'pipe', tmp_path, pathlib.Path('/dev/zero')):
-    assert 'is no regular file' in refused(kind, path)
+    assert 'is not a regular file' in refused(kind, path)
   with pytest.raises(FileNotFoundError):
     read(kind, tmp_path / 'none')
 

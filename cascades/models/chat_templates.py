@@ -62,7 +62,7 @@ def read(folder: pathlib.Path) -> str | None:
     pass
   except UnicodeDecodeError:
     raise ValueError(
-      f'{OPTION}: {folder / FILE} is no text in UTF-8; {advice}.'
+      f'{OPTION}: {folder / FILE} is not UTF-8 text; {advice}.'
     ) from None
   for name in _FILES:
     try:

@@ -95,7 +95,7 @@ def check_regular(path: pathlib.Path, option: str, advice: str) -> None:
   # Follows links, which the hub's cache consists of.
   path.stat()
   if not path.is_file():
-    raise _refusal(path, 'it is no regular file', option, advice)
+    raise _refusal(path, 'it is not a regular file', option, advice)
 
 
 def read_json(
@@ -139,7 +139,7 @@ def read_fields(
   """
   content = read_json(path, option, advice)
   if not isinstance(content, dict):
-    raise _refusal(path, 'it is no JSON object', option, advice)
+    raise _refusal(path, 'it is not a JSON object', option, advice)
   return content
 
 
@@ -169,7 +169,7 @@ def parse_json(text: bytes | bytearray | str, bounds: Bounds = LINE) -> Any:
   try:
     text = text if isinstance(text, str) else text.decode('utf-8-sig')
   except UnicodeDecodeError:
-    raise ValueError('it is no text in UTF-8') from None
+    raise ValueError('it is not UTF-8 text') from None
   if '\\ud' in text or '\\uD' in text:
     # Half of a pair is no character, and writing it raises an error.
     text = _ESCAPES.sub(lambda x: '\\ufffd' if x['half'] else x[0], text)
@@ -203,7 +203,7 @@ def read_lines(
   """
   path.stat()
   if not path.is_file():
-    raise refuse(1, 'it is no regular file')
+    raise refuse(1, 'it is not a regular file')
   with path.open('rb') as file:
     yield from split_lines(file, refuse, bounds, path.suffix == '.gz')
 

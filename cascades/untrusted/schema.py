@@ -126,7 +126,7 @@ class Schema(pydantic.BaseModel):
       ValueError: `<field> must be <expected>, got <value>`.
     """
     if not isinstance(fields, Mapping):
-      raise ValueError('it is no JSON object')
+      raise ValueError('it is not a JSON object')
     try:
       return cls.model_validate(dict(fields))
     except pydantic.ValidationError as error:
@@ -144,7 +144,7 @@ def _reason(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
   root = errors[0][1]['loc'][:1]
   of_field = (x for x in errors if x[1]['loc'][:1] == root)
   name, first = max(of_field, key=lambda x: x[0].count('.'))
-  short = {'missing': 'is missing', 'extra_forbidden': 'is no known field'}
+  short = {'missing': 'is missing', 'extra_forbidden': 'is not a known field'}
   if first['type'] in short:
     return f'{name} {short[first["type"]]}'
   # A field that may have several types has a message for each type.

@@ -77,7 +77,7 @@ class Template:
     try:
       self._template = self._environment.from_string(source)
     except Exception as error:
-      raise self._error(f'is no template ({_reason(error)})') from None
+      raise self._error(f'is not a valid template ({_reason(error)})') from None
 
   def render(self, variables: Mapping[str, Any], budget: int) -> str:
     """Returns the text that the template makes of variables.
