@@ -306,7 +306,7 @@ def _refused(verifier, folder):
 def test_a_verifier_of_another_size_is_refused(tmp_path):
   # Both are as wide; heads for keys are not as many.
   said = _refused(verifier('dense'), _folders('shared')[1])
-  assert 'another verifier (with 1 heads of 8 for keys' in said
+  assert 'another verifier (with 1 key heads of size 8' in said
   # Files of GGUF are of Gemma 2 and 3.
   file = tmp_path / 'tiny.gguf'
   checkpoints.save_gguf(file, load_model('tiny-drafter'))
@@ -367,7 +367,7 @@ _ORDER = 'masked_embedding.token_ordering'
       'num_hidden_layers must',
     ),
     # An order that leaves tokens out.
-    ({}, {_ORDER: np.zeros(64, np.int64)}, 'must order each of its'),
+    ({}, {_ORDER: np.zeros(64, np.int64)}, 'must have each of 64 tokens once'),
     ({}, {_ORDER: np.zeros(64)}, 'has the type F64, and ids must be'),
     ({}, {'model.norm.weight': np.ones(16, np.int64)}, 'is quantised (I64)'),
     ({}, {'model.norm.weight': None}, 'lacks the tensor model.norm.weight'),

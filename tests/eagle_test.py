@@ -537,7 +537,7 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
     ''
     if isinstance(named, list)
     else f'head: config.json has no {_TAPS}; the head reads the states after 2,'
-    ' 2 and 1 of the 4 layers, by default of speculators.\n'
+    ' 2 and 1 of 4 layers, the default of speculators.\n'
   )
   # Of six.
   six = EagleSpec(path=str(folder)).bind(_verifier('hf_gemma4_shared'))
@@ -562,7 +562,7 @@ _OF_CONFIG = [
   ({}, dict(num_hidden_layers=2), 'num_hidden_layers must be 1, got 2'),
   ({}, dict(hidden_act='gelu'), "hidden_act must be 'silu'"),
   ({}, dict(attention_bias=True), 'attention_bias must be False, got True'),
-  ({}, dict(num_key_value_heads=3), 'must divide the 4'),
+  ({}, dict(num_key_value_heads=3), 'must divide num_attention_heads (4)'),
   ({}, dict(head_dim='6'), "head_dim must be a valid integer, got '6'"),
   (dict(draft_vocab_size=0), {}, 'draft_vocab_size must be greater than'),
   (dict(draft_vocab_size=None), {}, 'draft_vocab_size must be a valid'),
@@ -589,7 +589,7 @@ _OF_CONFIG = [
   (dict(draft_vocab_size=4), {}, 'config.json implies (4, 12)'),
   (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
   (dict(fc_norm=True), {}, 'lacks the tensor fc_norm.'),
-  (dict(fc_norm=True, norm_before_fc=True), {}, 'are both true'),
+  (dict(fc_norm=True, norm_before_fc=True), {}, 'and both are true'),
   *(
     ({name: value}, {}, f'{name} must be a valid boolean')
     for name, value in (('norm_output', 1), ('norm_before_residual', 'yes'))
@@ -609,8 +609,8 @@ _OF_CONFIG = [
 ]
 _OF_TENSORS = [
   ('d2t', None, 'lacks the tensor d2t'),
-  ('d2t', np.array([3, 3, 62]), 'd2t must point at different tokens of the 64'),
-  ('d2t', np.array([-1, 3, 7]), 'd2t must point at different tokens of the 64'),
+  ('d2t', np.array([3, 3, 62]), 'different tokens below vocab_size (64)'),
+  ('d2t', np.array([-1, 3, 7]), 'different tokens below vocab_size (64)'),
   ('d2t', np.array([3, 2, 7]), 'd2t must point at different tokens'),
   ('d2t', np.array([3.0, 3, 7]), 'd2t has the type F64, and ids must be'),
   ('norm.weight', np.ones(12, np.int32), 'norm.weight is quantised (I32)'),

@@ -139,7 +139,7 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   recurrent_checkpoint.save(
     folder, head | {'bias': np.zeros(3, np.float32)}, verifier
   )
-  with pytest.raises(ValueError, match='it is no recurrent head'):
+  with pytest.raises(ValueError, match='tensors have other names or shapes'):
     recurrent_checkpoint.load(folder)
   (folder / 'head.safetensors').write_bytes(b'x')
   with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
@@ -176,7 +176,7 @@ def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shape):
 @pytest.mark.parametrize('says', [[-1, 2], [3, 3], [5, -(2**31)]])
 def test_a_head_says_ids_in_order(tmp_path, says):
   _save_small_head(tmp_path, says)
-  with pytest.raises(ValueError, match='vocabulary are no ids in order'):
+  with pytest.raises(ValueError, match='vocabulary must be a list of incr'):
     recurrent_checkpoint.load(tmp_path)
 
 
@@ -191,7 +191,7 @@ def test_a_head_says_tokens_of_its_verifier(tmp_path):
   _save_small_head(tmp_path, [3, verifier.model.vocab_size - 1])
   RecurrentSpec(path=str(tmp_path)).bind(verifier)
   _save_small_head(tmp_path, [3, verifier.model.vocab_size])
-  with pytest.raises(ValueError, match='768, got token 768; save'):
+  with pytest.raises(ValueError, match='768 of the verifier, got 768; save'):
     RecurrentSpec(path=str(tmp_path)).bind(verifier)
 
 

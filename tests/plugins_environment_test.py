@@ -300,7 +300,7 @@ def test_without_the_package_its_names_are_not_known(environment):
     option = group.removeprefix('cascades.').removesuffix('s')
     assert sentence.startswith(f"{option}: 'other_{option}' is not known; did")
   for flags, sentence in (
-    (['--drafter=other_drafter'], "'other_drafter' is no folder and no known"),
+    (['--drafter=other_drafter'], "'other_drafter' is not a folder or a known"),
     (['--other_window=3'], "Unknown command line flag 'other_window'"),
     (['--method=other_method'], "method: 'other_method' is not known; did"),
   ):

@@ -42,8 +42,8 @@ def bind_drafter(
     'drafter',
     drafter,
     Spec,
-    "a name such as 'ngram' or 'self:3', what load_model returns, a spec, or a"
-    ' drafter with its parameters',
+    "a name such as 'ngram' or 'self:3', a checkpoint from load_model, a spec,"
+    ' or a drafter with its parameters',
   )
   return drafter_kinds.with_options(drafter, label, **options).bind(verifier)
 

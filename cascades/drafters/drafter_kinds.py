@@ -177,8 +177,8 @@ def _refuse_unknown(name: str) -> NoReturn:
     )
   near = difflib.get_close_matches(name[:99], [*DRAFTERS, *names], 1, 0.0)
   raise ValueError(
-    f'drafter: {arguments.quote(name)} is no folder and no known name; did you'
-    f' mean {near[0]!r}? There are {", ".join(names)}; and {forms}.'
+    f'drafter: {arguments.quote(name)} is not a folder or a known name; did you'
+    f' mean {near[0]!r}? Choose from {", ".join(names)}; or {forms}.'
   )
 
 
@@ -233,8 +233,8 @@ def check_unsupported(name: str, value: Any, label: str) -> None:
   if name not in declared:
     near = difflib.get_close_matches(name, declared, 1, 0.0)
     raise ValueError(
-      f'{name}: must be an option of a drafter; did you mean {near[0]!r}? There'
-      f' are {", ".join(declared)}.'
+      f'{name}: is not an option of a drafter; did you mean {near[0]!r}? Choose'
+      f' from {", ".join(declared)}.'
     )
   default = declared[name].default
   # Arrays have no truth value.
@@ -257,8 +257,8 @@ def declared_options() -> dict[str, Option]:
     for name, option in options_of(kind.spec).items():
       if name in declared and declared[name] != option:
         raise ValueError(
-          f'{name}: must be declared in one way, but {kind.help} declares it'
-          ' again; give one of the two options another name.'
+          f'{name}: must be declared in one way, but two kinds of drafters'
+          f' differ (one is {kind.help}); rename one of the two options.'
         )
       declared[name] = option
   return declared

@@ -218,8 +218,8 @@ def _full_config(
   groups, top = config.num_centroids, config.centroid_intermediate_top_k
   if config.use_ordered_embeddings and top > groups:
     raise ValueError(
-      f'{label}: centroid_intermediate_top_k must be at most the {groups} of'
-      f' num_centroids, got {top}; fetch it again.'
+      f'{label}: centroid_intermediate_top_k must be at most num_centroids'
+      f' ({groups}), got {top}; fetch it again.'
     )
   text_fields = config.text_config or {}
   _Text.check(text_fields, f'{label}: text_config')
@@ -307,8 +307,8 @@ def _arrange(
     count = config['num_centroids']
     if len(order) % count or (np.sort(order) != np.arange(len(order))).any():
       raise ValueError(
-        f'drafter: {folder} must order each of its {len(order)} tokens once'
-        f' under the {count} centroids; fetch it again.'
+        f'drafter: in {folder} the tensor {_ORDER} must have each of'
+        f' {len(order)} tokens once, in {count} equal groups; fetch it again.'
       )
     params['centroids'] = arrays['masked_embedding.centroids.weight']
     params['groups'] = order.reshape(count, -1).astype(np.int32)
@@ -352,7 +352,7 @@ def _check_verifier(
   def refuse(reason: str):
     raise ValueError(
       f'drafter: {checkpoint.name} was made for another verifier ({reason});'
-      ' give the Gemma 4 whose name it has.'
+      ' give the Gemma 4 that it was made for.'
     )
 
   if not hasattr(verifier_config, 'global_rope_proportion'):
@@ -367,21 +367,21 @@ def _check_verifier(
       verifier.tokenizer, checkpoint.tokenizer
     )
     if token is not None:
-      refuse(f'with another token {token}')
+      refuse(f'whose token {token} is another')
   cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
   cached_layers, ropes = model.last_cached_layers, families.ropes(text)
   for i, layer_type in enumerate(text['layer_types']):
     gemma_type = families.ATTENTION_TYPES[layer_type]
     if gemma_type not in cached_layers:
-      refuse(f'with a layer of {layer_type}')
+      refuse(f'with a layer of type {layer_type}')
     shape = families.key_value_shape(text, i)
     keys = cache[f'layer_{cached_layers[gemma_type]}']['k']
     if keys.shape[-2:] != shape:
       num_heads, size = shape
       refuse(
-        f'with {num_heads} heads of {size} for keys in layers of {layer_type}'
+        f'with {num_heads} key heads of size {size} in {layer_type} layers'
       )
     if model.ropes[gemma_type] != ropes[layer_type]:
       refuse('with other rotary embeddings')
   if verifier_config.sliding_window_size != text['sliding_window']:
-    refuse(f'with a window of {text["sliding_window"]}')
+    refuse(f'with a sliding window of {text["sliding_window"]} tokens')

@@ -213,13 +213,13 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
   num_kv_heads = layer.num_key_value_heads or num_heads
   if num_heads % num_kv_heads:
     raise ValueError(
-      f'{label}: num_key_value_heads must divide the {num_heads} of'
-      f' num_attention_heads, got {num_kv_heads}; fetch it again.'
+      f'{label}: num_key_value_heads must divide num_attention_heads'
+      f' ({num_heads}), got {num_kv_heads}; fetch it again.'
     )
   if head.norm_before_fc and head.fc_norm:
     raise ValueError(
-      f'{label}: norm_before_fc and fc_norm are both true, and a head has one'
-      ' of them at most; fetch it again.'
+      f'{label}: norm_before_fc cannot be combined with fc_norm, and both are'
+      ' true; fetch it again.'
     )
   # `sliding_window` counts only in a layer of that kind.
   has_window = layer.layer_types == [families.SLIDING]
@@ -333,7 +333,7 @@ def _arrange(
     if not in_range.all() or len(np.unique(tokens)) < len(tokens):
       raise ValueError(
         f'drafter: in {folder} the tensor {_OFFSETS} must point at different'
-        f' tokens of the {layer["vocab_size"]} of vocab_size; fetch it again.'
+        f' tokens below vocab_size ({layer["vocab_size"]}); fetch it again.'
       )
     params['tokens'] = tokens.astype(np.int32)
   return params
@@ -368,7 +368,7 @@ def _check_verifier(
   if size not in (model.vocab_size, verifier_config.num_embed):
     refuse(f'of {size} tokens, not {model.vocab_size}')
   if int(tokens.max()) >= model.vocab_size:
-    refuse(f'with a token {int(tokens.max())}')
+    refuse(f'with a token {int(tokens.max())}, not {model.vocab_size} tokens')
   layer_ids = config[_LAYER_IDS]
   is_default = layer_ids is None
   # The default of `speculators`.
@@ -381,7 +381,7 @@ def _check_verifier(
     print(
       f'{display.printable(checkpoint.name)}: config.json has no {_LAYER_IDS};'
       f' the head reads the states after {layer_ids[0]}, {layer_ids[1]} and'
-      f' {layer_ids[2]} of the {num_layers} layers, by default of speculators.',
+      f' {layer_ids[2]} of {num_layers} layers, the default of speculators.',
       file=sys.stderr,
     )
   return layer_ids

@@ -23,7 +23,7 @@ from cascades.untrusted.schema import Schema
 
 _VOCAB_IDS = 'vocabulary'
 _ADVICE = (
-  'save one with recurrent_checkpoint.save, or train one with'
+  'save a head with recurrent_checkpoint.save, or train a head with'
   ' configs/train_recurrent.py'
 )
 # Embeddings of a fingerprint; few, since each curve of a sweep computes one.
@@ -88,8 +88,8 @@ def verifier_params(
     return verifier.params
   if ids[-1] >= verifier.model.vocab_size:
     raise ValueError(
-      f'drafter: {checkpoint.name} must draft tokens of its verifier, which has'
-      f' {verifier.model.vocab_size}, got token {ids[-1]}; {_ADVICE}.'
+      f'drafter: {checkpoint.name} must draft tokens below the vocabulary size'
+      f' {verifier.model.vocab_size} of the verifier, got {ids[-1]}; {_ADVICE}.'
     )
   return verifier.model.restrict_vocab(verifier.params, ids)
 
@@ -174,13 +174,13 @@ def _read_tensors(
   stored_ids = tensors.pop(_VOCAB_IDS, None)
   # Checked before anything is read, as NumPy lacks some types.
   if not all(x.is_weights for x in tensors.values()):
-    raise ValueError('its tensors are no weights')
+    raise ValueError('its tensors must be floats of 16 bits or more')
   if not {'state', 'mix'} <= tensors.keys():
-    raise ValueError('it has no tensors of a recurrent head')
+    raise ValueError('it lacks the tensor state or mix')
   size, layers = (tensors[name].shape[:1] for name in ('state', 'mix'))
   # The shape of an empty tensor may hold any number.
   if not size or not layers or not all(tensors['state'].shape):
-    raise ValueError('it is no recurrent head')
+    raise ValueError('its tensors state and mix must not be empty or scalars')
   expected = jax.eval_shape(
     lambda: recurrent_drafter.init_head(jax.random.key(0), *size, *layers)
   )
@@ -188,11 +188,11 @@ def _read_tensors(
     {name: x.shape for name, x in tree.items()} for tree in (expected, tensors)
   )
   if expected_shapes != shapes:
-    raise ValueError('it is no recurrent head')
+    raise ValueError('its tensors have other names or shapes')
   ids = None
   if stored_ids is not None:
     fits = stored_ids.is_ids and len(stored_ids.shape) == 1
     ids = np.asarray(stored_ids if fits else [])
     if not len(ids) or ids[0] < 0 or (ids[1:] <= ids[:-1]).any():
-      raise ValueError(f'{_VOCAB_IDS} are no ids in order')
+      raise ValueError(f'{_VOCAB_IDS} must be a list of increasing ids')
   return {name: np.asarray(x) for name, x in tensors.items()}, ids
