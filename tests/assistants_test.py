@@ -384,7 +384,7 @@ def test_an_assistant_is_no_model_of_its_own():
   name = _folders('shared')[1]
   assert not drafters.kind_of(name).is_language_model
   with pytest.raises(
-    ValueError, match=r'gemma4_assistant.* no model by itself'
+    ValueError, match=r'gemma4_assistant.* not a model that decodes'
   ):
     load_model(name)
   with pytest.raises(

@@ -134,9 +134,7 @@ def test_a_template_without_answers_continues_none():
   template = _template("{{ messages[-1]['content'] }}")
   assert template.end_token is None
   assert template.format_turn('hi') == 'hi'
-  with pytest.raises(
-    ValueError, match=r'^chat_template: it leaves answers out'
-  ):
+  with pytest.raises(ValueError, match=r'^chat_template: must render each'):
     template.format_turn('hi', 25)
 
 
@@ -255,7 +253,7 @@ def test_a_folder_has_its_template_in_one_of_three_files(tmp_path):
   [
     (3, 'chat_template must be a valid string .*, got 3'),
     ([dict(name='rag')], r'chat_template.0.template is missing'),
-    ([dict(name='rag', template='x')], r"templates \['rag'\] and none of the"),
+    ([dict(name='rag', template='x')], r"templates \['rag'\], none named def"),
   ],
 )
 def test_damaged_files_of_templates_are_refused(tmp_path, field, match):

@@ -424,16 +424,16 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
   refused(
     f'gemma2-tiny:{folder}', 'embedder/input_embedding has the shape (64, 24)'
   )
-  refused(f'gemma4-tiny:{folder}', "'gemma4-tiny' is no architecture of gemma")
+  refused(f'gemma4-tiny:{folder}', "'gemma4-tiny' is not an architecture of")
   refused(
     f'gemma3-tiny:{FIXTURES / "hf_gemma3"}', 'declares its own architecture'
   )
   del catalogue['gemma3-tiny-it']
-  refused(folder, 'has 4 layers of width 24, as no model')
+  refused(folder, 'has 4 layers of width 24, which no model')
   shutil.copytree(source, folder / 'other')
   refused(folder, 'holds several checkpoints (it, other)')
   (folder / 'it' / '_METADATA').write_text('{')
-  refused(folder / 'it', 'is no checkpoint that Orbax can read')
+  refused(folder / 'it', 'is not a checkpoint that Orbax can read')
 
 
 # --- Folders that cannot be read ---
@@ -607,7 +607,7 @@ def test_a_tensor_by_two_names_is_refused(tmp_path):
 def test_a_layer_that_a_model_does_not_have_is_refused(number):
   names = 'model.layers.3.x', 'model.layers.x', f'model.layers.{number}.x'
   tensor_files.check_layers('FOLDER', names[:2], 4, 'model.layers.')
-  with pytest.raises(ValueError, match='of a layer beyond its 4; ') as error:
+  with pytest.raises(ValueError, match='of a layer beyond the 4 of ') as error:
     tensor_files.check_layers('FOLDER', names, 4, 'model.layers.')
   assert len(str(error.value)) < 300
 
@@ -868,7 +868,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_list(tmp_path):
     (folder, ''),
   ):
     said = conftest.refused('model', checkpoints.load_model, name)
-    assert f"'{name}' is no folder and no known name; did you mean" in said
+    assert f"'{name}' is not a folder or a known name; did you mean" in said
     assert f"did you mean '{near}" in said
     for name in [*checkpoints.BUNDLED, *gemma_library.gemma_checkpoints()]:
       assert name in said.split('?')[1]

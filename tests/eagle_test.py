@@ -646,7 +646,7 @@ def test_a_folder_of_another_kind_is_refused(
 
 def test_a_head_is_no_model_of_its_own(tmp_path):
   write_head(tmp_path / 'head', 24, 64, [3, 4, 9])
-  with pytest.raises(ValueError, match="'eagle3' is no model that decodes"):
+  with pytest.raises(ValueError, match="'eagle3' is not a model that"):
     load_model(str(tmp_path / 'head'))
   head = str(tmp_path / 'head')
   assert not drafters.kind_of(head).is_language_model

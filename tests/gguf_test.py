@@ -338,7 +338,7 @@ def _of_some_tokens():
   [
     (_in_no_order, 'global layers are not at equal'),
     (_of_some_tokens, 'a restricted vocabulary is not supported'),
-    (lambda: load('hf_gemma3'), 'queries are scaled by 6, and GGUF has'),
+    (lambda: load('hf_gemma3'), 'scalar 6 is not supported by GGUF, which has'),
     (
       lambda: load('hf_gemma3n'),
       'is not supported by the export to GGUF; give',
@@ -509,7 +509,7 @@ def test_a_tokenizer_json_will_do(tmp_path):
   assert checkpoints.load_model(tmp_path).tokenizer.vocab_size == 768
   said['added_tokens'] += [dict(id=770, content='<of_mine>')]
   file.write_text(json.dumps(said))
-  with pytest.raises(ValueError, match=r'tokenizer\.json leaves ids out'):
+  with pytest.raises(ValueError, match=r'tokenizer\.json must have each id'):
     checkpoints.load_model(tmp_path)
   for damaged, said in (
     ('{', 'it is damaged'),
@@ -555,11 +555,11 @@ _CUT = 'is cut short or damaged; fetch it again.'
   [
     (
       lambda data: b'PK\3\4 and more',
-      'is no GGUF file; give one, or a folder that holds a model.',
+      'is not a GGUF file; give one, or a folder that holds a model.',
     ),
     (
       lambda data: b'GGUF\4' + bytes(99),
-      'is GGUF of version 4, and versions 2 and 3 are supported; convert it'
+      'is GGUF version 4, and only versions 2 and 3 are supported; convert it'
       ' again.',
     ),
     *(
@@ -754,16 +754,16 @@ _BAD_TOKENIZER = 'has a damaged tokenizer; fetch it again.'
     ),
     (
       with_field('general.architecture', 'STRING', 'llama'),
-      "is of the architecture 'llama'; give a Gemma 2 or a Gemma 3 (gemma2,"
+      "has the unsupported architecture 'llama'; give a Gemma 2 or 3 (gemma2,"
       ' gemma3).',
     ),
     (
       with_field('general.architecture', 'STRING', 'x' * 10**6),
-      'is of the architecture',
+      'has the unsupported architecture',
     ),
     (
       with_field('tokenizer.ggml.model', 'STRING', 'gpt2'),
-      "has the tokenizer 'gpt2', which is none of SentencePiece's",
+      "has the tokenizer 'gpt2', which is not from SentencePiece",
     ),
     (with_field('split.count', 'UINT16', 3), 'is one of several files'),
     (

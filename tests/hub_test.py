@@ -288,9 +288,9 @@ def test_the_token_of_the_environment_is_sent(server, monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'option', 'said'),
   [
-    ('acme/nothing', 'model', 'no folder here and no repository'),
+    ('acme/nothing', 'model', 'not a local folder, and not a repository'),
     ('acme/verifier@v9', 'revision', 'acme/verifier has no v9; give one of'),
-    ('acme/a--b', 'model', 'no name on the hub'),
+    ('acme/a--b', 'model', 'is not a local folder or a name on the hub'),
     ('hub:nothing', 'model', 'write OWNER/NAME'),
   ],
 )
@@ -340,7 +340,7 @@ def test_the_cache_serves_without_a_network(server, monkeypatch):
     # In part, or not at all.
     for name in ('acme/drafter', 'acme/other', 'acme/verifier@v1'):
       said = _refused(name)
-      assert 'the hub is not reached; connect' in said
+      assert 'the hub cannot be reached; connect' in said
 
 
 def test_a_drafter_is_of_the_kind_that_its_config_says(server):

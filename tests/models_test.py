@@ -383,9 +383,7 @@ def test_experts_are_read_with_one_set_of_parameters():
   tokens, positions = jnp.ones(2, jnp.int32), jnp.arange(2)
   mask = jnp.ones((2, 2), bool)
   read = jax.vmap(model.__call__, (0, None, None, None))
-  with pytest.raises(
-    ValueError, match='params: several sets of parameters are not'
-  ):
+  with pytest.raises(ValueError, match='params: several sets at once are not'):
     read(several, tokens, positions, mask)
 
 

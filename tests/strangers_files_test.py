@@ -125,7 +125,7 @@ def test_layers_that_a_config_leaves_out_are_no_other_model(folder):
   fields = json.loads(path.read_text())
   fields |= {'num_hidden_layers': 1, 'layer_types': fields['layer_types'][:1]}
   write_json(path, fields)
-  assert 'of a layer beyond its 1' in gguf_test.refused(folder)
+  assert 'of a layer beyond the 1 of' in gguf_test.refused(folder)
 
 
 # --- JSON that is nested too deeply ---

@@ -746,7 +746,7 @@ def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
 
 
 def test_a_tokenizer_without_turns_cannot_chat(tmp_path):
-  with pytest.raises(ValueError, match='chat: is not supported by a tokenizer'):
+  with pytest.raises(ValueError, match='chat: apply_chat_template is not'):
     _run(tmp_path / 'w', _CURVES[:1], chat=True)
 
 

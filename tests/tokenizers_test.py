@@ -132,9 +132,9 @@ def test_the_first_difference_of_two_tokenizers(tokenizer):
 @pytest.mark.parametrize(
   ('names', 'said'),
   [
-    ([], 'it has 0 pieces'),
-    (['<pad>', '</s>', '<s>'], 'it has 3 pieces'),
-    (['<pad>', '</s>', '<s>', '<unk>', ''], 'its pieces make none'),
+    ([], 'must have at least 4 pieces.*, got 0;'),
+    (['<pad>', '</s>', '<s>'], 'must have at least 4 pieces.*, got 3;'),
+    (['<pad>', '</s>', '<s>', '<unk>', ''], 'must have valid pieces'),
   ],
 )
 def test_pieces_of_no_tokenizer_are_refused_with_their_file(

@@ -173,13 +173,13 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
   owner = None if _is_shared_table(owner_name) else open_checkpoint(owner_name)
   if owner is None or getattr(owner, 'vocab_ids', None) is not None:
     raise ValueError(
-      f'model: {path} shares the table of {owner_name}, which has none of its'
-      f' own; name a model that has one in {shared_table.FILE}.'
+      f'model: {path} shares the table of {owner_name}, which has no table'
+      f' itself; name a model with a table in {shared_table.FILE}.'
     )
   if not isinstance(owner, TensorSource):
     raise ValueError(
-      f'model: {path} shares the table of {owner_name}, which is no folder in'
-      ' Hugging Face layout and no GGUF file; give the name of one in'
+      f'model: {path} shares the table of {owner_name}, which is not a folder'
+      ' in Hugging Face layout or a GGUF file; name such a model in'
       f' {shared_table.FILE}.'
     )
   vocab_size = owner.model.vocab_size

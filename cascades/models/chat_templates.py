@@ -75,8 +75,8 @@ def read(folder: pathlib.Path) -> str | None:
       named = {entry.name: entry.template for entry in template}
       if 'default' not in named:
         raise ValueError(
-          f'{location} has the templates {arguments.quote([*named])} and none'
-          f' of the name default; put the one to use into {FILE}.'
+          f'{location} has the templates {arguments.quote([*named])}, none'
+          f' named default; put the template to use into {FILE}.'
         )
       template = named['default']
     if template is not None:
@@ -201,8 +201,8 @@ class FolderTemplate(ChatTemplate):
     text = self._render(history, mask, not messages.is_continued)
     if text.count(mask.mark) != is_later + messages.is_continued:
       raise ValueError(
-        f'{OPTION}: it leaves answers out, or repeats them, so that no answer'
-        ' can be continued; leave it out of the folder.'
+        f'{OPTION}: must render each answer once, so that answers can be'
+        ' continued; remove the template from the folder.'
       )
     if is_later:
       text = text.partition(mask.mark)[2]
@@ -287,8 +287,8 @@ class _Mask:
     unused = [*itertools.islice(free, len(characters) + 1)]
     if len(unused) <= len(characters):
       raise ValueError(
-        'messages: they contain all private characters of Unicode; leave some'
-        ' out.'
+        'messages: must not contain all private characters of Unicode; leave'
+        ' some out.'
       )
     self.mark = unused.pop()
     pairs = [*zip(characters, unused, strict=True)]

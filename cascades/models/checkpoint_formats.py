@@ -128,7 +128,7 @@ def _unknown(name: NameOrPath) -> ValueError:
   nearest = difflib.get_close_matches(str(name), names, 1, 0.0)
   guess = f'did you mean {nearest[0]!r}? ' if nearest else ''
   return ValueError(
-    f'model: {arguments.quote(str(name))} is no folder and no known name;'
-    f' {guess}There are {", ".join(names)}; and files and folders of the'
+    f'model: {arguments.quote(str(name))} is not a folder or a known name;'
+    f' {guess}Choose from {", ".join(names)}; or give a file or folder of the'
     f' formats {", ".join(formats)}.'
   )

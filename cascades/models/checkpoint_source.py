@@ -394,9 +394,9 @@ class TensorSource(NamedTuple):
       checksum = shared_table.stored_checksum(model, table)
       if checksum != self.table_checksum:
         raise ValueError(
-          f'model: {self.path} was trained with another embedding table'
-          f' ({self.table_checksum}, and this is {checksum}); give the model'
-          ' that it was trained for, in its place.'
+          f'model: {self.path} was trained with the embedding table'
+          f' {self.table_checksum}, but {self.table_path} has {checksum};'
+          ' restore the model that it was trained for.'
         )
       params = model.restrict_vocab(params, self.vocab_ids)
     return Checkpoint(model, params, self.tokenizer)

@@ -93,7 +93,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   _check_heads(resolved, 'num_key_value_heads', 'head_dim')
   resolved['layer_types'] = _layer_types(resolved)
   if SLIDING in resolved['layer_types'] and resolved['sliding_window'] is None:
-    raise _refuse('sliding_window', None, 'a number, as layers have one')
+    raise _refuse('sliding_window', None, 'a number with sliding layers')
   if family == 'gemma3n_text':
     _resolve_gemma3n(resolved)
   elif is_gemma4(resolved):
@@ -111,7 +111,7 @@ def _find_family(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
   if 'speculators_model_type' in config:
     kind = arguments.quote(config['speculators_model_type'])
     raise ValueError(
-      f'config.json: speculators_model_type {kind} is no model that decodes'
+      f'config.json: speculators_model_type {kind} is not a model that decodes'
       ' alone; give it as the drafter of its verifier.'
     )
   family = config.get('model_type')
@@ -128,8 +128,8 @@ def _find_family(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
   if str(family).endswith('_assistant'):
     raise ValueError(
       f'config.json: model_type {arguments.quote(family)} is a drafter that'
-      " reads a Gemma 4's caches, and no model by itself; give its folder as"
-      ' drafter, beside the verifier that it was made for.'
+      " reads a Gemma 4's caches, not a model that decodes alone; give it as"
+      ' the drafter of its verifier.'
     )
   names = ', '.join([*FAMILIES, *_MULTIMODAL])
   raise ValueError(
@@ -147,7 +147,7 @@ def _check_heads(
     ValueError: A field does not fit.
   """
   if (queries := config['num_attention_heads']) % config[heads_field]:
-    expected = f'a divisor of the {queries} of num_attention_heads'
+    expected = f'a divisor of num_attention_heads ({queries})'
     raise _refuse(heads_field, config[heads_field], expected)
   if config[size_field] % 2:
     raise _refuse(
@@ -176,7 +176,7 @@ def _layer_types(config: Mapping[str, Any]) -> list[str]:
     period = period or config.get('sliding_window_pattern', 6)
     types = [SLIDING if (i + 1) % period else FULL for i in range(layers)]
   if len(types) != layers:
-    raise _refuse('layer_types', types, f'one for each of the {layers} layers')
+    raise _refuse('layer_types', types, f'{layers} types, one per layer')
   # transformers gives the last layer of a Gemma 4 full attention.
   return [*types[:-1], FULL] if is_gemma4(config) else types
 
@@ -201,7 +201,7 @@ def _resolve_gemma3n(config: dict[str, Any]) -> None:
   _check_cache_sharing(config)
   shared = config['num_kv_shared_layers']
   if shared and config['num_attention_heads'] == config['num_key_value_heads']:
-    expected = '0, as gemma has a key for each query then'
+    expected = '0 if num_key_value_heads equals num_attention_heads'
     raise _refuse('num_kv_shared_layers', shared, expected)
 
 
@@ -218,9 +218,9 @@ def _resolve_gemma4(config: dict[str, Any]) -> None:
     config[name] = config[name] or config['expert_intermediate_size']
     for field in ('num_experts', 'top_k_experts', name):
       if not config[field]:
-        raise _refuse(field, config[field], 'a number, by enable_moe_block')
+        raise _refuse(field, config[field], 'a number with enable_moe_block')
     if config['use_double_wide_mlp']:
-      expected = 'false, as gemma has no experts beside that'
+      expected = 'false with enable_moe_block'
       raise _refuse('use_double_wide_mlp', True, expected)
 
 
@@ -233,7 +233,7 @@ def _resolve_tables(config: dict[str, Any]) -> None:
   config['table_size'] = rows
   if config['hidden_size_per_layer_input']:
     if not config[name]:
-      expected = 'at least 1, by hidden_size_per_layer_input'
+      expected = 'at least 1 with hidden_size_per_layer_input'
       raise _refuse(name, config[name], expected)
     config['vocab_size'] = min(rows, config[name])
 
@@ -252,7 +252,7 @@ def _check_cache_sharing(config: Mapping[str, Any]) -> None:
   with_cache = config['layer_types'][: config['num_hidden_layers'] - shared]
   if shared and with_cache[-2:] != [SLIDING, FULL]:
     expected = (
-      'so that gemma has a layer with a window and one without before them'
+      'such that a sliding and then a full layer come before the shared ones'
     )
     raise _refuse('num_kv_shared_layers', shared, expected)
 
@@ -279,7 +279,7 @@ def _full_attention_heads(config: Mapping[str, Any]) -> dict[str, int]:
   # Keys may have leading zeros.
   by_layer = {arguments.parse_count(i): x for i, x in declared.items()}
   if None in by_layer:
-    expected = 'fields by the number of a layer'
+    expected = 'an object whose keys are numbers of layers'
     raise _refuse('per_layer_config', declared, expected)
   types = config['layer_types']
   layers = [default | by_layer.get(i, {}) for i in range(len(types))]
@@ -290,7 +290,7 @@ def _full_attention_heads(config: Mapping[str, Any]) -> dict[str, int]:
   differ = any(x != full[0] for x in full) or any(x != default for x in sliding)
   if differ or set(full[0]) != set(fields):
     expected = (
-      'such that layers of a type are equal, and types differ in their heads'
+      'equal in all layers of a type, and types may differ in heads only'
     )
     raise _refuse('per_layer_config', declared, expected)
   return full[0]

@@ -208,7 +208,7 @@ def _classic(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
   else:
     raise ValueError(
       'config.json: query_pre_attn_scalar must be head_dim, or hidden_size /'
-      f' num_attention_heads, as gemma has no other, got {scalar}.'
+      f' num_attention_heads, as in gemma, got {scalar}; give another model.'
     )
   return dict(
     attn_logits_soft_cap=config['attn_logit_softcapping'],

@@ -117,9 +117,9 @@ def _write_fields(
     scale = config['hidden_size'] // config['num_attention_heads']
   if config['query_pre_attn_scalar'] != scale:
     raise ValueError(
-      'model: its queries are scaled by'
-      f' {config["query_pre_attn_scalar"]}, and GGUF has no other than {scale}'
-      f' for a {family} of {layers} layers; write a Hugging Face folder.'
+      'model: query_pre_attn_scalar'
+      f' {config["query_pre_attn_scalar"]} is not supported by GGUF, which has'
+      f' {scale} for {family} of {layers} layers; write a Hugging Face folder.'
     )
   writer.add_file_type(_FILE_TYPES[stored_type])
   writer.add_context_length(config['max_position_embeddings'])

@@ -243,8 +243,8 @@ def read_config(file: gguf_header.File) -> dict[str, Any]:
   path, family = file.path, file.family
   if family not in FAMILIES:
     raise ValueError(
-      f'model: {path} is of the architecture {arguments.quote(family)}; give a'
-      ' Gemma 2 or a Gemma 3 (gemma2, gemma3).'
+      f'model: {path} has the unsupported architecture'
+      f' {arguments.quote(family)}; give a Gemma 2 or 3 (gemma2, gemma3).'
     )
   split = _SplitFields.check(file.fields, f'model: {path}')
   if split.parts > 1:
@@ -257,7 +257,7 @@ def read_config(file: gguf_header.File) -> dict[str, Any]:
     _as_one_number(file.under(f'{family}.')), f'model: {path}'
   )
   if table is None:
-    raise ValueError(f'model: {path} lacks its tokens; fetch it again.')
+    raise ValueError(f'model: {path} lacks token_embd.weight; fetch it again.')
   renamed = {*_SCHEMAS[family].model_fields} - {'factor', 'rope_type', 'local'}
   matrices = {t.kind.name for t in file.tensors.values() if len(t.shape) > 1}
   config = {
@@ -327,8 +327,8 @@ def read_tokenizer(file: gguf_header.File) -> tokenizers.Tokenizer:
   if raw.get('model') != 'llama':
     raise ValueError(
       f'model: {file.path} has the tokenizer'
-      f' {arguments.quote(raw.get("model"))}, which is none of'
-      " SentencePiece's; give another conversion of the model."
+      f' {arguments.quote(raw.get("model"))}, which is not from SentencePiece;'
+      ' give another conversion of the model.'
     )
   fields = _Tokens.check(raw, f'model: {file.path}')
   ids = fields.padding_token_id, fields.bos_token_id, fields.unknown_token_id

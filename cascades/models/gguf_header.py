@@ -104,14 +104,14 @@ def read_header(path: pathlib.Path) -> File:
     magic, version_bytes = file.read(4), file.read(4)
     if magic != MAGIC:
       raise ValueError(
-        f'model: {path} is no GGUF file; give one, or a folder that holds a'
+        f'model: {path} is not a GGUF file; give one, or a folder that holds a'
         ' model.'
       )
     version = int.from_bytes(version_bytes, 'little')
     if version not in (2, 3):
       raise ValueError(
-        f'model: {path} is GGUF of version {version}, and versions 2 and 3 are'
-        ' supported; convert it again.'
+        f'model: {path} is GGUF version {version}, and only versions 2 and 3'
+        ' are supported; convert it again.'
       )
     try:
       return _read_rest(path, file)
@@ -182,7 +182,7 @@ def _check_disjoint(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
   for (name, tensor), (next_name, next_tensor) in itertools.pairwise(by_offset):
     if tensor.at + tensor.size > next_tensor.at:
       raise ValueError(
-        f'model: {path} has the tensors {name} and {next_name} in one place;'
+        f'model: {path} has the overlapping tensors {name} and {next_name};'
         ' fetch it again.'
       )
 

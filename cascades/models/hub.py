@@ -96,7 +96,7 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
   match = _NAME.fullmatch(plain)
   if match is None:
     raise ValueError(
-      f'model: {display.printable(plain)} is no name on the hub; write'
+      f'model: {display.printable(plain)} is not a name on the hub; write'
       ' OWNER/NAME or OWNER/NAME@REVISION.'
     )
   repo, revision = match['repo'], match['revision']
@@ -181,19 +181,19 @@ def _one_sentence(repo: str, revision: str | None) -> Iterator[None]:
     ) from error
   except errors.RepositoryNotFoundError as error:
     raise ValueError(
-      f'model: {repo} is no folder here and no repository that this token may'
-      ' read on the hub; correct the name, or give the token of a private'
-      ' repository in HF_TOKEN.'
+      f'model: {repo} is not a local folder, and not a repository on the hub'
+      ' that this token may read; correct the name, or give the token of a'
+      ' private repository in HF_TOKEN.'
     ) from error
   except errors.HFValidationError as error:
     raise ValueError(
-      f'model: {repo} is no folder here and no name on the hub; correct it.'
+      f'model: {repo} is not a local folder or a name on the hub; correct it.'
     ) from error
   except errors.LocalEntryNotFoundError as error:
     at = f' at {revision}' if revision else ''
     raise ValueError(
-      f'model: {repo}{at} is no folder here, the cache of the hub lacks it in'
-      ' part or in whole, and the hub is not reached; connect to the network'
+      f'model: {repo}{at} is not a local folder, is missing or incomplete in'
+      " the hub's cache, and the hub cannot be reached; connect to the network"
       ' (and unset HF_HUB_OFFLINE), or give a local folder.'
     ) from error
   except ValueError:

@@ -98,7 +98,7 @@ class Int8Handle(tensor_files.TensorHandle):
     if not (np.isfinite(scales) & (scales >= 0)).all():
       raise ValueError(
         f'model: in {self._path} the tensor {self._name} has scales that are'
-        ' negative or no finite numbers; fetch it again.'
+        ' negative or not finite; fetch it again.'
       )
     return scales
 
@@ -133,7 +133,7 @@ def join_scales(
     del joined[name]
     if not _fits(tensors[matrix], tensors[name]):
       raise ValueError(
-        f'model: in {folder} the tensor {name} is no column of scales for'
+        f'model: in {folder} the tensor {name} must be a column of scales for'
         f' {matrix} in eight bits; fetch or train it again.'
       )
     joined[matrix] = Int8Handle(folder, name, tensors[matrix], tensors[name])

@@ -397,9 +397,9 @@ class LanguageModel:
     shares_caches = len(set(self._cache_layers)) < config.num_layers
     if shares_caches or getattr(config, 'per_layer_input_dim', 0):
       raise ValueError(
-        f'layers: the first {layers} of {type(self.module).__name__} are no'
-        ' model, since its layers share caches or embeddings; give another'
-        ' drafter.'
+        f'layers: the first {layers} of {type(self.module).__name__} cannot'
+        ' decode alone, since its layers share caches or embeddings; give'
+        ' another drafter.'
       )
     if not 1 <= layers < config.num_layers:
       raise ValueError(

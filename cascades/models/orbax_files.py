@@ -160,7 +160,7 @@ def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
   # Whatever Orbax raises, the user can do one thing.
   except Exception as error:
     raise ValueError(
-      f'model: {folder} is no checkpoint that Orbax can read'
+      f'model: {folder} is not a checkpoint that Orbax can read'
       f' ({_first_line(error)}); fetch it again.'
     ) from error
   # Downloads have config and tokenizer beside the checkpoint, not in it.
@@ -223,7 +223,7 @@ def _read_tokenizer(
   except Exception as error:
     raise ValueError(
       f'model: {folder} has no tokenizer.model beside it, and {gemma_path}'
-      f' could not be fetched ({_first_line(error)}); put one there.'
+      f' could not be fetched ({_first_line(error)}); put the file there.'
     ) from error
 
 
@@ -261,8 +261,8 @@ def _checkpoint_name(architecture: str) -> str:
   nearest = difflib.get_close_matches(architecture, names, 1, 0.0)
   guess = f'did you mean {nearest[0]!r}? ' if nearest else ''
   raise ValueError(
-    f'model: {arguments.quote(architecture)} is no architecture of gemma;'
-    f' {guess}There are {", ".join(names)}.'
+    f'model: {arguments.quote(architecture)} is not an architecture of gemma;'
+    f' {guess}Choose from {", ".join(names)}.'
   )
 
 
@@ -277,8 +277,8 @@ def _name_by_shapes(folder: pathlib.Path, shapes: PyTree) -> str:
   name = find_gemma(layers, width)
   if name is None:
     raise ValueError(
-      f'model: {folder} has {layers} layers of width {width}, as no model of'
-      " gemma's has; put its config.json beside it."
+      f'model: {folder} has {layers} layers of width {width}, which no model of'
+      ' gemma has; put its config.json beside it.'
     )
   return name
 

@@ -139,8 +139,8 @@ def _parse(
   ):
     raise ValueError(
       f'config.json: the rope parameters {arguments.quote(dict(fields))} are'
-      f' not supported; gemma has rope_type {", ".join(types)}; linear with a'
-      ' factor.'
+      f' not supported; gemma has rope_type {", ".join(types)}, and linear'
+      ' needs a factor.'
     )
   return Rope(
     checked.rope_theta,

@@ -87,9 +87,9 @@ def initialize(
       name, coordinator = 'a process', 'a cluster that JAX detects'
     reason = str(error).strip().partition('\n')[0].rstrip('.')
     raise ValueError(
-      f'coordinator: {name} could not join {coordinator} ({reason}); give its'
-      ' address, the number of processes and the index on clusters that JAX'
-      ' does not know, once, before JAX is used.'
+      f'coordinator: {name} could not join {coordinator} ({reason}); join'
+      ' once, before JAX is used, and give coordinator, num_processes and'
+      ' process_id on clusters that JAX does not detect.'
     ) from error
 
 

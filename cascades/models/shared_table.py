@@ -97,8 +97,8 @@ def read_vocab_ids(
     or (np.diff(ids) < 1).any()
   ):
     raise ValueError(
-      f'model: {folder} has no {VOCABULARY} of ids in order, below'
-      f' {vocab_size}; train it again.'
+      f'model: in {folder} the tensor {VOCABULARY} must have increasing ids'
+      f' below {vocab_size}; train it again.'
     )
   return ids
 

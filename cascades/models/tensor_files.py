@@ -213,7 +213,7 @@ def check_layers(
     if i is None or i >= layers:
       raise ValueError(
         f'model: {path} has the tensor {arguments.quote(name)}, of a layer'
-        f' beyond its {layers}; fetch it again.'
+        f' beyond the {layers} of the model; fetch it again.'
       )
 
 

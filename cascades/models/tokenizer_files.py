@@ -110,7 +110,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
   )
   if [i for _, i in by_id[: len(pieces)]] != [*range(len(pieces))]:
     raise ValueError(
-      f'tokenizer: {file} leaves ids out, or has some of them twice; {advice}.'
+      f'tokenizer: {file} must have each id from 0 exactly once; {advice}.'
     )
   try:
     return from_pieces(pieces)

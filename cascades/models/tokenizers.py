@@ -245,8 +245,8 @@ def _check_characters(text: str) -> None:
     text.encode()
   except UnicodeEncodeError as e:
     raise ValueError(
-      f'text: {text[e.start]!r} at {e.start} is half of a surrogate pair and'
-      ' no character; leave it out.'
+      f'text: {text[e.start]!r} at {e.start} is half of a surrogate pair,'
+      ' not a character; leave it out.'
     ) from None
 
 
@@ -355,15 +355,15 @@ def from_pieces(
   """
   if len(pieces) <= UNK:
     raise ValueError(
-      f'tokenizer: it has {len(pieces)} pieces, and the first {UNK + 1} are'
-      ' special tokens; fetch it again.'
+      f'tokenizer: must have at least {UNK + 1} pieces, the special tokens, got'
+      f' {len(pieces)}; fetch it again.'
     )
   try:
     return Tokenizer(_serialize(pieces, dummy_prefix))
   # A piece may hold half of a surrogate pair.
   except (RuntimeError, UnicodeEncodeError) as error:
     raise ValueError(
-      f'tokenizer: its pieces make none ({error}); fetch it again.'
+      f'tokenizer: must have valid pieces ({error}); fetch it again.'
     ) from None
 
 

@@ -70,8 +70,8 @@ class Template(chat_templates.ChatTemplate):
     turns = roles[1:] if roles[0] == 'system' else roles
     if turns != tuple('user assistant'.split() * len(turns))[: len(turns)]:
       raise ValueError(
-        'messages: must be those of the user and the assistant in turns, after'
-        f' at most one of the system, got {", ".join(roles)}.'
+        'messages: must alternate between user and assistant, after at most'
+        f' one of the system, got {", ".join(roles)}.'
       )
     frames = [*self.write(roles, last_token is not None)]
     if last_token == self.end_token:
@@ -174,7 +174,7 @@ def require_template(
   template = find_template(tokenizer)
   if template is None:
     raise ValueError(
-      'chat: is not supported by a tokenizer without tokens for turns; give an'
-      ' instruction-tuned model, or leave out chat.'
+      'chat: apply_chat_template is not supported by a tokenizer without tokens'
+      ' for turns; give an instruction-tuned model, or leave out the option.'
     )
   return template

@@ -34,8 +34,8 @@ def vmap_as_batch(batched: Callable[..., PyTree]) -> Callable[..., PyTree]:
     params_batched, *rows_batched = is_batched
     if any(jax.tree.leaves(params_batched)):
       raise ValueError(
-        'params: several sets of parameters are not supported by a mixture of'
-        ' experts at once; give one after the other.'
+        'params: several sets at once are not supported by a mixture of'
+        ' experts; give one set after the other.'
       )
 
     def merge(x, has_axis):
