@@ -239,7 +239,7 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
   ):
     _lm().chat_template('rag')
   lm = CascadesLM(verifier='tiny-drafter', drafter='ngram')
-  with pytest.raises(ValueError, match='NgramDrafter is no language model'):
+  with pytest.raises(ValueError, match='NgramDrafter is not a language'):
     lm.loglikelihood(_requests('loglikelihood', ('a', ' b')), True)
 
 

@@ -186,9 +186,9 @@ def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
   ('drafter', 'options', 'said'),
   [
     (1, dict(temperature=0), 'temperature: must be above 0'),
-    (1, dict(bonus='verifier'), "bonus: 'verifier' gives the token after"),
-    (1, dict(verification='look_ahead'), 'verification: .*has another law'),
-    ('ngram', {}, 'drafter: NgramDrafter is no language model'),
+    (1, dict(bonus='verifier'), "bonus: 'verifier' draws the token after"),
+    (1, dict(verification='look_ahead'), 'verification: .*the law depends on'),
+    ('ngram', {}, 'drafter: NgramDrafter is not a language'),
     (
       1,
       dict(cache_length=3),
@@ -250,6 +250,6 @@ def test_a_look_needs_no_rule_and_a_drafter_at_any_lenience():
     assert look.q == float(look.drafter_token == token)
     assert look.pi == look.p == float(look.verifier_token == token)
   ngram = small.sampler(_pair()[0], 'ngram', **options)
-  with pytest.raises(ValueError, match='is no language model'):
+  with pytest.raises(ValueError, match='is not a language model'):
     scoring.inspect_tokens(ngram, [(_PROMPT, (0,))])
   assert scoring.inspect_tokens(small.sampler(*_pair(), **options), []) == []

@@ -28,7 +28,7 @@ def __getattr__(name: str):
     raise AttributeError(f'module {__name__} has no attribute {name!r}')
   path = f'cascades.contrib.engine_audits.{name}'
   warnings.warn(
-    f'{__name__}.{name} is {path} now; import it from there.',
+    f'{__name__}.{name} moved to {path}; import it from there.',
     DeprecationWarning,
     stacklevel=2,
   )

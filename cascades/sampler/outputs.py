@@ -117,8 +117,8 @@ def check_state(
     )
   if not is_same:
     raise ValueError(
-      'last_state: it was made by other models; continue with the sampler'
-      ' that made it.'
+      'last_state: was made by other models; continue with the sampler that'
+      ' made it.'
     )
 
 

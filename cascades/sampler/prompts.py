@@ -138,6 +138,6 @@ def forbidden_mask(ids: Sequence[int], vocab_size: int) -> np.ndarray:
   forbidden[np.array(ids, np.int32)] = True
   if forbidden.all():
     raise ValueError(
-      'forbidden_tokens: they are all tokens; leave at least one out.'
+      'forbidden_tokens: must not be all tokens; leave at least one out.'
     )
   return forbidden

@@ -206,7 +206,7 @@ class Sampler:
     if return_state or last_state is not None:
       if not isinstance(prompts, Prompt):
         raise ValueError(
-          'prompts: must be one prompt if a conversation is kept; give one.'
+          'prompts: must be one prompt with return_state or last_state.'
         )
       *_, (answer, _) = self._continue(prompts, last_state, None, request)
       return answer
@@ -239,7 +239,7 @@ class Sampler:
     """
     for name in ('echo', 'return_logits'):
       if name in options:
-        raise TypeError(f'stream() takes no {name}.')
+        raise TypeError(f'{name}: is not supported by stream; call sample.')
     length = 0
     for _, text in self._continue(prompt, last_state, 1, make_request(options)):
       if len(text) > length:
@@ -415,7 +415,7 @@ class Sampler:
     """
     return schedules.for_answers(
       self.config.schedule,
-      lambda text: self._token_ids('its marker', [text])[0],
+      lambda text: self._token_ids('marker', [text])[0],
       max_new_tokens,
       forbidden,
     )

@@ -104,13 +104,13 @@ def _target(decoder: sampler.Sampler) -> _Target:
     method = methods.METHODS['verifier_only']
   elif verification_config.bonus == 'verifier':
     raise ValueError(
-      "bonus: 'verifier' gives the token after a full block another law, so"
-      " that a text has no single probability; take 'target'."
+      "bonus: 'verifier' draws the token after a fully accepted block from p,"
+      " so that a text has no single probability; take 'target'."
     )
   elif not verification_config.kind.keeps_law:
     raise ValueError(
-      f'verification: {verification_config.verification!r} has another law'
-      ' after other blocks, so that a text has no single probability; take'
+      f'verification: with {verification_config.verification!r} the law depends'
+      ' on where blocks begin, so that a text has no single probability; take'
       " 'token' or 'block'."
     )
   if not method.law_uses_q:
@@ -133,9 +133,9 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
     )
   if not is_language_model(bound_drafter):
     raise ValueError(
-      f'drafter: {type(bound_drafter.drafter).__name__} is no language model,'
-      ' so that the target of a given text is not known; take a model, or the'
-      " method's strict lenience."
+      f'drafter: {type(bound_drafter.drafter).__name__} is not a language'
+      ' model, so that the target of a given text is not known; take a model,'
+      " or the method's strict lenience."
     )
   params: PyTree = bound_drafter.params
   drafter: Any = bound_drafter.drafter
@@ -174,7 +174,7 @@ def score(
       method = faults.CULPRITS.index('method')
       faults.check(
         faults.Fault(method, len(context) + at),
-        f'a request of {len(context)} and {len(logprobs)} tokens',
+        f'a context of {len(context)} and {len(logprobs)} more tokens',
       )
     total = math.fsum(logprobs.tolist())
     scores.append(Score(total, bool(is_mode.all())))
@@ -345,7 +345,7 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
       at = int(bad.argmax())
       faults.check(
         faults.Fault(bad[at], len(context) + at),
-        f'a request of {len(context)} and {len(continuation)} tokens',
+        f'a context of {len(context)} and {len(continuation)} more tokens',
       )
   return [
     tuple(x[i, : len(continuation)] for x in results)
