@@ -52,7 +52,7 @@ def number(name: str, value: Any, low: float, high: float) -> float:
     real = math.nan
   if math.isfinite(real) and abs(real) > MAX_FLOAT32:
     raise ValueError(
-      f'{name}: {quote(value)} is more than float32 holds; give a number'
+      f'{name}: {quote(value)} exceeds the range of float32; give a number'
       f' from {-MAX_FLOAT32:.2g} to {MAX_FLOAT32:.2g}, or infinity.'
     )
   if not low <= real <= high:
@@ -132,7 +132,7 @@ def text_tuple(name: str, values: Any) -> tuple[str, ...]:
   """Returns a tuple of texts, none of which is empty."""
   texts = tuple(as_list(name, values, 'texts'))
   if not all(isinstance(text, str) and text for text in texts):
-    raise ValueError(f'{name}: must be a list of texts, none of them empty.')
+    raise ValueError(f'{name}: must be non-empty texts, got {quote(values)}.')
   return texts
 
 

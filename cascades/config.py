@@ -252,7 +252,7 @@ def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
   if options['verification'] == SEQUENTIAL:
     reasons['blocks'] = "verification 'sequential', which makes no blocks"
   if options['drafts'] == 1:
-    reasons['tree'] = 'drafts 1, since a single draft is no tree'
+    reasons['tree'] = 'drafts 1, since a single draft is not a tree'
   method = methods.get_method(options['method'])
   reads = inputs.used(method)
   if not reads & {'q_gate', 'p_gate'} and options['cap'] == NO_CAP:

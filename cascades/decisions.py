@@ -19,7 +19,7 @@ from cascades.plain import plain
 from cascades.untrusted import bounded
 from cascades.untrusted.schema import Schema
 
-_ADVICE = 'make it again with experiments.sweep'
+_ADVICE = 'decide again with experiments.sweep'
 _Hash = Annotated[str, pydantic.Field(pattern='^[0-9a-f]{64}$')]
 
 
@@ -103,7 +103,7 @@ class Decision:
       path = path / 'decision.json'
     if not path.exists():
       raise ValueError(
-        f'decision: there is no {path}; name the decision.json of a sweep whose'
+        f'decision: there is no {path}; give the decision.json of a sweep whose'
         ' config has a decision.'
       )
     content = bounded.read_json(path, 'decision', _ADVICE)
@@ -169,8 +169,8 @@ class Decision:
     for name, value in weights.items():
       if self.weights.get(name) != value:
         raise ValueError(
-          f'decision: the {name} of these models is not that of the evidence'
-          f' ({arguments.quote(self.verifier)} with'
-          f' {arguments.quote(self.drafter)}); give those models, or decide'
-          ' again with experiments.sweep.'
+          f'decision: was made with {arguments.quote(self.verifier)} and'
+          f' {arguments.quote(self.drafter)}, and the hash of the {name} of the'
+          ' models given differs; give those models, or decide again with'
+          ' experiments.sweep.'
         )

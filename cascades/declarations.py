@@ -130,7 +130,7 @@ class Declared:
     """
     for name in fields.keys() - options_of(cls).keys():
       raise ValueError(
-        f'{name}: {cls.__name__} has no such option; there are'
+        f'{name}: is not an option of {cls.__name__}; choose from'
         f' {", ".join(options_of(cls))}.'
       )
     return cls(**fields)

@@ -71,7 +71,7 @@ def refuse_sampler_options(names: Collection[str]) -> None:
         f'{name}: is an option of the drafter; write'
         f' drafter=drafters.parse_spec(NAME, {new}=...).'
       )
-    raise TypeError(f'{name}: is no argument of Sampler.')
+    raise TypeError(f'{name}: is not an argument of Sampler; leave it out.')
 
 
 def refuse_request_options(names: Collection[str]) -> None:

@@ -151,7 +151,7 @@ class Registry[Entry](Mapping[str, Entry]):
     guess = f' did you mean {near[0]!r}?' if near else ''
     return (
       f'{option or self.option}: {arguments.quote(name)} is not known;{guess}'
-      f' There are {", ".join(self.names())}.'
+      f' Choose from {", ".join(self.names())}.'
     )
 
   def names(self) -> tuple[str, ...]:
@@ -244,7 +244,7 @@ class Registry[Entry](Mapping[str, Entry]):
         f' cannot be imported ({reason}); install what it needs, update it or'
         ' uninstall it.'
       ) from error
-    self._check(name, entry, f', which {_package(point)} declares')
+    self._check(name, entry, f', which {_package(point)} declares,')
     self._entries[name] = entry
     return entry
 
@@ -273,8 +273,8 @@ class Registry[Entry](Mapping[str, Entry]):
     entry_name = getattr(entry, 'name', name)
     if entry_name != name:
       raise ValueError(
-        f'{self.option}: {name!r}{declared_by} calls itself'
-        f' {arguments.quote(entry_name)}; give both one name.'
+        f'{self.option}: {name!r}{declared_by} has the name'
+        f' {arguments.quote(entry_name)}; give both the same name.'
       )
 
   def __getitem__(self, name: str) -> Entry:

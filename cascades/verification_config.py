@@ -118,7 +118,7 @@ class VerificationConfig:
       value = getattr(self, name)
       if not isinstance(value, str) or value not in values:
         raise ValueError(
-          f'{name}: {arguments.quote(value)} is not known; there are'
+          f'{name}: {arguments.quote(value)} is not known; choose from'
           f' {", ".join(values)}.'
         )
     # Raises if the name is unknown or its argument is wrong.
@@ -173,8 +173,8 @@ class VerificationConfig:
     """
     if self.kind.single_target and not method.single_target:
       raise ValueError(
-        f'verification: {method.name} verifies each token against a target of'
-        f" its own, and {self.verification!r} needs a single one; take 'token'."
+        f'verification: {self.verification!r} needs a method with a single'
+        f" target, and {method.name} has a target per token; take 'token'."
       )
     if self.verification == SEQUENTIAL and method.rule is None:
       raise ValueError(

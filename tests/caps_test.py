@@ -112,7 +112,7 @@ def test_the_loop_follows_a_capped_law():
 def test_a_margin_wants_logits():
   d = exact.draw_distributions('random', 1)
   d = jax.tree.map(lambda x: jnp.asarray(x[0]), d)._replace(p_logits=None)
-  with pytest.raises(ValueError, match='margin: must have raw logits'):
+  with pytest.raises(ValueError, match='method: margin needs raw logits'):
     methods.METHODS['margin'].law(d, 0.1)
 
 

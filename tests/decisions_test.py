@@ -225,7 +225,7 @@ def test_a_decision_has_its_evidence(decided):
 
 def test_other_models_than_the_decisions_are_refused(decided):
   config, workdir = decided
-  with pytest.raises(ValueError, match='decision: the verifier of these'):
+  with pytest.raises(ValueError, match='the hash of the verifier'):
     sampler.Sampler.from_decision(workdir, verifier=config.drafter)
 
 

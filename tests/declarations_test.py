@@ -32,7 +32,7 @@ def test_a_config_is_that_of_its_dictionary(options):
 
 
 def test_a_dictionary_with_another_option_is_refused():
-  with pytest.raises(ValueError, match=r'^gama: DecodingConfig has no such'):
+  with pytest.raises(ValueError, match=r'^gama: is not an option of Dec'):
     DecodingConfig.from_dict(dict(gama=2))
 
 

@@ -333,7 +333,7 @@ def test_what_cannot_be_gone_through_is_sampled():
     (
       _token,
       dict(rule='contrastive'),
-      'lenience: contrastive is lossless at no',
+      'lenience: must be given for contrastive',
     ),
     (_token, dict(gamma=0), 'gamma: must be 1 or more'),
     (_token, dict(size=1), 'size: must be 2 or more'),

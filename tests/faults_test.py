@@ -45,7 +45,7 @@ def _fails(culprit, pair, asked=None, **options):
   length = len(sampler.encode(_PROMPT))
   wanted = f'its logits are not finite at position {length}'
   if culprit == 'method':
-    wanted = 'its target is no distribution at position'
+    wanted = 'its target is not a distribution at position'
   with pytest.raises(ValueError, match=f'^{culprit}: {wanted} .*of prompt 0;'):
     sampler.sample(_PROMPT, max_new_tokens=8, **asked or {})
 
@@ -148,7 +148,7 @@ def test_a_method_without_a_distribution_is_named():
     drafter_only=None,
   )
   sampler = small.sampler(*small.tables(), method=broken, cache_length=256)
-  with pytest.raises(ValueError, match=r'^method: its target is no'):
+  with pytest.raises(ValueError, match=r'^method: its target is not'):
     sampler.sample_curve([_PROMPT], [0.1, 0.9], max_new_tokens=8)
 
 

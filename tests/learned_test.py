@@ -167,7 +167,7 @@ def test_the_same_head_compiles_nothing_again(tmp_path):
     (dict(verifier='v'), 'verifier must be'),
     (dict(verifier={'name': 'v'}), 'verifier.fingerprint is missing'),
     (dict(weights=[1.0]), 'weights must be'),
-    (dict(weights={'mz': 1.0}), "no feature 'mz'; there are one, mq"),
+    (dict(weights={'mz': 1.0}), "'mz' is not a feature; choose from one, mq"),
     *(
       (dict(weights={'mq': x}), f'weights.mq must be a valid number, got {x!r}')
       for x in (None, '1', True)
@@ -185,7 +185,7 @@ def test_a_damaged_head_is_refused_in_a_sentence(tmp_path, change, said):
   message = conftest.refused('method', methods.get_method, f'learned:{folder}')
   assert said in message
   assert str(file) in message
-  assert message.endswith('train one with configs/train_rule.py.')
+  assert message.endswith('train a rule with configs/train_rule.py.')
   message = conftest.refused(
     'weights', learned.from_weights, {'mq': float('nan')}
   )
@@ -231,7 +231,7 @@ def test_a_head_of_another_pair_is_refused(pair, own):
   verifier, drafter = pair
   other, none = (
     'for the {} {}, with the fingerprint',
-    'has none, as it is no',
+    'has none, as it is not',
   )
   for given, method, said in (
     (pair, 'learned', other.format('verifier', 'tiny-verifier')),

@@ -175,7 +175,7 @@ def test_rolling_likelihoods_go_on_window_by_window():
   ('options', 'said'),
   [
     (dict(verifier=None), 'verifier: none is given'),
-    (dict(verifeir='x'), "model_args: 'verifeir' is not known; there are veri"),
+    (dict(verifeir='x'), "model_args: 'verifeir' is not known; choose from ve"),
     (dict(pretrained='x'), "model_args: 'pretrained' is not known"),
     (dict(verifier=7), "'7'"),
     (dict(mesh=2), 'mesh: must be two numbers'),

@@ -27,7 +27,7 @@ def test_a_renamed_attribute_of_the_package_is_named(name):
     (dict(gamma=2), r'config=DecodingConfig\(gamma=...\)'),
     (dict(stop_below=0.5), r'parse_spec\(NAME, stop_below=...\)'),
     (dict(others_say=True), r'parse_spec\(NAME, fill_unselected_logits=...\)'),
-    (dict(gama=2), 'gama: is no argument of Sampler'),
+    (dict(gama=2), 'gama: is not an argument of Sampler'),
   ],
   ids=str,
 )

@@ -161,7 +161,7 @@ _WITHOUT_EFFECT += [
   (dict(verification=SEQUENTIAL, drafts=1, tree_size=9), 'tree_size', ''),
   (dict(gamma=0, tree_size=9), 'tree_size', ''),
   (dict(verification=SEQUENTIAL, gamma=0), 'verification', ''),
-  (dict(verification='look_ahead', gamma=3), 'verification', 'raise gamma or'),
+  (dict(verification='look_ahead', gamma=3), 'verification', 'raise gamma to'),
   (dict(verification='look_ahead:5', gamma=4), 'verification', 'raise gamma'),
 ]
 # More than 32 bits hold, and more than Python reads.

@@ -319,7 +319,7 @@ def test_a_name_may_be_of_two_models():
     (
       'tiny-drafter',
       dict(drafts=2, verification='k_seq', method='cactus'),
-      "'k_seq' needs a single one",
+      "'k_seq' needs a method with a single target",
     ),
     ('ngram+tiny-drafter', {}, "must have a language model before '\\+'"),
     ('tiny-drafter+tiny-recurrent', {}, 'was trained for a verifier'),

@@ -49,7 +49,7 @@ def test_entries_are_found_by_name_and_alias(registry):
   assert registry.get('red') == registry.get('crimson') == registry['red'] == 1
   assert registry.names() == tuple(registry) == ('red', 'blue')
   assert registry.get('green', None) is None
-  with pytest.raises(ValueError, match=r"^colour: 'bleu' .* 'blue'\? There"):
+  with pytest.raises(ValueError, match=r"^colour: 'bleu' .* 'blue'\? Choose"):
     registry.get('bleu')
   with pytest.raises(KeyError):
     registry['crimson']
@@ -111,7 +111,7 @@ def test_names_of_the_core_are_not_replaced(monkeypatch, first):
     (('math:no_such_name',), 'is declared by math:no_such_name, which cannot'),
     (('broken_plugin:X',), 'is declared by broken_plugin:X, which cannot'),
     (('math:e', 'math:pi'), '.* math:e and math:pi; uninstall one of them'),
-    (('math:sqrt',), 'math:sqrt declares is a builtin_function'),
+    (('math:sqrt',), 'math:sqrt declares, is a builtin_function'),
     (('fractions:Fraction',), 'is a ABCMeta'),
   ],
 )

@@ -722,7 +722,7 @@ _REFUSED = {
     dict(tasks=('gsm8k',), task=_GSM8K),
     {},
   ),
-  "launcher: 'slurm' is not known; .* There are local": (
+  "launcher: 'slurm' is not known; .* Choose from local": (
     {},
     dict(launcher='slurm'),
   ),

@@ -56,7 +56,7 @@ from cascades.untrusted.schema import Number, Schema
 NAME, BUNDLED = 'learned', 'tiny-rule'
 FILE = 'rule.json'
 _ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
-_TRAIN = 'train one with configs/train_rule.py'
+_TRAIN = 'train a rule with configs/train_rule.py'
 
 Feature = Callable[[Distributions], Float[Array, '']]
 
@@ -187,8 +187,8 @@ class TrainedPair(NamedTuple):
         raise ValueError(
           f'method: {name} was trained for the {role} {model}, with the'
           f' fingerprint {expected}, and the {role} given has'
-          f' {actual or "none, as it is no language model"}; train a rule for'
-          ' this pair with configs/train_rule.py.'
+          f' {actual or "none, as it is not a language model"}; train a rule'
+          ' for this pair with configs/train_rule.py.'
         )
 
 
@@ -240,7 +240,7 @@ def from_weights(
   for feature, weight in weights.items():
     if feature not in FEATURES:
       raise ValueError(
-        f'weights: there is no feature {feature!r}; there are'
+        f'weights: {feature!r} is not a feature; choose from'
         f' {", ".join(FEATURES)}.'
       )
     number = isinstance(weight, int | float) and not isinstance(weight, bool)

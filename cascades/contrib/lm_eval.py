@@ -70,7 +70,7 @@ def _check_names(
   for key in values:
     if key not in names:
       raise ValueError(
-        f'{option}: {key!r} is not known; there are {", ".join(names)}.'
+        f'{option}: {key!r} is not known; choose from {", ".join(names)}.'
       )
 
 

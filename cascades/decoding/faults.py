@@ -53,7 +53,7 @@ class FaultError(ValueError):
   def __str__(self) -> str:
     if self.culprit == 'method':
       return (
-        f'method: its target is no distribution {self.location}; check the'
+        f'method: its target is not a distribution {self.location}; check the'
         ' method with cascades.audit.'
       )
     return (

@@ -51,7 +51,7 @@ def _check_drafter(
   if not drafter.independent and verification.verification != 'match':
     raise ValueError(
       f'verification: {verification.verification!r} needs independent draws,'
-      f" which the drafts of {name} are not; take 'match'."
+      f" which {name} does not make; take 'match'."
     )
 
 

@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 CAPS: Registry[Kind] = Registry('cap', Kind)
 CAPS.register(
   NO_CAP,
-  Kind((NO_CAP,), 'any token', lambda spec: None, lambda method: method),
+  Kind((NO_CAP,), 'no numbers', lambda spec: None, lambda method: method),
   builtin=True,
 )
 

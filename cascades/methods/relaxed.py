@@ -191,7 +191,7 @@ def margin(d: Distributions, lenience: Lenience):
   z = d.p_logits
   if z is None:
     raise ValueError(
-      'margin: must have raw logits, and only probabilities are known here.'
+      'method: margin needs raw logits, not probabilities; take another method.'
     )
   largest = z.max(-1)
   # Equal logits at the border are kept together.

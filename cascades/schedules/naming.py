@@ -70,7 +70,7 @@ def parse(spec: str, token_id: TokenLookup | None = None) -> Any:
   except ValueError:
     raise ValueError(
       f'schedule: must be written as {kind.pattern!r}, with numbers of 0 or'
-      ' more that fit into 32 bits and two different tokens, got'
+      ' more that fit into 32 bits and, for a span, two different tokens, got'
       f' {arguments.quote(spec)}.'
     ) from None
 

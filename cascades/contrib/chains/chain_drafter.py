@@ -48,9 +48,9 @@ class ChainDrafter(drafters.Drafter):
     keeps_law &= verification_config.bonus == 'target'
     if not keeps_law or self.drafter.needs_hidden:
       raise ValueError(
-        'drafter: every token of a chained drafter must follow the law, and'
-        " hidden states are not supported by it; take bonus='target',"
-        " verification 'token' or 'block', and another inner drafter."
+        "drafter: a chained drafter must have bonus 'target', verification"
+        " 'token' or 'block', and an inner drafter without hidden states,"
+        f' got {type(self.drafter).__name__} with {verification_config}.'
       )
 
   @property

@@ -127,8 +127,8 @@ class ChainSpec(drafter_spec.Spec):
       lenience = method.strict
     if lenience is None:
       raise ValueError(
-        f'inner_lenience: must be given for {method.name}, which is never'
-        ' strict; give one.'
+        f'inner_lenience: must be given for {method.name}, which has no strict'
+        ' lenience; give a number.'
       )
     checkpoint = self._outer_model(verifier)
     token_checks.check_pair(verifier, checkpoint)
@@ -153,8 +153,8 @@ class ChainSpec(drafter_spec.Spec):
       model = verifier.model.first_layers(self.outer.layers)
       return verifier._replace(model=model)
     raise ValueError(
-      "drafter: must have a language model before '+', as only a model can be"
-      " drafted for; give a model, or the verifier's first layers by self:N."
+      "drafter: must have a language model before '+', for which the part after"
+      " '+' drafts; give a model, or 'self:N', the verifier's first N layers."
     )
 
 

@@ -260,7 +260,7 @@ class Generator:
   ) -> Any:
     """Draws elements of `a`, or of `range(a)`, with replacement."""
     if size is not None and not replace:
-      raise NotEnumerableError('several are drawn without replacement')
+      raise NotEnumerableError('elements are drawn without replacement')
     del axis, shuffle
     elements = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
     probs = np.full(len(elements), 1 / len(elements)) if p is None else p

@@ -166,12 +166,12 @@ def declared(
   if not method.single_target:
     raise ValueError(
       f'rule: {method.name} has no single target, so it declares no law; choose'
-      ' a method with one.'
+      ' a method with a single target.'
     )
   lenience = method.strict if lenience is None else lenience
   if lenience is None:
     raise ValueError(
-      f'lenience: {method.name} is lossless at no lenience; give one.'
+      f'lenience: must be given for {method.name}, which is never lossless.'
     )
   return method, float(lenience)
 

@@ -202,7 +202,7 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
   """
   path = pathlib.Path(path)
   if not path.is_file():
-    raise ValueError(f'trace: there is no file {path}; name a file of blocks.')
+    raise ValueError(f'trace: there is no file {path}; give a file of blocks.')
 
   def refuse(number: int, reason: object) -> ValueError:
     return ValueError(f'trace: {path}, line {number}: {reason}.')

@@ -98,5 +98,5 @@ class Each(ScheduleBase):
       return None
     return (
       f'an answer may have {max_new_tokens} tokens, and there are {count}'
-      ' leniences'
+      ' leniences; list more, or lower max_new_tokens'
     )

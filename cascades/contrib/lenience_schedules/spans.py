@@ -59,5 +59,5 @@ class Span(ScheduleBase):
     """Refuses answers in which a marker is forbidden."""
     for marker in self.start_token, self.end_token:
       if int(marker) in forbidden_ids:
-        return f'token {int(marker)}, one of its markers, is forbidden'
+        return f'its marker, token {int(marker)}, is in forbidden_tokens'
     return None

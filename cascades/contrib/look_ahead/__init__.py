@@ -24,8 +24,8 @@ def _refuse(window: int, gamma: int) -> str | None:
   if window <= gamma:
     return None
   return (
-    f'judges a draft leniently only where {window - 1} more follow in its'
-    f' block, and gamma is {gamma}; raise gamma or look ahead less far'
+    f'accepts a draft leniently only if {window - 1} more follow in its block,'
+    f' but gamma is {gamma}; raise gamma to {window}, or give a smaller number'
   )
 
 
