@@ -210,7 +210,7 @@ def test_prompts_filters_and_scores_are_the_harness_s(folder, filter_name):
   bare = next(task.load(shots=0)).prompt
   assert bare == 'Numbers in words.\n\nThe number 4302 in words:'
   (note,) = task.notes()
-  assert 'have 0 worked examples, and the task declares 2; None' in note
+  assert 'have 0 worked examples, but the task declares 2; None' in note
   assert next(task.load()).prompt == prompt
   assert not task.notes()
 
@@ -230,7 +230,7 @@ def test_corpus_metrics_are_scored_answer_by_answer(folder):
   assert 'mean of the metric of each answer alone|1/100' in task.signature()
   assert task.quality_score == 'quality'
   (note,) = task.notes()
-  assert 'the mean of bleu of each answer alone' in note
+  assert 'the mean bleu of single answers' in note
 
 
 def test_halves_share_no_document_and_keep_their_prompts(folder):
@@ -275,22 +275,22 @@ def test_python_of_a_user_is_run_only_if_allowed(overlap):
 @pytest.mark.parametrize(
   ('text', 'message'),
   [
-    ('doc_to_text: !<!functio%6E> a.b', 'runs Python of its own'),
-    ('metric_list: [{metric: ./evil}]', 'has a metric that is not of the'),
+    ('doc_to_text: !<!functio%6E> a.b', 'runs Python code'),
+    ('metric_list: [{metric: ./evil}]', 'has a metric that the harness lacks'),
     ('metric_list: [{metric: acc, hf_evaluate: true}]', 'has a metric that'),
-    ('include: [common, evil.inc]', r'evil.inc runs Python of its own'),
+    ('include: [common, evil.inc]', r'evil.inc runs Python code'),
     ('doc_to_text: [', 'is damaged'),
     ('include: nowhere', 'nowhere is missing'),
-    ('output_type: multiple_choice', 'is of the output type multiple_choice'),
+    ('output_type: multiple_choice', 'has the output type multiple_choice'),
     ('unsafe_code: true', 'runs programs that models write'),
-    ('repeats: 8', 'takes 8 answers to each prompt'),
+    ('repeats: 8', 'needs 8 answers per prompt'),
     ('doc_to_text: "{{nothing}}"', "cannot be loaded .*'nothing' is undefined"),
     (
       """doc_to_text: "{{ ''.__class__.__mro__ }}" """,
       'cannot be loaded .*unsafe',
     ),
     ('filter_list: [{name: a, filter: [{function: b}]}]', 'cannot be loaded'),
-    ('metric_list: [{metric: bypass}]', 'has no metric of a single answer'),
+    ('metric_list: [{metric: bypass}]', 'has no metric for single answers'),
     ('generation_kwargs: {num_beams: 4}', "generation_kwargs: 'num_beams'"),
   ],
 )
@@ -306,7 +306,7 @@ def test_unusable_yaml_is_one_sentence(tmp_path, text, message):
   ('spec', 'message'),
   [
     ('lm_eval:{0}/filtered.yaml@x', r"no filter 'x'; choose one of first-word"),
-    ('lm_eval:{0}/nowhere', 'is no .yaml file, and no folder'),
+    ('lm_eval:{0}/nowhere', 'is neither a .yaml file nor a folder'),
     ('lm_eval:{0}/nowhere.yaml', 'nowhere.yaml is missing'),
   ],
 )

@@ -198,7 +198,7 @@ def test_the_command_of_the_guide(tmp_path):
   path = _write(tmp_path / 'a.jsonl', [{'prompt': 'x'}] * 2)
   command = [sys.executable, '-m', 'experiments.sweep']
   for config, sentence in (
-    ('your_data', 'error: data: a.jsonl, line 2, has the prompt and'),
+    ('your_data', 'error: data: a.jsonl, line 2, has the same prompt and'),
     ('quickstart', 'error: data: this config has no field file.path; run'),
   ):
     done = subprocess.run(

@@ -192,75 +192,76 @@ _DAMAGED = {
   'cut off': (
     _jsonl(_ROW, '{"prompt": "a'),
     'line 2, is damaged (Unterminated string starting at: line 1 column 12'
-    ' (char 11)); mend the row or remove it.',
+    ' (char 11)); fix the row or remove it.',
   ),
   'list': (
     _jsonl(_ROW, '', '[1]'),
-    'line 3, is not a JSON object; mend the row or remove it.',
+    'line 3, is not a JSON object; fix the row or remove it.',
   ),
   'bytes': (
     b'{"prompt": "\xff", "reference": "r"}',
-    'line 1, is not UTF-8 text; mend the row or remove it.',
+    'line 1, is not UTF-8 text; fix the row or remove it.',
   ),
   'missing field': (
     _jsonl({'question': 'p', 'reference': 'r'}),
-    "line 1, has no 'prompt', only 'question', 'reference'; name the field of"
-    ' the rows with --config.file.prompt.',
+    "line 1, has no field 'prompt', only 'question', 'reference'; name the"
+    ' field of the rows with --config.file.prompt.',
   ),
   'no reference': (
     _jsonl(_ROW, {'prompt': 'q', 'reference': None}),
-    "line 2, has no 'reference'; name the field of the rows with"
+    "line 2, has no field 'reference'; name the field of the rows with"
     ' --config.file.reference.',
   ),
   'empty prompt': (
     _jsonl(_ROW, {'prompt': ' \n', 'reference': 'r'}),
-    "line 2, has an empty 'prompt'; mend the row or remove it.",
+    "line 2, has an empty 'prompt'; fix the row or remove it.",
   ),
   'no text': (
     _jsonl({'prompt': {'text': 'p'}, 'reference': 'r'}),
-    "line 1, has a 'prompt' that is not text; mend the row or remove it.",
+    "line 1, has a field 'prompt' that is not a text; fix the row or remove"
+    ' it.',
   ),
   'same id': (
     _jsonl(_ROW | {'id': 7}, {'prompt': 'q', 'reference': 'r', 'id': '7'}),
-    "line 2, has the id '7' of line 1; remove it, or give each row an id of its"
-    ' own (--config.file.id).',
+    "line 2, has the same id '7' as line 1; remove it, or give each row its own"
+    ' id with --config.file.id.',
   ),
   'same row': (
     _jsonl(_ROW, '', _ROW),
-    'line 3, has the prompt and the reference of line 1; remove it, or give'
-    ' each row an id of its own (--config.file.id).',
+    'line 3, has the same prompt and reference as line 1; remove it, or give'
+    ' each row its own id with --config.file.id.',
   ),
   'long id': (
     _jsonl(_ROW | {'id': 'x' * 201}),
-    "line 1, has an 'id' that is not a text of 1 to 200 characters; mend the"
-    ' row or remove it.',
+    "line 1, has a field 'id' that is not a text of 1 to 200 characters; fix"
+    ' the row or remove it.',
   ),
   'odd list': (
     _jsonl({'prompt': 'p', 'reference': ['r', {}]}),
-    "line 1, has a 'reference' that is not a list of texts; mend the row or"
-    ' remove it.',
+    "line 1, has a field 'reference' that is not a list of texts; fix the row"
+    ' or remove it.',
   ),
   'deep': (
     _jsonl('[' * 60_000 + ']' * 60_000),
-    'line 1, is nested too deeply; mend the row or remove it.',
+    'line 1, is nested too deeply; fix the row or remove it.',
   ),
-  'empty': ('\n\n', 'has no rows of all; give another file.'),
+  'empty': ('\n\n', 'has no rows of split all; give more rows.'),
   'short row.csv': (
     'prompt,reference\n"p\nq",r\nx\n',
-    'line 4, has 1 cells and the header has 2; mend the row or remove it.',
+    'line 4, has 1 cells and the header has 2; fix the row or remove it.',
   ),
   'open quote.csv': (
     'prompt,reference\np,r\n"q,r\n',
-    'line 3, is damaged (unexpected end of data); mend the row or remove it.',
+    'line 3, is damaged (unexpected end of data); fix the row or remove it.',
   ),
   'same column.csv': (
     'prompt,prompt\np,r\n',
-    'line 1, names a column twice; mend the row or remove it.',
+    'line 1, names a column twice; fix the row or remove it.',
   ),
   'cut off.jsonl.gz': (
     gzip.compress(_jsonl(*_ROWS).encode())[:-12],
     'line 20, cannot be read (Compressed file ended before the end-of-stream'
-    ' marker was reached); fetch the file again.',
+    ' marker was reached); download the file again.',
   ),
   'a text.parquet': (
     'prompt,reference\n',
@@ -294,7 +295,7 @@ def test_a_reference_that_a_metric_cannot_score_is_one_sentence(tmp_path):
       _load(path, metric=name)
     assert str(error.value) == (
       f'data: a.jsonl, line 1, has a reference that {name} cannot score,'
-      " 'two'; mend the row or choose another metric."
+      " 'two'; fix the row or choose another metric."
     )
 
 
@@ -347,7 +348,7 @@ def test_no_more_is_read_than_is_needed(name, tmp_path):
   path = _write(tmp_path / name, _ROWS * 2)
   # The later rows repeat earlier ones, which nobody sees.
   assert len(_load(path, 20)[0]) == 20
-  with pytest.raises(ValueError, match='has the prompt and the reference'):
+  with pytest.raises(ValueError, match='has the same prompt and reference'):
     _load(path, 21)
   if name.endswith('parquet'):
     return

@@ -92,11 +92,11 @@ def test_a_damaged_row_is_named(tmp_path):
   lines = _PATH.read_text(encoding='utf-8').splitlines()
   path = tmp_path / 'mbpp.jsonl'
   for change, said in (
-    ({'task_id': None}, "has a 'task_id' that is not a number"),
+    ({'task_id': None}, "has a field 'task_id' that is not a number"),
     ({'test_list': []}, "has an empty 'test_list'"),
-    ({'test_list': 'assert True'}, "has a 'test_list' that is not a list"),
+    ({'test_list': 'assert True'}, "field 'test_list' that is not a list"),
     ({'code': ' '}, "has an empty 'code'"),
-    ({'text': 3}, "has a 'text' that is not text"),
+    ({'text': 3}, "has a field 'text' that is not a text"),
   ):
     row = json.dumps(json.loads(lines[1]) | change)
     path.write_text(f'{lines[0]}\n{row}', encoding='utf-8')

@@ -116,7 +116,7 @@ def test_a_pair_of_files_may_be_packed_and_lies_beside_its_worked_examples(
   with pytest.raises(ValueError, match=r'en\.gz, line \d+: Compressed'):
     load(name, path=str(damaged))
   (tmp_path / 'val.de.gz').unlink()
-  with pytest.raises(ValueError, match='worked examples are taken from there'):
+  with pytest.raises(ValueError, match='worked examples come from this file'):
     load(name, path=str(tmp_path / name))
 
 
@@ -207,7 +207,7 @@ def test_without_a_hub_a_sentence_says_what_to_download(name, monkeypatch):
   source = TASKS[name].source
   why = 'no network' if source.hub else 'it is not on the Hugging Face hub'
   said = (
-    f'cannot be had ({why}); download {source.download} and name it with'
+    f'cannot be loaded ({why}); download {source.download} and give it with'
     ' --config.task.path='
   )
   with pytest.raises(ValueError, match=re.escape(said)):
@@ -225,9 +225,9 @@ _DAMAGED = {
       r'file, line 2, is damaged \(Expecting value'
     ),
     '3': 'line 1, is not an object',
-    '\n{"question": "Q"}': "line 2, has no 'answer'",
+    '\n{"question": "Q"}': "line 2, has no field 'answer'",
     '{"question": 3, "answer": ""}': (
-      "line 1, has a 'question' that is not text"
+      "line 1, has a field 'question' that is not a text"
     ),
     '{"question": " ", "answer": "#### 1"}': (
       "line 1, has an empty 'question'"
@@ -238,15 +238,15 @@ _DAMAGED = {
   },
   'natural_questions': {
     '{"question": "Q", "answer": "A"}': (
-      "line 1, has a 'answer' that is not a list"
+      "line 1, has a field 'answer' that is not a list"
     ),
     '{"question": "Q", "answer": [1]}': (
-      "line 1, has a 'answer' that is not a list of texts"
+      "line 1, has a field 'answer' that is not a list of texts"
     ),
   },
   'squad_v2': {
     _SQUAD % f'{{{_ASKED}, "answers": []}}': (
-      r"file, data\[0\]\.paragraphs\[0\]\.qas\[0\], has no 'is_impossible'"
+      r"file, data\[0\]\.paragraphs\[0\]\.qas\[0\], has no field 'is_imposs"
     ),
     _SQUAD % f'{{{_ASKED}, "answers": [], "is_impossible": false}}': (
       "has 'answers' that contradict 'is_impossible'"
@@ -266,7 +266,7 @@ _DAMAGED = {
   },
   'trivia_qa': {
     '{"Data": [{"QuestionId": "1", "Question": "Q"}]}': (
-      r"Data\[0\], has no 'answer'"
+      r"Data\[0\], has no field 'answer'"
     ),
   },
   'spec_bench': {
@@ -307,7 +307,7 @@ def test_tables_and_pairs_that_are_damaged_are_named(tmp_path):
   with pytest.raises(ValueError, match=r'pair\.en has 2 lines and .*\.de 1;'):
     load('wmt14_en_de', path=str(tmp_path / 'pair'))
   (tmp_path / 'pair.de').write_bytes(b'Eins.\nZw\xf6lf.\n')
-  with pytest.raises(ValueError, match=r'pair\.de, line 2: it is no UTF-8'):
+  with pytest.raises(ValueError, match=r'pair\.de, line 2: it is not UTF-8'):
     load('wmt14_en_de', path=str(tmp_path / 'pair'))
 
 

@@ -167,7 +167,7 @@ def _forbid_files(libc: ctypes.CDLL, readable: list[str]) -> None:
   access_mask = ctypes.c_uint64((1 << count) - 1)
   rules = libc.syscall(_CREATE_RULESET, ctypes.byref(access_mask), 8, 0)
   if rules < 0:
-    raise Refused('Landlock takes no rules')
+    raise Refused('Landlock rejects the ruleset')
   for path in readable:
     try:
       descriptor = os.open(path, os.O_PATH)
@@ -176,7 +176,7 @@ def _forbid_files(libc: ctypes.CDLL, readable: list[str]) -> None:
       continue
     access = _READ_FILE | (_READ_FOLDER if os.path.isdir(path) else 0)
     if _add_readable(libc, ruleset=rules, access=access, descriptor=descriptor):
-      raise Refused(f'Landlock takes no rule for {path}')
+      raise Refused(f'Landlock rejects the rule for {path}')
     os.close(descriptor)
   if libc.syscall(_RESTRICT_SELF, rules, 0):
     raise Refused('Landlock cannot be applied')
@@ -211,14 +211,14 @@ def _forbid_calls() -> None:
     array = (_Comparison * count)(*comparisons)
     arguments = (rules, _ALLOW, number, count, array)
     if seccomp.seccomp_rule_add_array(*arguments):
-      raise Refused(f'seccomp takes no rule for {name}')
+      raise Refused(f'seccomp rejects the rule for {name}')
 
   for name in _CALLS:
     allow(name)
   for name, *comparison in _CALLS_IF:
     allow(name, _Comparison(*comparison))
   if seccomp.seccomp_load(rules):
-    raise Refused('its kernel takes no seccomp filter')
+    raise Refused('its kernel rejects the seccomp filter')
 
 
 def _verify(libc: ctypes.CDLL) -> None:
@@ -244,8 +244,8 @@ def _verify(libc: ctypes.CDLL) -> None:
     except PermissionError:
       continue
     except OSError as e:
-      raise Refused(f'{name}, or fail in another way: {e}') from None
-    raise Refused(f'{name} all the same')
+      raise Refused(f'{name}, or fail with another error: {e}') from None
+    raise Refused(f'{name} in spite of the confinement')
 
 
 def confine(limits: dict[str, int], readable: list[str]) -> None:
@@ -262,7 +262,7 @@ def confine(limits: dict[str, int], readable: list[str]) -> None:
   # The process must not outlive its parent.
   _set_process_option(libc, _PR_SET_PDEATHSIG, signal.SIGKILL)
   if _set_process_option(libc, _PR_SET_NO_NEW_PRIVS, 1):
-    raise Refused('privileges cannot be given up')
+    raise Refused('privileges cannot be dropped')
   _limit(**limits)
   _forbid_files(libc, readable)
   _forbid_calls()

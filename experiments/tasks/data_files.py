@@ -20,7 +20,7 @@ from cascades.untrusted import bounded, display
 # Row of a file: its place in words, and its fields.
 Row = tuple[str, Mapping[str, Any]]
 
-MEND = 'mend the row or remove it'
+MEND = 'fix the row or remove it'
 _FORMATS = {
   '.jsonl': 'jsonl',
   '.ndjson': 'jsonl',
@@ -143,7 +143,7 @@ class DataFile:
     """Yields the lines of a file, and hashes them."""
 
     def refuse(number: int, reason: str) -> ValueError:
-      fault, advice = f'cannot be read ({reason})', 'fetch the file again'
+      fault, advice = f'cannot be read ({reason})', 'download the file again'
       return self.refusal(f'line {number}', fault, advice)
 
     for line in bounded.split_lines(
@@ -207,7 +207,7 @@ class DataFile:
       try:
         yield line.decode('utf-8-sig' if number == 1 else 'utf-8')
       except UnicodeDecodeError:
-        raise self.refusal(f'line {number}', 'is no text in UTF-8') from None
+        raise self.refusal(f'line {number}', 'is not UTF-8 text') from None
 
   def _read_parquet(
     self, file: BinaryIO, required: set[str], optional: set[str]

@@ -110,8 +110,8 @@ class Template:
       parts = list(string.Formatter().parse(text))
     except ValueError as error:
       raise ValueError(
-        f'{option}: {arguments.quote(text)} is no template ({error}); write'
-        ' {{ and }} for braces of the text.'
+        f'{option}: {arguments.quote(text)} is not a valid template ({error});'
+        ' write {{ and }} for braces of the text.'
       ) from None
     is_name = '{' not in text and '}' not in text
     self._parts = [('', text)] if is_name else [part[:2] for part in parts]
@@ -148,13 +148,13 @@ class Template:
   def _text(self, row: _Fields, name: str) -> str:
     text = as_text(self.value(row, name))
     if text is None:
-      raise _RowError(f'has a {arguments.quote(name)} that is not text')
+      raise _RowError(f'has a field {arguments.quote(name)} that is not a text')
     return text
 
   def value(self, row: _Fields, name: str) -> Any:
     """Returns a field of a row."""
     if row.get(name) is None:
-      fault = f'has no {arguments.quote(name)}'
+      fault = f'has no field {arguments.quote(name)}'
       if name not in row:
         fault += f', only {", ".join(map(arguments.quote, row))}'
       raise _RowError(
@@ -209,12 +209,12 @@ class FileReader:
     check_split(NAME, split, SPLITS)
     if path or shots:
       raise ValueError(
-        'task.path: the task file has fields of its own; give file.path,'
-        ' file.examples and file.shots.'
+        'task.path: task.path and task.shots are not supported by the task'
+        ' file; give file.path, file.examples and file.shots.'
       )
     if not self.settings.path:
       raise ValueError(
-        'data: no file is named; name it with --data=mine.jsonl.'
+        'data: no file is given; give one, such as --data=mine.jsonl.'
       )
     if self.metric and self.metric.runs_code:
       check_code(NAME, allow_code_execution)
@@ -229,7 +229,7 @@ class FileReader:
       is_empty = False
       yield example
     if is_empty:
-      raise file.refusal('', f'has no rows of {split}', 'give another file')
+      raise file.refusal('', f'has no rows of split {split}', 'give more rows')
 
   def provenance(self) -> dict[str, Any]:
     """Returns the hashes of the rows that `load` read, and their scorer."""
@@ -252,12 +252,12 @@ class FileReader:
       with _refusals(file, place):
         prompt, references = self._problem(row)
         if not references:
-          raise _RowError(f'has no {self.settings.reference!r}')
+          raise _RowError(f'has no field {self.settings.reference!r}')
       self._shots.append((prompt, accepted_answers(references)[0]))
     if len(self._shots) < max(1, self.settings.shots):
       raise file.refusal(
         '',
-        f'has {len(self._shots)} rows and file.shots is {self.settings.shots}',
+        f'has {len(self._shots)} rows, but file.shots is {self.settings.shots}',
         'give more rows or fewer shots',
       )
     self._files[f'examples {file.name}'] = file
@@ -275,10 +275,10 @@ class FileReader:
         name = self._id(row, prompt, reference)
         if name in first_places:
           raise _RowError(
-            f'has the id {arguments.quote(name)} of {first_places[name]}'
+            f'has the same id {arguments.quote(name)} as {first_places[name]}'
             if row.get(self.settings.id) is not None
-            else f'has the prompt and the reference of {first_places[name]}',
-            'remove it, or give each row an id of its own (--config.file.id)',
+            else f'has the same prompt and reference as {first_places[name]}',
+            'remove it, or give each row its own id with --config.file.id',
           )
       if not first_places:
         metric_specs.check_first(self.metric, reference)
@@ -300,7 +300,7 @@ class FileReader:
     """Returns the messages to answer, and the answer that follows them."""
     if not self._is_chat:
       raise _RowError(
-        f'has {_MESSAGES!r} and no prompt',
+        f'has {_MESSAGES!r} but no prompt',
         'set --config.chat=True, or name the field of prompts with'
         ' --config.file.prompt',
       )
@@ -317,7 +317,7 @@ class FileReader:
       return Conversation(conversation[:-1]), conversation[-1].content
     except ValueError as error:
       reason = str(error).rstrip('.')
-      raise _RowError(f'is no conversation ({reason})', None) from None
+      raise _RowError(f'is not a conversation ({reason})', MEND) from None
 
   def _references(self, row: _Fields) -> Reference:
     """Returns the accepted answers of a row, one as a text; () for none."""
@@ -333,7 +333,7 @@ class FileReader:
     if is_list:
       texts = [as_text(value) for value in row[name]]
       if None in texts:
-        raise _RowError(f'has a {name!r} that is not a list of texts')
+        raise _RowError(f'has a field {name!r} that is not a list of texts')
       texts = [text for text in dict.fromkeys(texts) if text and text.strip()]
       if not texts and is_needed:
         raise _RowError(f'has an empty {name!r}')
@@ -344,7 +344,7 @@ class FileReader:
         raise _RowError(
           f'has a reference that {metric.name} cannot score,'
           f' {arguments.quote(text)}',
-          'mend the row or choose another metric',
+          'fix the row or choose another metric',
         )
     return texts[0] if len(texts) == 1 else tuple(texts)
 
@@ -355,11 +355,11 @@ class FileReader:
       text = json.dumps(content)
       return hashlib.sha256(text.encode()).hexdigest()[:32]
     if row.get(field) is None:
-      raise _RowError(f'has no {field!r}')
+      raise _RowError(f'has no field {field!r}')
     text = as_text(row[field])
     if not text or len(text) > _MAX_ID:
       raise _RowError(
-        f'has an {field!r} that is not a text of 1 to {_MAX_ID} characters'
+        f'has a field {field!r} that is not a text of 1 to {_MAX_ID} characters'
       )
     return text
 
@@ -394,7 +394,7 @@ def _configure(config: Mapping[str, Any]) -> Task:
   names = {field.name for field in dataclasses.fields(FileSettings)}
   if absent := names - {*fields}:
     raise ValueError(
-      f'file.{min(absent)}: the config has no such field; begin it with'
+      f'file.{min(absent)}: the config lacks this field; build the config with'
       " common.sweep('file')."
     )
   settings = FileSettings(**fields)
@@ -418,7 +418,7 @@ def _load(**fields: Any) -> Iterator[Example]:
   """Refuses to load: a file has to be named by a config."""
   del fields
   raise ValueError(
-    'tasks: file is the task of configs/your_data.py; run that config.'
+    'tasks: the task file needs a file; run --config=configs/your_data.py.'
   )
   yield
 

@@ -113,8 +113,8 @@ class Documents:
       share = 1 - (min(share, 1) if self.scale > 1 else share)
     if not -_TOLERANCE <= share <= 1 + _TOLERANCE:
       raise ValueError(
-        f'{self.metric} of {self.name} is {values.get(self.metric)}, which is'
-        f' not from 0 to {self.scale}'
+        f'{self.metric} of {self.name} must be from 0 to {self.scale}, got'
+        f' {values.get(self.metric)}'
       )
     return {'quality': min(max(share, 0.0), 1.0), **values}
 
@@ -174,13 +174,13 @@ class Documents:
     shots, sentences = self.task.config.num_fewshot, []
     if shots != declared_shots:
       sentences.append(
-        f'task.shots: prompts of {self.name} have {shots} worked examples, and'
-        f' the task declares {declared_shots}; None leaves it to the task.'
+        f'task.shots: prompts of {self.name} have {shots} worked examples, but'
+        f' the task declares {declared_shots}; None uses the declared number.'
       )
     if not self._is_mean():
       sentences.append(
-        f'tasks: the quality of {self.name} is the mean of {self.metric} of'
-        ' each answer alone; the harness computes it of all answers together.'
+        f'tasks: the quality of {self.name} is the mean {self.metric} of single'
+        f' answers; the harness computes {self.metric} of all answers together.'
       )
     return tuple(sentences)
 
@@ -197,8 +197,8 @@ class Documents:
     """
     if self.task.config.repeats > 1:
       raise ValueError(
-        f'tasks: {self.name} takes {self.task.config.repeats} answers to each'
-        ' prompt, and a sweep takes one; set repeats: 1 in YAML of your own.'
+        f'tasks: {self.name} needs {self.task.config.repeats} answers per'
+        ' prompt, but a sweep decodes one; set repeats: 1 in your own YAML.'
       )
     requests = self.requests(1, self.task.config.num_fewshot)
     types = sorted({request.request_type for request in requests})
@@ -210,7 +210,7 @@ class Documents:
       )
     if len(requests[0].args) != 2 or not isinstance(requests[0].args[0], str):
       raise ValueError(
-        f'tasks: {self.name} has prompts that are not text alone; choose a task'
+        f'tasks: {self.name} has prompts that are not only text; choose a task'
         ' without images and sounds.'
       )
     return requests[0].args[1]
@@ -221,7 +221,7 @@ class Documents:
       values = self._numbers(0, self.target(self._docs[0]))
     if not values:
       raise ValueError(
-        f'tasks: {self.name} has no metric of a single answer; add one to the'
+        f'tasks: {self.name} has no metric for single answers; add one to the'
         ' metric_list of its YAML, such as exact_match.'
       )
     # The first one, in the order of its author.
@@ -229,9 +229,9 @@ class Documents:
     value = values[metric]
     if not -_TOLERANCE <= value <= 100 + _TOLERANCE:
       raise ValueError(
-        f'tasks: {metric} of {self.name} is {value:g} for a reference, and a'
-        ' quality is from 0 to 1 or to 100; begin metric_list with another'
-        ' metric.'
+        f'tasks: {metric} of {self.name} is {value:g} for a reference, but'
+        ' must be from 0 to 1 or from 0 to 100; put another metric first in'
+        ' metric_list.'
       )
     percents = [registry.get_aggregation(name) for name in _PERCENT]
     is_percent = value > 1 or self._aggregation(metric) in percents
@@ -318,5 +318,5 @@ def one_sentence(problem: str) -> Iterator[None]:
       cause = cause.__cause__
     reason = ' '.join(f'{type(cause).__name__}: {cause}'.split())[:400]
     raise ValueError(
-      f'tasks: {problem} ({reason.rstrip(".")}); mend the YAML or get its data.'
+      f'tasks: {problem} ({reason.rstrip(".")}); correct the YAML or its data.'
     ) from error

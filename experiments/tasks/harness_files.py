@@ -27,7 +27,7 @@ from cascades.untrusted import bounded
 GENERATION = 'generate_until'
 _LARGEST_FILE = 1 << 20
 _ALLOW = 'allow it with --config.task.allow_code_execution=True'
-_MEND = 'mend it as the documentation of lm-evaluation-harness says'
+_MEND = 'correct it as the documentation of lm-evaluation-harness describes'
 # Loads nodes, which makes no object of a tag.
 _LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 
@@ -63,8 +63,8 @@ class Catalog:
         if fields.get('unsafe_code'):
           raise ValueError(
             f'tasks: lm_eval:{entry.name} runs programs that models write, and'
-            ' the harness does not confine them; take mbpp, whose programs run'
-            ' in a sandbox.'
+            ' the harness does not confine them; use the task mbpp, whose'
+            ' programs run in a sandbox.'
           )
         metrics_ = fields.get('metric_list') or ()
         if not allow_code_execution and any(
@@ -97,16 +97,16 @@ class Catalog:
 def without_generation(name: str, kind: str) -> str:
   """Returns the error for a task whose answers are not generated."""
   return (
-    f'tasks: lm_eval:{name} is of the output type {kind or "unknown"}, and a'
-    f' sweep decodes answers; choose a task of the type {GENERATION}.'
+    f'tasks: lm_eval:{name} has the output type {kind or "unknown"}, but a'
+    f' sweep generates answers; choose a task of the type {GENERATION}.'
   )
 
 
 def _foreign_metric(place: str) -> str:
   """Returns the error for a metric whose code comes from the hub."""
   return (
-    f"tasks: {place} has a metric that is not of the harness, and the hub's"
-    f' code would be run; if you trust it, {_ALLOW}.'
+    f'tasks: {place} has a metric that the harness lacks, so code from the hub'
+    f' would be run; if you trust this code, {_ALLOW}.'
   )
 
 
@@ -127,8 +127,8 @@ def open_catalog(target: str, allow_code_execution: bool) -> Catalog:
   if not is_file and not (path.is_dir() and any(path.glob('**/*.yaml'))):
     if '/' in target or path.exists():
       raise ValueError(
-        f'tasks: {arguments.quote(target)} is no .yaml file, and no folder that'
-        ' has one; give either.'
+        f'tasks: {arguments.quote(target)} is neither a .yaml file nor a folder'
+        ' that has one; give either.'
       )
     manager = TaskManager()
     if target not in manager.task_index:
@@ -149,8 +149,8 @@ def open_catalog(target: str, allow_code_execution: bool) -> Catalog:
     )
   if not names:
     raise ValueError(
-      f'tasks: {target} declares no task, or one that another file of its'
-      f' folder declares; {_MEND}: task: NAME, once.'
+      f'tasks: {target} declares no task, or a task that another file of its'
+      f' folder also declares; {_MEND}: write task: NAME once.'
     )
   return Catalog(manager, names)
 
@@ -162,7 +162,7 @@ def _unknown(name: str, names: list[str]) -> str:
   return (
     f'tasks: {arguments.quote(f"lm_eval:{name}")} is not known;'
     f' {f"did you mean {guess}?" if guess else ""} `lm_eval ls tasks` lists'
-    ' all, and a path of a folder names your own.'
+    ' all tasks, and the path of a folder selects your own.'
   ).replace('  ', ' ')
 
 
@@ -199,9 +199,7 @@ def _check_file(
     text = bounded.read_bytes(path, 'tasks', _MEND, _LARGEST_FILE)
     root = yaml.compose(text, Loader=_LOADER)
   except FileNotFoundError:
-    raise ValueError(
-      f'tasks: {path} is missing; give a file of YAML.'
-    ) from None
+    raise ValueError(f'tasks: {path} is missing; give a YAML file.') from None
   except (yaml.YAMLError, RecursionError, UnicodeError) as error:
     reason = ' '.join(str(error).replace('"<byte string>", ', '').split())
     raise ValueError(
@@ -252,8 +250,8 @@ def _refuse_code(path: pathlib.Path, nodes: Sequence[Any]) -> None:
   for node in nodes:
     if not node.tag.startswith('tag:yaml.org,2002:'):
       raise ValueError(
-        f'tasks: {path} runs Python of its own ({arguments.quote(node.tag)} in'
-        f' line {node.start_mark.line + 1}); if you trust it, {_ALLOW}.'
+        f'tasks: {path} runs Python code ({arguments.quote(node.tag)} in line'
+        f' {node.start_mark.line + 1}); if you trust this code, {_ALLOW}.'
       )
   for key, value in _pairs(nodes):
     is_foreign = key.value == 'metric' and (

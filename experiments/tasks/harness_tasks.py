@@ -125,7 +125,7 @@ def load_tasks(
     for name, task in loaded.items()
   ]
   if len({task.name for task in tasks}) < len(tasks):
-    raise ValueError(f'tasks: two tasks of {spec} have one name; rename one.')
+    raise ValueError(f'tasks: two tasks of {spec} share a name; rename one.')
   return {task.name: task for task in tasks}
 
 
@@ -150,8 +150,8 @@ def _sweep_task(task: Any, name: str, filter_name: str) -> HarnessTask:
     check_split(name, split, _SPLITS)
     if path:
       raise ValueError(
-        f'task.path: cannot be combined with {name}; name files of data in YAML'
-        ' of your own, by dataset_kwargs.'
+        f'task.path: cannot be combined with {name}; name data files by'
+        ' dataset_kwargs in your own YAML.'
       )
     # As with --num_fewshot, a task that declares none keeps to it.
     count = own_shots if shots is None or own_shots == 0 else shots

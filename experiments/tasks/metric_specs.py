@@ -88,7 +88,8 @@ def _regex_metric(pattern: str, option: str) -> Metric:
     compiled = regex.compile(pattern)
   except (regex.error, RecursionError, OverflowError) as error:
     raise ValueError(
-      f'{option}: {arguments.quote(pattern)} is no pattern ({error}); mend it.'
+      f'{option}: {arguments.quote(pattern)} is not a pattern ({error}); give'
+      ' a regular expression.'
     ) from None
   group = (
     'answer' if 'answer' in compiled.groupindex else min(compiled.groups, 1)
@@ -129,14 +130,13 @@ def _function_metric(spec: str, option: str) -> Metric:
   except Exception as error:
     reason = ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip('.')
     raise ValueError(
-      f'{option}: {arguments.quote(spec)} cannot be imported ({reason}); give a'
-      ' name of a metric, or module:function of a module that Python finds'
-      ' here.'
+      f'{option}: {arguments.quote(spec)} cannot be imported ({reason}); give'
+      ' the name of a metric, or module:function of a module on sys.path.'
     ) from None
   if not callable(function):
     raise ValueError(
-      f'{option}: {arguments.quote(spec)} is a {type(function).__name__};'
-      ' give a function(answer, reference).'
+      f'{option}: {arguments.quote(spec)} must be a function(answer,'
+      f' reference), got a value of type {type(function).__name__}.'
     )
   return Metric(
     name=spec,
@@ -159,7 +159,7 @@ def _score_function(
     value = function(answer, reference)
   except Exception as error:
     reason = ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip('.')
-    raise ValueError(f'{call} failed ({reason}); mend the function.') from error
+    raise ValueError(f'{call} failed ({reason}); correct it.') from error
   try:
     score = math.nan if isinstance(value, str) else float(value)
   except (TypeError, ValueError, OverflowError):

@@ -137,7 +137,7 @@ def run(
   text = output.decode(errors='replace')
   if status != b'ready':
     reason = status.decode(errors='replace').removeprefix('refused ')
-    raise _refusal(reason or text.strip().replace('\n', ' ') or 'no word of it')
+    raise _refusal(reason or text.strip().replace('\n', ' ') or 'no message')
   if rest == token.encode():
     return Outcome('passed', text)
   if not limit and process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
@@ -183,9 +183,9 @@ def _listen(process, proof: int, timeout_s: float, output_bytes: int):
 def _refusal(reason: str) -> ValueError:
   """Makes the error of a machine that cannot confine programs."""
   return ValueError(
-    f'sandbox: this machine cannot confine what programs do ({reason}); use'
-    ' Linux 5.13 or newer with Landlock and libseccomp, or leave out the tasks'
-    ' that run code.'
+    f'sandbox: this machine cannot confine programs ({reason}); use Linux 5.13'
+    ' or newer with Landlock and libseccomp, or leave out the tasks that run'
+    ' code.'
   )
 
 

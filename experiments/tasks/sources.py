@@ -51,7 +51,7 @@ def read_lines(path: pathlib.Path) -> list[str]:
   except OSError as e:
     raise DamagedError(f'{path} cannot be read ({e.strerror or e})') from None
   except UnicodeDecodeError:
-    raise refuse(len(text_lines) + 1, 'it is no UTF-8 text') from None
+    raise refuse(len(text_lines) + 1, 'it is not UTF-8 text') from None
   return text_lines
 
 
@@ -125,20 +125,20 @@ def get_field(row: Any, name: str, kind: type = str) -> Any:
   if not isinstance(row, Mapping):
     raise DamagedError('is not an object with fields')
   if name not in row:
-    raise DamagedError(f'has no {name!r}')
+    raise DamagedError(f'has no field {name!r}')
   value = row[name]
   if kind is list and hasattr(value, 'tolist'):
     # Lists of a parquet file are arrays.
     value = value.tolist()
   if not isinstance(value, kind):
     words = {
-      str: 'text',
+      str: 'a text',
       list: 'a list',
       dict: 'an object',
-      bool: 'a truth value',
+      bool: 'true or false',
       int: 'a number',
     }
-    raise DamagedError(f'has a {name!r} that is not {words[kind]}')
+    raise DamagedError(f'has a field {name!r} that is not {words[kind]}')
   return value
 
 
@@ -182,7 +182,7 @@ def get_texts(row: Any, name: str) -> tuple[str, ...]:
   """
   values = get_field(row, name, list)
   if not all(isinstance(value, str) for value in values):
-    raise DamagedError(f'has a {name!r} that is not a list of texts')
+    raise DamagedError(f'has a field {name!r} that is not a list of texts')
   values = [value.strip() for value in values]
   return tuple(dict.fromkeys(value for value in values if value))
 
@@ -246,8 +246,8 @@ class Source:
       # Every failure of the hub has the same remedy.
       reason = ' '.join(str(e).split()).rstrip('.') or type(e).__name__
       raise ValueError(
-        f'path: {self.hub or "the set"} cannot be had ({reason}); download'
-        f' {self.download} and name it with --config.task.path=...'
+        f'path: {self.hub or "the set"} cannot be loaded ({reason}); download'
+        f' {self.download} and give it with --config.task.path=...'
       ) from e
     for number, row in enumerate(rows):
       yield f'{self.hub}, {split} row {number},', row

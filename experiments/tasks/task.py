@@ -180,7 +180,7 @@ def check_code(name: str, is_allowed: bool) -> None:
   if not is_allowed:
     raise ValueError(
       f'task: {name} runs the programs that models write, confined as'
-      ' experiments/tasks/sandbox.py says; allow it with'
+      ' experiments/tasks/sandbox.py describes; allow this with'
       ' --config.task.allow_code_execution=True.'
     )
   sandbox.check()

@@ -281,7 +281,7 @@ def _pairs_beside(
         pairs.append(_fill(spec, row, 0)[1:])
   except DamagedError as e:
     raise ValueError(
-      f'path: {e}; worked examples are taken from there, so put it there, or'
-      ' give shots 0.'
+      f'path: {e}; the worked examples come from this file, so put it there, or'
+      ' set shots to 0.'
     ) from None
   return pairs
