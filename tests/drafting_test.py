@@ -103,9 +103,9 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
 @pytest.mark.parametrize(
   ('fields', 'said'),
   [
-    ({'text': ''}, 'text: give the file to learn from with --config.text='),
+    ({'text': ''}, 'text: no file of training texts is given; give --conf'),
     ({'text': 'absent.txt'}, r'text: absent.txt cannot be read \(No such'),
-    ({'held_out': 101}, 'has 200 documents; give 202 or more, as 101 are held'),
+    ({'held_out': 101}, 'has 200 documents; give 202 or more, since 101 are'),
     ({'tasks': ('roman',)}, r"tasks: must be published sets .* got 'roman'"),
     ({'text': None}, 'line 2: prompt is missing'),
   ],
@@ -237,15 +237,15 @@ def test_a_folder_is_one_trainings(tmp_path):
 
 def test_rows_without_an_answer_are_refused(lines, tmp_path):
   c = config(lines, row_length=8, answers=0)
-  with pytest.raises(ValueError, match='row_length: 8 tokens hold no answer'):
+  with pytest.raises(ValueError, match='row_length: rows of 8 tokens have'):
     layer_drafters.train_drafter(c, tmp_path)
 
 
 def test_layers_that_will_not_do_are_named():
   whole = checkpoints.load_model('tiny-verifier').unpack()
   for layers, said in (
-    ((), 'layers: must be some of 0 to 5'),
-    ((0, 6), 'layers: must be some of 0 to 5'),
+    ((), 'layers: must be one or more of 0 to 5'),
+    ((0, 6), 'layers: must be one or more of 0 to 5'),
     (
       (0, 2),
       r'must include one with global attention \(1, 3, 5\), got \(0, 2\)',
@@ -271,7 +271,7 @@ def test_a_training_goes_on_from_a_drafter_of_the_same_table(
   del c.layers
   for wrong in both, c:
     with pytest.raises(
-      ValueError, match='init: exactly one of init, a drafter'
+      ValueError, match=r'init: exactly one of init \(a drafter'
     ):
       layer_drafters.begin(wrong, whole)
   c.stored = 'int4'

@@ -348,7 +348,7 @@ def test_texts_weigh_as_they_were_scored(tmp_path, monkeypatch):
   weights = {text.tokens: text.weight for text in sharp}
   assert weights[5, 8] == pytest.approx(1 / 9)
   assert len(rules.gather_texts(_config(texts=2), [workdir])) == 2
-  with pytest.raises(ValueError, match="no score 'bleu'; there are half"):
+  with pytest.raises(ValueError, match="no score 'bleu'; choose one of half"):
     rules.gather_texts(_config(score='bleu'), [workdir])
   # Nothing is learnt from what is wrong.
   monkeypatch.setitem(_TEXTS, 'a', [((5,), 0.0, 1)])
@@ -367,17 +367,17 @@ def test_a_rule_learns_from_training_examples_of_one_pair(tmp_path):
   )  # fmt: skip
   for i, (fields, said) in enumerate(
     (
-      (dict(split='test'), 'has test examples, which no rule may'),
-      (dict(temperature=0.5), 'has the temperature 0.5, and earlier'),
-      (dict(drafter='e'), "has the drafter 'e', and earlier ones have 'd'"),
+      (dict(split='test'), 'has test examples, on which no rule'),
+      (dict(temperature=0.5), 'has the temperature 0.5, but earlier'),
+      (dict(drafter='e'), "has the drafter 'e', but earlier ones have 'd'"),
     )
   ):
     other = _workdir(tmp_path / str(i), **fields)
     with pytest.raises(ValueError, match=said):
       rules.shared_settings([train, other])
-  with pytest.raises(ValueError, match='is absent or not a config; name'):
+  with pytest.raises(ValueError, match='is missing or not a config; give'):
     rules.shared_settings([str(tmp_path / 'nowhere')])
-  with pytest.raises(ValueError, match='workdirs: name a sweep of training'):
+  with pytest.raises(ValueError, match='workdirs: none is given; give'):
     rules.train_rule(_config(workdirs=''), tmp_path)
 
 

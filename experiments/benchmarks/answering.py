@@ -372,11 +372,11 @@ def tables(figures: Figures) -> list[harness.Table]:
     'arm': ('arm', None),
     'gamma': ('gamma', 0),
     'drafts': ('drafts', 0),
-    'drafts kept': ('acceptance', 2),
+    'acceptance': ('acceptance', 2),
     'tokens per call': ('tokens_per_call', 2),
     'latency': ('latency', 2),
     'tokens/s': ('tokens_per_s', 1),
     'x alone': ('over_alone', 2),
-    'prompts read, s': ('prefill_s', 2),
+    'prefill s': ('prefill_s', 2),
   }
   return harness.tables(columns, rows(figures), thresholds(figures))

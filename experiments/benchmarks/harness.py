@@ -19,7 +19,7 @@ Figures = Sequence[dict[str, Any]]
 # Cells of a table: the head, then the rows.
 Table = Sequence[Sequence[str]]
 # The head of a table of thresholds; see `threshold`.
-THRESHOLDS = 'target', 'bound', 'found', 'met'
+THRESHOLDS = 'target', 'bound', 'measured', 'met'
 
 
 class Entrant(NamedTuple):

@@ -29,10 +29,10 @@ COLUMNS = {
   'arm': ('arm', None),
   'gamma': ('gamma', 0),
   'lenience': ('lenience', 2),
-  'drafts kept': ('acceptance', 2),
+  'acceptance': ('acceptance', 2),
   'compile s': ('compile_s', 1),
   'prefill ms': ('prefill_ms', 1),
-  'whole ms': ('whole_ms', 1),
+  'total ms': ('whole_ms', 1),
   'ms/block': ('ms_per_block', 2),
   'tokens/s': ('tokens_per_s', 0),
   'x gemma': ('over_gemma', 2),
@@ -54,7 +54,7 @@ def check(config: ConfigDict) -> None:
   harness.check_counts(config, *counts)
   for rate in config.acceptances:
     if not 0 < rate <= 1:
-      raise ValueError(f'acceptances: must be above 0, up to 1, got {rate}.')
+      raise ValueError(f'acceptances: must be in (0, 1], got {rate}.')
 
 
 def parts(

@@ -48,7 +48,7 @@ class Peer:
       )
     except OSError as error:
       raise ValueError(
-        f'python: {python} cannot be started ({error.strerror}); give a Python.'
+        f'python: {python} cannot be started ({error.strerror}); give a path.'
       ) from None
     # The process sends a line once its models are loaded.
     self.versions = self._receive()
@@ -81,7 +81,7 @@ class Peer:
     if not line:
       raise ValueError(
         f'python: {self._name} ended; check that it can import the library, and'
-        ' that memory suffices for the model.'
+        ' that the memory is large enough for the model.'
       )
     return json.loads(line)
 

@@ -128,10 +128,10 @@ def load_hidden(
   else:
     states = _reserve(file, bits, shape)
   if states.shape != shape or states.dtype != bits:
-    raise ValueError(f'workdir: {file} belongs to another training; remove it.')
+    raise ValueError(f'workdir: {file} belongs to another training; delete it.')
   compute = jax.jit(functools.partial(hidden_at, model))
   count = len(rows.tokens)
-  with tqdm.tqdm(total=count, initial=done, desc='reading') as bar:
+  with tqdm.tqdm(total=count, initial=done, desc='reading texts') as bar:
     while done < count:
       indices = np.arange(done, min(done + _BATCH_SIZE, count))
       # Repeats rows of the last batch, which would be compiled for its size.
@@ -226,8 +226,8 @@ def prepare(
   validation_rows = pack([held_out], count=_VALIDATION_ROWS, seed='held_out')
   if not validation_rows.mask.any():
     raise ValueError(
-      f'row_length: {config.row_length} tokens hold no answer after a worked'
-      ' example; give more.'
+      f'row_length: rows of {config.row_length} tokens have no room for an'
+      ' answer after a worked example; give a larger number.'
     )
   document_sets = [
     documents,

@@ -50,8 +50,8 @@ def begin(
   """
   if ('init' in config) == ('layers' in config):
     raise ValueError(
-      'init: exactly one of init, a drafter to continue, and layers, those of'
-      ' the verifier to start from, must be given.'
+      'init: exactly one of init (a drafter to continue) and layers (of the'
+      ' verifier, to start from) must be given.'
     )
   if 'init' in config:
     return _trained_before(config.init, verifier)
@@ -60,7 +60,7 @@ def begin(
   layers = tuple(config.layers)
   if not layers or not set(layers) <= set(range(c.num_layers)):
     raise ValueError(
-      f'layers: must be some of 0 to {c.num_layers - 1}, got {layers}.'
+      f'layers: must be one or more of 0 to {c.num_layers - 1}, got {layers}.'
     )
   # Refuses models whose layers cannot run alone.
   model.first_layers(1)
@@ -101,8 +101,8 @@ def _trained_before(
     or (table != verifier_table).any()
   ):
     raise ValueError(
-      f'init: {name} does not share the table of the verifier; give a drafter'
-      ' that was trained for it.'
+      f'init: {name} does not share the embedding table of the verifier; give'
+      ' a drafter that was trained for this verifier.'
     )
   embedder = verifier.params['embedder']
   return checkpoints.Checkpoint(

@@ -52,19 +52,19 @@ def shared_settings(workdirs: Sequence[str]) -> dict[str, Any]:
       }
     except (OSError, ValueError):
       raise ValueError(
-        f'workdirs: {path} is absent or not a config; name finished sweeps,'
-        ' with commas between them.'
+        f'workdirs: {path} is missing or not a config; give the workdirs of'
+        ' finished sweeps, with commas between them.'
       ) from None
     if config.get('split', 'test') == 'test':
       raise ValueError(
-        f'workdirs: {workdir} has test examples, which no rule may learn'
-        ' from; decode training examples, with --config.split=train.'
+        f'workdirs: {workdir} has test examples, on which no rule may be'
+        ' trained; decode training examples with --config.split=train.'
       )
     for name, value in fields.items():
       if settings.setdefault(name, value) != value:
         raise ValueError(
-          f'workdirs: {workdir} has the {name} {value!r}, and earlier ones have'
-          f' {settings[name]!r}; name sweeps with the same {name}.'
+          f'workdirs: {workdir} has the {name} {value!r}, but earlier ones have'
+          f' {settings[name]!r}; give sweeps with the same {name}.'
         )
   return settings
 
@@ -99,8 +99,8 @@ def gather_texts(
         weights[key] = weights.get(key, 0.0) + score**config.sharpness
   if not weights:
     raise ValueError(
-      f'workdirs: no answer in {", ".join(workdirs)} is right; a rule learns'
-      ' from right answers.'
+      f'workdirs: no answer in {", ".join(workdirs)} is right; give sweeps with'
+      ' right answers, which rules are trained on.'
     )
   # A hash selects the texts, independent of the order of the sweeps.
   keys = sorted(weights, key=lambda key: records.digest([*key[0], *key[1]]))
@@ -126,7 +126,7 @@ def _score(record: records.Record, score: str) -> float:
     return math.nan
   if score and score not in record.scores:
     raise ValueError(
-      f'score: {record.task} has no score {score!r}; there are'
+      f'score: {record.task} has no score {score!r}; choose one of'
       f' {", ".join(record.scores)}.'
     )
   return record.scores[score] if score else record.quality
@@ -197,7 +197,7 @@ def _check_fields(config: ConfigDict) -> list[str]:
   workdirs = [name for name in config.workdirs.split(',') if name]
   if not workdirs:
     raise ValueError(
-      'workdirs: name a sweep of training examples with --config.workdirs=...'
+      'workdirs: none is given; give --config.workdirs=runs/quickstart_train.'
     )
   if not 0 < config.held_out < 1:
     raise ValueError(
@@ -253,8 +253,8 @@ def train_rule(
   )
   if not 0 < positions.held_out.mean() < 1:
     raise ValueError(
-      f'held_out: {config.held_out} of the examples leaves nothing to learn'
-      ' from, or nothing to compare on; give another share, or more examples.'
+      f'held_out: {config.held_out} of the examples leaves none for training'
+      ' or none for comparison; give another share, or more examples.'
     )
   fields = config.leniences, config.softness, config.ridge
   weights = rule_fitting.fit(positions.select(~positions.held_out), *fields)

@@ -112,7 +112,7 @@ def make_batch(
     if row is None:
       if not any(lengths):
         raise ValueError(
-          f'row_length: {length} is too short for a problem of {n} tokens.'
+          f'row_length: must be at least {n} for a problem, got {length}.'
         )
       return batch
     span = np.s_[row, lengths[row] : lengths[row] + n]
@@ -168,8 +168,8 @@ def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
   spec = config.models[name]
   if ('init' in spec) == ('config' in spec):
     raise ValueError(
-      f'models.{name}: exactly one of init, a model to continue, and config,'
-      ' the shape of a new model, must be given.'
+      f'models.{name}: exactly one of init (a model to continue) and config'
+      ' (the shape of a new model) must be given.'
     )
   if 'init' in spec:
     return checkpoints.load_model(spec.init, 'float32').unpack()

@@ -59,9 +59,9 @@ def load_documents(config: ConfigDict) -> list[Document]:
   """
   if not config.text:
     raise ValueError(
-      'text: give the file to learn from with --config.text=...: a text a line,'
-      ' JSON objects with prompt and answer, or one of the sets that'
-      ' --config.tasks names.'
+      'text: no file of training texts is given; give --config.text=..., a file'
+      ' with a text per line, with JSON objects of prompt and answer, or of the'
+      ' published sets that --config.tasks names.'
     )
   if config.tasks:
     documents = [
@@ -76,7 +76,7 @@ def load_documents(config: ConfigDict) -> list[Document]:
   if len(documents) < 2 * config.held_out:
     raise ValueError(
       f'text: {config.text} has {len(documents)} documents; give'
-      f' {2 * config.held_out} or more, as {config.held_out} are held out.'
+      f' {2 * config.held_out} or more, since {config.held_out} are held out.'
     )
   random.Random(f'{config.seed}/documents').shuffle(documents)
   return documents
@@ -128,7 +128,7 @@ def _read_documents(path: pathlib.Path) -> Iterator[Document]:
   except OSError as e:
     raise ValueError(f'text: {path} cannot be read ({e.strerror}).') from None
   except UnicodeDecodeError:
-    raise refuse(number, 'it is no UTF-8 text') from None
+    raise refuse(number, 'it is not UTF-8 text') from None
   except ValueError as e:
     if str(e).startswith('text: '):
       raise
@@ -162,7 +162,7 @@ def few_shot_prompts(
   if len(documents) <= config.shots:
     raise ValueError(
       f'shots: {config.shots} examples and a prompt cannot be chosen from'
-      f' {len(documents)} documents; give less, or more of the texts.'
+      f' {len(documents)} documents; give fewer shots, or more documents.'
     )
   rng = random.Random(f'{config.seed}/{seed}')
   prompts, indices = [], range(len(documents))
