@@ -1,22 +1,22 @@
-"""Checks a new device: what to run first on a GPU, a TPU or another CPU.
+"""Checks a new device: run it first on a GPU, a TPU or another CPU.
 
 Command: python -m experiments.accelerator --minutes=8
          python -m experiments.accelerator --tiny
 Shows: a table of the device, whether decoding is correct on it, and how fast it
 is compared with its memory and with the forward passes alone. The folder --out
-gets a JSON file for each phase as it ends, index.html and table.md.
+receives a JSON file for each phase as it ends, index.html and table.md.
 
-Phases, those of most worth first: device (memory, versions, copying speed),
-correctness (greedy strict decoding is the verifier; samples follow enumerated
-laws), unit_costs (reading 1 to 17 tokens, a drafter's step), floor (the loop by
-its forward passes), speed (strict decoding and token_v2 by the verifier alone),
-curve (11 leniences by one), compilation (and peak memory), real_pair (Gemma 3
-270M, if it is installed).
+Phases, the most important first: device (memory, versions, copying speed),
+correctness (greedy strict decoding equals the verifier; samples follow their
+enumerated laws), unit_costs (time to read 1 to 17 tokens, and of a drafter's
+step), floor (the loop and its forward passes), speed (strict decoding, token_v2
+and the verifier alone), curve (11 leniences and one of them), compilation (time
+and peak memory), real_pair (Gemma 3 270M, if it is installed).
 
-Each phase has a share of the minutes. Measurements that do not fit are named,
+Each phase has a share of the minutes. Measurements that do not fit are listed,
 and the same command measures them later; --phases selects some phases. --tiny
 rehearses all phases on a CPU in two minutes. --report_only writes the page and
-the table of the files in --out, and needs no device. Nothing is downloaded.
+the table from the files in --out, and needs no device. Nothing is downloaded.
 """
 
 import dataclasses
@@ -27,24 +27,24 @@ from absl import flags
 from experiments import cli
 
 _MINUTES = flags.DEFINE_float(
-  'minutes', None, 'Minutes of all phases; by default 8, and 2 with --tiny.'
+  'minutes', None, 'Minutes for all phases; by default 8, or 2 with --tiny.'
 )
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'Folder of results; by default runs/accelerator, or with --tiny'
-  ' runs/accelerator_tiny.',
+  'Folder of results; by default runs/accelerator, or'
+  ' runs/accelerator_tiny with --tiny.',
 )
 _PHASES = flags.DEFINE_list('phases', [], 'Phases to run; by default all.')
 _MAX_LAYERS = flags.DEFINE_integer(
   'max_layers',
   18,
-  'Most layers of a model with random weights; 0 for all of them.',
+  'Maximum number of layers of a model with random weights; 0 keeps all.',
   lower_bound=0,
 )
-_TINY = flags.DEFINE_bool('tiny', False, 'Rehearse all phases on small models.')
+_TINY = flags.DEFINE_bool('tiny', False, 'Rehearses the phases on tiny models.')
 _REPORT_ONLY = flags.DEFINE_bool(
-  'report_only', False, 'Write the page and the table of an earlier run.'
+  'report_only', False, 'Only writes the page and the table of an earlier run.'
 )
 # More minutes than a day has are a mistake.
 _MAX_MINUTES = 1440
@@ -57,8 +57,8 @@ def main() -> None:
   except ModuleNotFoundError as error:
     # A machine without a network has what was carried to it.
     raise ValueError(
-      f'{error.name}: the package is not installed; install what'
-      ' pyproject.toml lists under dependencies.'
+      f'{error.name}: the package is not installed; install the dependencies'
+      ' that pyproject.toml lists.'
     ) from None
 
 
@@ -73,7 +73,7 @@ def _run() -> None:
     minutes = 2.0 if is_tiny else 8.0
   if not 0 < minutes <= _MAX_MINUTES:
     raise ValueError(
-      f'minutes: must be above 0, up to {_MAX_MINUTES}, got {minutes:g}.'
+      f'minutes: must be above 0 and at most {_MAX_MINUTES}, got {minutes:g}.'
     )
   folder = pathlib.Path(
     _OUT.value or f'runs/accelerator{"_tiny" if is_tiny else ""}'
@@ -104,8 +104,8 @@ def _report(folder: pathlib.Path) -> None:
     from experiments.accelerators import device_page
   except ModuleNotFoundError as error:
     print(
-      f'The page needs {error.name}; copy {folder} to a machine that has it,'
-      ' and run the command with --report_only.'
+      f'The page was not written: the package {error.name} is not installed;'
+      f' copy {folder} to a machine that has it, and add --report_only there.'
     )
     return
   print(device_page.write(folder, summary))

@@ -62,7 +62,7 @@ def test_two_phases_are_rehearsed(tmp_path):
   summary = device_summary.summarize(phase_results.read_all(tmp_path))
   text = summary.text()
   assert 'model   layers  batch  reading 1, ms' in text
-  assert 'Not begun: Correctness, The loop by its floor' in text
+  assert 'Not started: Correctness, Loop time and its floor' in text
   assert 'cpu &lt;b&gt;: check of the device' in device_page.render(summary)
 
 
@@ -164,7 +164,7 @@ def test_a_phase_that_crashes_or_hangs_does_not_stop_the_others(
   assert first.errors == {'b': 'stopped: the process ended with exit code -9.'}
   assert second.figures == {'d': {'value': 4}}
   assert re.fullmatch(
-    r'stopped: it took \d+ s more than its \d+ s\.', second.errors['e']
+    r'stopped: it exceeded its limit of \d+ s by \d+ s\.', second.errors['e']
   )
   assert last.is_complete
   assert last.figures['f']['value'] != os.getpid()
@@ -206,7 +206,7 @@ def test_no_device_is_a_sentence(tmp_path, phases, monkeypatch):
       ),
       'device: RuntimeError: no GPU found',
     ),
-    (lambda *_: None, 'device: its process ended, or took 180 s; see its log.'),
+    (lambda *_: None, 'device: its process ended or took 180 s; see stderr.'),
   ):
     monkeypatch.setattr(supervising, '_serve', serve)
     with pytest.raises(ValueError, match=f'^{re.escape(sentence)}$'):
@@ -325,13 +325,13 @@ def test_a_summary_says_what_is_met(tmp_path):
     phase_results.write(tmp_path, name, result)
   summary = device_summary.summarize(phase_results.read_all(tmp_path))
   assert {x.heading: (x.value, x.is_met) for x in summary.verdicts} == {
-    'Greedy strict decoding is the verifier': ('2 of 2', True),
+    'Greedy strict decoding equals the verifier': ('2 of 2', True),
     'First divergences that are near ties': ('1 of 1', True),
     'Samples follow their law': ('0 of 1', False),
     'Memory speed': ('50%', None),
-    'Reading 5 tokens by one': ('1.20', None),
-    'The loop by its floor, worst': ('1.20', False),
-    'Strict decoding by the verifier alone, best': ('2.00 x', None),
+    'Reading 5 tokens, relative to one': ('1.20', None),
+    'Loop time relative to its floor, worst': ('1.20', False),
+    'Strict decoding relative to the verifier alone, best': ('2.00 x', None),
   }
   text = summary.text()
   assert 'differs at token 3  gap 0.5, 2.0 spacings' in text
@@ -355,7 +355,7 @@ def test_a_summary_says_what_is_met(tmp_path):
     ({'figures': []}, 'floor.json: figures must be'),
     (
       {'figures': {'x': {}}},
-      'floor.json has figures of another form (KeyError',
+      'floor.json has unexpected figures (KeyError',
     ),
   ],
 )
@@ -410,7 +410,7 @@ def test_all_phases_are_rehearsed_without_tensorflow_or_a_network(tmp_path):
   for name, result in results.items():
     assert result.is_complete, (name, result.errors, result.left_out)
   assert done.stdout.splitlines()[-1] == str(tmp_path / 'index.html')
-  assert 'Greedy strict decoding is the verifier' in done.stdout
+  assert 'Greedy strict decoding equals the verifier' in done.stdout
   greedy = results['correctness'].figures['greedy, float32']
   assert greedy['prompts'] == 4
   assert not greedy['divergences']

@@ -17,9 +17,9 @@ _USUAL = {
 # Flags, of which the last of a name counts, and what is said of them.
 _MISTAKES = {
   'accelerator': [
-    (['--phases=speeds'], "phases: 'speeds' is not known; there are device,"),
-    (['--minutes=0'], 'minutes: must be above 0, up to 1440, got 0'),
-    (['--minutes=nan'], 'minutes: must be above 0, up to 1440, got nan'),
+    (['--phases=speeds'], "phases: 'speeds' is not a phase; give some of"),
+    (['--minutes=0'], 'minutes: must be above 0 and at most 1440, got 0'),
+    (['--minutes=nan'], 'minutes: must be above 0 and at most 1440, got nan'),
     (['--max_layers=-1'], 'max_layers'),
     (['--report_only'], 'out: there are no results in'),
     (['--out=/dev/null/x'], 'out: /dev/null/x cannot be written'),

@@ -48,7 +48,7 @@ def render(summary: Summary) -> str:
   tiles = ''.join(map(_tile, summary.verdicts))
   notice = ''
   if summary.missing:
-    notice = _notice(f'Not begun: {", ".join(summary.missing)}.')
+    notice = _notice(f'Not started: {", ".join(summary.missing)}.')
   title = display.for_html(summary.title)
   titles = [section.title for section in summary.sections]
   return f"""<!DOCTYPE html>
@@ -70,7 +70,7 @@ def render(summary: Summary) -> str:
 {html_parts.contents(titles)}
 {sections}
 </main>
-<footer>Made by <code>python -m experiments.accelerator</code> of the JSON
+<footer>Made by <code>python -m experiments.accelerator</code> from the JSON
 files beside this page.</footer>
 </body>
 </html>
@@ -155,7 +155,7 @@ def _reading_plots(
           if w
         }
     if any(len(curve) > 1 for curve in curves.values()):
-      labels = 'tokens read in a pass', 'time by reading one token'
+      labels = 'tokens read in a pass', 'time relative to one token'
       name, caption = f'reading-{batch}', f'Batch {batch}'
       plots.append(_plot(curves, curve_styles, name, caption, labels=labels))
   return plots
@@ -170,7 +170,7 @@ def _speed_plots(
     if row['rate'] is not None:
       curves = by_caption.setdefault(f'{x["pair"]}, batch {x["batch"]}', {})
       curves.setdefault(row['arm'], {})[row['rate']] = ratio
-  labels = 'forced acceptance rate', 'speed by the verifier alone'
+  labels = 'forced acceptance rate', 'speed relative to the verifier alone'
   return [
     _plot(curves, curve_styles, f'speed-{i}', caption, labels=labels)
     for i, (caption, curves) in enumerate(by_caption.items())

@@ -124,12 +124,12 @@ PHASES: Mapping[str, Phase] = {
   'correctness': Phase('Correctness', 'device_correctness:plan', 26),
   'unit_costs': Phase('Unit costs', 'forward_costs:plan', 28),
   'floor': Phase(
-    'The loop by its floor', 'loop_speeds:plan_floor', 16, new_process=True
+    'Loop time and its floor', 'loop_speeds:plan_floor', 16, new_process=True
   ),
   'speed': Phase(
-    'Speed with a forced acceptance', 'loop_speeds:plan_speed', 12
+    'Speed at forced acceptance rates', 'loop_speeds:plan_speed', 12
   ),
-  'curve': Phase('A curve by one lenience', 'loop_speeds:plan_curve', 5),
+  'curve': Phase('A curve and one of its points', 'loop_speeds:plan_curve', 5),
   'compilation': Phase(
     'Compilation and memory', 'loop_speeds:plan_compilation', 4
   ),
@@ -149,7 +149,7 @@ def check_names(names: list[str]) -> list[str]:
   for name in names:
     if name not in PHASES:
       raise ValueError(
-        f'phases: {name!r} is not known; there are {", ".join(PHASES)}.'
+        f'phases: {name!r} is not a phase; give some of {", ".join(PHASES)}.'
       )
   return [name for name in PHASES if not names or name in names]
 

@@ -32,13 +32,13 @@ _GUIDES = {
     ' largest deviation in standard errors, and 5 or more fails.'
   ),
   'unit_costs': (
-    'Forward passes of models with random weights: milliseconds of reading a'
-    " token in each row, the share of the device's copying speed at which"
-    ' weights and caches are read then, and the time of reading more tokens'
-    " compared with one. A drafter's step is a pass and a draw."
+    'Forward passes of models with random weights: milliseconds to read one'
+    ' token in each row; the speed of reading weights and caches, as a share of'
+    " the device's copying speed; and the time to read more tokens, compared"
+    " with one token. A drafter's step is a pass and a draw."
   ),
   'floor': (
-    'The floor is the forward passes of the loop, as many blocks, without'
+    'The floor is the time of the forward passes of as many blocks, without'
     ' verification. The loop should take at most'
     f' {device_tables.FLOOR_BOUND:g} times as long.'
   ),
@@ -51,9 +51,9 @@ _GUIDES = {
     ' the lowest acceptance rate.'
   ),
   'compilation': (
-    'Seconds of compiling prefill and loop, nothing cached; and the peak of'
-    ' memory since the phase of the floor, beside the estimate that refuses'
-    ' models which do not fit.'
+    'Seconds to compile prefill and loop, without a cache; and the peak of'
+    ' memory since the floor phase, beside the estimate by which models that'
+    ' do not fit are refused.'
   ),
   'real_pair': (
     'Greedy decoding with trained weights. The verifier alone, strict decoding'
@@ -130,7 +130,7 @@ class Summary:
       text_rows += [format_table(section.table)] if section.table else []
       parts.append('\n'.join([*text_rows, *section.sentences]))
     if self.missing:
-      parts.append(f'Not begun: {", ".join(self.missing)}.')
+      parts.append(f'Not started: {", ".join(self.missing)}.')
     return display.printable('\n\n'.join(parts))
 
   def markdown(self) -> str:
@@ -152,7 +152,7 @@ class Summary:
         parts.append('\n'.join([line(head), rule, *map(line, rows)]))
       parts += map(display.for_markdown, section.sentences)
     if self.missing:
-      parts.append(f'Not begun: {", ".join(self.missing)}.')
+      parts.append(f'Not started: {", ".join(self.missing)}.')
     return '\n\n'.join(parts) + '\n'
 
 
@@ -175,9 +175,8 @@ def summarize(results: Mapping[str, PhaseResult]) -> Summary:
       table = [[str(cell) for cell in row] for row in table]
     except _WRONG_FORM as error:
       raise ValueError(
-        f'out: {name}.json has figures of another form'
-        f' ({type(error).__name__}: {error}); delete it, and run the check'
-        ' again.'
+        f'out: {name}.json has unexpected figures ({type(error).__name__}:'
+        f' {error}); delete it, and run the check again.'
       ) from None
     sections.append(
       Section(
@@ -193,7 +192,7 @@ def summarize(results: Mapping[str, PhaseResult]) -> Summary:
     f'{setting.devices} x {setting.platform}',
     *(f'{name} {version}' for name, version in setting.versions.items()),
     f'measured {max(x.date for x in results.values())}',
-    *(['a rehearsal on models of no size'] if setting.tiny else []),
+    *(['a rehearsal on tiny models'] if setting.tiny else []),
   ]
   return Summary(
     title=f'{setting.device}: check of the device',
@@ -230,7 +229,7 @@ def _correctness_verdicts(figures: device_tables.Figures) -> list[Verdict]:
       equal = x['prompts'] - len(x['divergences'])
       verdicts.append(
         Verdict(
-          'Greedy strict decoding is the verifier',
+          'Greedy strict decoding equals the verifier',
           f'{equal} of {x["prompts"]}',
           'prompts, float32',
           equal == x['prompts'],
@@ -277,7 +276,7 @@ def _unit_cost_verdicts(figures: device_tables.Figures) -> list[Verdict]:
   if widths := [w for w in (5, *sorted(seconds)) if w > 1 and w in seconds]:
     width = widths[0]
     ratio = f'{seconds[width] / seconds[1]:.2f}'
-    title = f'Reading {width} tokens by one'
+    title = f'Reading {width} tokens, relative to one'
     verdicts.append(Verdict(title, ratio, f'{shape}, batch 1'))
   return verdicts
 
@@ -289,7 +288,7 @@ def _floor_verdicts(figures: device_tables.Figures) -> list[Verdict]:
   x, row, ratio = max(ratios, key=lambda item: item[2])
   detail = f'{row["arm"]}, {x["pair"]}, batch {x["batch"]}'
   is_met = ratio <= device_tables.FLOOR_BOUND
-  title = 'The loop by its floor, worst'
+  title = 'Loop time relative to its floor, worst'
   return [Verdict(title, f'{ratio:.2f}', detail, is_met)]
 
 
@@ -302,7 +301,7 @@ def _speed_verdicts(figures: device_tables.Figures) -> list[Verdict]:
     return []
   x, row, ratio = max(strict, key=lambda item: item[2])
   detail = f'{row["rate"]:g} accepted, {x["pair"]}, batch {x["batch"]}'
-  title = 'Strict decoding by the verifier alone, best'
+  title = 'Strict decoding relative to the verifier alone, best'
   return [Verdict(title, f'{ratio:.2f} x', detail)]
 
 
@@ -311,7 +310,7 @@ def _curve_verdicts(figures: device_tables.Figures) -> list[Verdict]:
   rows = list(figures['curve'].values())[:1]
   return [
     Verdict(
-      f'{x["leniences"]} leniences by one',
+      f'{x["leniences"]} leniences, relative to one',
       f'{device_tables.curve_ratio(x):.2f}',
       x['pair'],
     )

@@ -51,7 +51,7 @@ def _device(figures: Figures) -> Rows:
   if speed := copy_speed(figures):
     yield ['copying', f'{speed / 1e9:.0f} GB/s']
   if 'launch' in phase:
-    yield ['launch of a program', f'{1e6 * phase["launch"]["call_s"]:.0f} us']
+    yield ['program launch', f'{1e6 * phase["launch"]["call_s"]:.0f} us']
 
 
 def ties(figure: Mapping[str, Any]) -> int:
@@ -98,8 +98,8 @@ def _unit_costs(figures: Figures) -> Rows:
   widths = sorted({w for x in passes.values() for w in x} & {*_WIDTHS})
   yield [
     *('model', 'layers', 'batch', 'reading 1, ms', 'GB/s', 'x copying'),
-    *(f'{width} by 1' for width in widths),
-    *('draft step, ms', 'step by reading 1'),
+    *(f'{width} / 1' for width in widths),
+    *('draft step, ms', 'step / reading 1'),
   ]
   for (shape, batch), by_width in passes.items():
     ms = {w: 1e3 * median(x['pass_s']) for w, x in by_width.items()}
@@ -147,7 +147,7 @@ def speeds(figures: Figures, phase: str) -> Iterator[tuple[Any, Any, float]]:
 
 def _speed(figures: Figures) -> Rows:
   """Yields a row for each method and rate."""
-  head = 'forced', 'drafts kept', 'tokens/s', 'x alone'
+  head = 'forced', 'acceptance', 'tokens/s', 'x alone'
   yield ['models', 'layers', 'batch', 'method', *head]
   for x, row, ratio in speeds(figures, 'speed'):
     yield [
@@ -195,7 +195,7 @@ def _compilation(figures: Figures) -> Rows:
 
 def _real_pair(figures: Figures) -> Rows:
   """Yields a row for each entrant."""
-  head = 'drafts kept', 'tokens/s', 'x alone', 'same tokens'
+  head = 'acceptance', 'tokens/s', 'x alone', 'same tokens'
   yield ['models', 'dtype', 'entrant', *head]
   names = {id(x): name for name, x in figures['real_pair'].items()}
   for x, row, ratio in speeds(figures, 'real_pair'):

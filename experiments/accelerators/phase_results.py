@@ -130,7 +130,7 @@ def read_all(folder: pathlib.Path) -> dict[str, PhaseResult]:
   settings = [x.setting for x in present.values()]
   if any(settings[0].differences(setting) for setting in settings):
     raise ValueError(
-      f'out: {folder} holds results of several devices or versions; give a'
-      ' folder for each.'
+      f'out: {folder} holds results of several devices or versions; give each'
+      ' a separate folder.'
     )
   return present

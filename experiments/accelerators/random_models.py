@@ -134,7 +134,7 @@ def _make(name: str, sizes: Sizes) -> RandomModel:
   layers = min(layers, room())
   if layers < 1:
     raise ValueError(
-      f'memory: a layer of {name} does not fit; take a larger device.'
+      f'memory: a layer of {name} does not fit; use a larger device.'
     )
   fields['num_hidden_layers'] = layers
   checkpoint = entrants.random_checkpoint(fields, dtype, seed=0)

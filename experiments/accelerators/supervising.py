@@ -68,7 +68,7 @@ class Worker:
     self.setting = self._receive(_START_SECONDS)
     if not isinstance(self.setting, Setting):
       self.end()
-      silence = f'its process ended, or took {_START_SECONDS} s; see its log.'
+      silence = f'its process ended or took {_START_SECONDS} s; see stderr.'
       raise ValueError(f'device: {self.setting or silence}')
 
   def _receive(self, seconds: float) -> Any:
@@ -92,7 +92,7 @@ class Worker:
     try:
       self._pipe.send((phase, seconds))
     except OSError:
-      return 'the process had ended'
+      return 'the process ended before the phase'
     if self._receive(seconds + grace):
       return ''
     # A process that crashed closes the connection before it ends.
@@ -100,7 +100,7 @@ class Worker:
     code = self._process.exitcode
     self.end()
     if code is None:
-      return f'it took {grace:.0f} s more than its {seconds:.0f} s'
+      return f'it exceeded its limit of {seconds:.0f} s by {grace:.0f} s'
     return f'the process ended with exit code {code}'
 
   def end(self) -> None:
