@@ -23,7 +23,7 @@ from experiments.records import versions
 _CHANGE = flags.DEFINE_string(
   'change',
   None,
-  'Why results change, in one line; begins the next results version.',
+  'Reason for changed results, in one line; begins the next results version.',
 )
 
 _TESTS = versions.ROOT / 'tests'
@@ -34,7 +34,7 @@ def main() -> None:
   """Runs the command."""
   if not _TESTS.is_dir():
     raise ValueError(
-      f'accept: there is no {_TESTS}; run it in a checkout of the project.'
+      f'accept: {_TESTS} is missing; run the command in a project checkout.'
     )
   accepted = versions.read_accepted()
   version, changelog = accepted.version, accepted.changelog
@@ -42,18 +42,18 @@ def main() -> None:
   if _CHANGE.value is not None:
     line = ' '.join(_CHANGE.value.split())
     if not line:
-      raise ValueError('change: the line is empty; give the reason.')
+      raise ValueError('change: the text is empty; say why results change.')
     version, changelog = version + 1, changelog | {str(version + 1): line}
   source = versions.source_hash()
   try:
     if _CHANGE.value is not None:
-      print('decoding the fixed results for the next version: some minutes')
+      print('Decoding the fixed results of the next version takes minutes.')
       _run('-c', _WRITE, cwd=_TESTS)
     test = str(_TESTS / 'fixed_results_test.py')
     options = ['-m', 'pytest', test, '-m', '', '-q']
     _run(*options, cwd=versions.ROOT)
     if source != versions.source_hash():
-      raise ValueError('accept: the source changed meanwhile; run it again.')
+      raise ValueError('accept: the source changed during the test; try again.')
   except BaseException:
     # Results must be those of the version.
     versions.RESULTS.write_bytes(saved_results)
@@ -61,7 +61,7 @@ def main() -> None:
   after = versions.Accepted(version, changelog, source, versions.results_hash())
   text = json.dumps(dataclasses.asdict(after), indent=2, ensure_ascii=False)
   records.write_text(versions.FILE, text + '\n')
-  print(f'results version {version} now belongs to source {source[:12]}.')
+  print(f'Results version {version} now belongs to source {source[:12]}.')
 
 
 def _run(*arguments: str, cwd: pathlib.Path) -> None:
@@ -73,7 +73,7 @@ def _run(*arguments: str, cwd: pathlib.Path) -> None:
   if subprocess.run([sys.executable, *arguments], cwd=cwd).returncode:
     raise ValueError(
       'accept: the results differ from those of the version, as shown above;'
-      ' mend the code, or begin a version with --change="what changed".'
+      ' correct the code, or begin a version with --change="what changed".'
     )
 
 

@@ -26,14 +26,12 @@ from cascades import compilation, migration
 from cascades.declarations import Declared, Option, options_of
 from cascades.untrusted import display
 
-_DEBUG = flags.DEFINE_bool(
-  'debug', False, 'Show the traceback of a user mistake.'
-)
+_DEBUG = flags.DEFINE_bool('debug', False, 'Shows the traceback of an error.')
 
 _CACHE = flags.DEFINE_bool(
   'compilation_cache',
   True,
-  "Keep compiled programs in the user's cache folder, for the next process.",
+  "Keeps compiled programs in the user's cache folder for later processes.",
 )
 
 # Flags that the functions below define belong to the command that calls them,
@@ -47,7 +45,7 @@ def define_colour() -> None:
     'colour',
     'auto',
     ['auto', 'always', 'never'],
-    'Print in colours; auto prints colours on a terminal only.',
+    'When to print in colours; auto prints colours on a terminal only.',
   )
 
 
@@ -58,7 +56,7 @@ def define_dtype() -> None:
     None,
     ['bfloat16', 'float32', 'int8'],
     'Dtype of the parameters; int8 rounds matrices to eight bits. By default'
-    ' the one that config.json names, else the stored one.',
+    ' the dtype in config.json, or else the stored dtype.',
   )
 
 
@@ -158,7 +156,7 @@ def _sentence(error: Exception) -> str:
     return message
   if isinstance(error, OSError) and error.filename and error.strerror:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    advice = ' Make room, then run it again.' if is_full else ''
+    advice = ' Free space, then run it again.' if is_full else ''
     return f'{error.filename}: {error.strerror}.{advice}'
   if isinstance(error, AttributeError):
     return 'config: no field ' + ' '.join(
@@ -203,7 +201,7 @@ def _bug(error: Exception) -> str:
   ) as file:
     file.write(text)
   return (
-    f'{type(error).__name__}: {error}. This is a bug of cascades: please'
+    f'{type(error).__name__}: {error}. This is a bug in cascades; please'
     f' open an issue with the traceback in {file.name}.'
   )
 
@@ -303,8 +301,8 @@ def stop_on_ctrl_c(
       raise KeyboardInterrupt
     signals.append(number)
     say(
-      'stopping: points that are being decoded are finished and kept; Ctrl-C'
-      ' again stops at once.'
+      'stopping: the current points are finished and kept; press Ctrl-C again'
+      ' to stop at once.'
     )
 
   try:

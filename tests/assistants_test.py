@@ -331,7 +331,7 @@ def test_a_sweep_with_an_assistant_ends_with_a_page(tmp_path, capsys):
   ]
   sweep.run(config, curves, tmp_path)
   said = capsys.readouterr().err
-  assert 'cannot answer alone; left out drafter_only' in said
+  assert 'cannot answer alone; the sweep leaves out drafter_only' in said
   kept = json.loads((tmp_path / 'config.json').read_text())
   assert kept['fill_unselected_logits'] is False
   found = records.read_all(tmp_path)

@@ -24,7 +24,7 @@ _make = functools.partial(curve_plan.Curve.from_config, {})
         _make('verifier_only', (), num_examples=9),
         _make('sequence_mean', (0.5,), num_examples=10),
       ],
-      'num_examples: sequence_mean on 10 is made of the answers',
+      'num_examples: sequence_mean on 10 selects among the answers',
     ),
   ],
 )

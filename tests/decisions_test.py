@@ -90,7 +90,7 @@ def test_leniences_are_tested_from_strict_on_in_either_direction():
   [
     ([0, 0.5], [1.5, 9], -1.0, 'No setting that may lose quality could be'),
     ([0, 0.0], [2.5, 2], -1.0, 'No certified setting that may lose'),
-    ([0, 0.5], [0.9, 9], None, 'the drafter does not pay here'),
+    ([0, 0.5], [0.9, 9], None, 'because the drafter does not pay'),
     ([0, math.nan], [1.5, 9], -1.0, 'Without a metric'),
     ([0], [1.5], -1.0, 'No setting that may lose quality was tried'),
   ],

@@ -150,7 +150,7 @@ def test_a_disk_that_is_full_at_the_end_is_told_too(tmp_path, monkeypatch):
     with pytest.raises(OSError, match='No space left') as error:
       write()
     assert cli._sentence(error.value) == (
-      f'{tmp_path / name}: No space left on device. Make room, then run it'
+      f'{tmp_path / name}: No space left on device. Free space, then run it'
       ' again.'
     )
   with (

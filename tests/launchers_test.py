@@ -80,7 +80,7 @@ def test_a_package_adds_a_launcher_and_a_tracker(monkeypatch, tmp_path):
   found = registries.Registry('launcher', launchers.LauncherKind)
   monkeypatch.setattr(launchers, 'LAUNCHERS', found)
   assert launchers.flag_help() == (
-    'Where points are decoded: far, a machine far away.'
+    'Where points are decoded: far (a machine far away).'
   )
   assert found['far'].launch({}, [], {}, print) == ({}, [], {}, print)
   found = registries.Registry('tracker', trackers.TrackerKind)

@@ -35,7 +35,7 @@ _SAYS = {
     '12 rows of runs/captions.jsonl',
     '6 of 6 texts are those of the verifier alone',
     'were drafted and accepted',
-    'of its tokens are accepted by strict decoding',
+    'its acceptance rate is',
     'image/png',
     'No setting that may lose quality could be certified',
     '12 rows are a rehearsal: they certify nothing',

@@ -47,17 +47,17 @@ def test_no_acceptance_pays_for_a_block_of_more_than_its_tokens():
   [
     (
       {},
-      'one answer at a time: a block takes 2.00 times a token of the verifier'
-      ' alone, so the drafter pays (1.68 times as fast; it pays from an'
-      ' acceptance of 0.519 on).',
+      'one answer at a time: a block takes 2.00 times as long as a token of'
+      ' the verifier alone, so the drafter pays (1.68 times as fast; it pays'
+      ' from an acceptance rate of 0.519).',
     ),
-    ({}, '16 answers at a time: a block takes 4.00 times a token of the'),
+    ({}, '16 answers at a time: a block takes 4.00 times as long as a'),
     ({}, 'so the drafter does not pay (0.84 times as fast; it pays from'),
-    ({'block_ratios': {1: 9.0}}, 'no acceptance is enough'),
-    ({'cut_answers': 0.75}, 'answers: 75% of them reach the limit of tokens'),
-    ({}, 'memory: at most 2.0 GB of 8.0 GB that are free.'),
-    ({'free_bytes': None}, 'memory: at most 2.0 GB.'),
-    ({}, 'prompts: 3 to 9 tokens, 5 in the median; answers of 80 tokens'),
+    ({'block_ratios': {1: 9.0}}, 'no acceptance rate is high enough'),
+    ({'cut_answers': 0.75}, 'answers: 75% of them reach the maximum number'),
+    ({}, 'decoding needs at most 2.0 GB of 8.0 GB of free memory.'),
+    ({'free_bytes': None}, 'memory: decoding needs at most 2.0 GB.'),
+    ({}, '3 to 9 tokens, median 5; answers to 8 prompts have 80 tokens'),
     ({}, 'time: 1080 answers in about 73 s.'),
     ({'seconds': 600.0}, 'about 10 min.'),
     ({'seconds': 9000.0}, 'about 2.5 h.'),

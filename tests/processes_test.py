@@ -337,7 +337,7 @@ def test_what_two_processes_cannot_do_is_said_by_both(tmp_path):
   for mesh, flags, message in (
     # Four devices.
     ('(2, 1)', [], 'mesh: 2 x 1 are 2 devices, but the processes have 4;'),
-    ('(2, 2)', ['--launcher=ray'], 'distributed: cannot be combined with a'),
+    ('(2, 2)', ['--launcher=ray'], 'distributed: cannot be combined with --'),
   ):
     processes = _start_two(tmp_path / 'run', *_NUMERALS, *flags, mesh=mesh)
     said = _finish(*processes)

@@ -158,9 +158,9 @@ def test_a_cluster_of_one_core_changes_nothing(local, tmp_path):
   [
     (
       dict(ray={'cpus': 99}),
-      'a point takes 99 CPUs and 0 GPUs, and the cluster has 2',
+      'a point needs 99 CPUs and 0 GPUs, but the cluster has 2',
     ),
-    (dict(ray={'gpus': 1}), 'and 1 GPUs, and the cluster has 2 and 0'),
+    (dict(ray={'gpus': 1}), '1 GPUs, but the cluster has 2 CPUs and 0 GPUs'),
     # A mistake of the pair, said as it is here.
     (dict(verifier='tiny-verifer'), "did you mean 'tiny-verifier'"),
   ],

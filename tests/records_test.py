@@ -52,11 +52,11 @@ def test_a_line_holds_a_record_in_strict_json():
   [
     (
       {'token_strings': ['a']},
-      'token_strings must be as many as tokens, got 1 and 3',
+      'token_strings must be as long as tokens, got 1 and 3',
     ),
-    ({'sources': [0, 1]}, 'sources must be as many'),
-    ({'logprobs': []}, 'logprobs must be as many'),
-    ({'deferred': [0]}, 'deferred must be as many'),
+    ({'sources': [0, 1]}, 'sources must be as long'),
+    ({'logprobs': []}, 'logprobs must be as long'),
+    ({'deferred': [0]}, 'deferred must be as long'),
     ({'deferred': [0, 2, 0]}, 'deferred must be 0 or 1, got 2'),
     ({'sources': [99, 1, 1]}, 'sources must be 0 to 3, got 99'),
   ],
@@ -86,7 +86,7 @@ def test_a_view_says_the_same_of_each_token(name):
   )
   assert records.loads(records.dumps(view), records.View) == view
   line = records.dumps(dataclasses.replace(view, **{name: []}))
-  with pytest.raises(ValueError, match=f'{name} must be as many as q'):
+  with pytest.raises(ValueError, match=f'{name} must be as long as q'):
     records.loads(line, records.View)
 
 

@@ -465,7 +465,7 @@ def test_launcher_rebuilds_the_page_or_shows_the_traceback(
   done = launching.run('experiments.report', f'--workdir={tmp_path}', '--debug')
   assert done.returncode not in (0, 2)
   assert 'Traceback' in done.stderr
-  assert 'no records in' in done.stderr
+  assert 'has no records; run' in done.stderr
 
 
 def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):

@@ -191,8 +191,8 @@ DISAGREEING = {
   ),
   'no examples': (lambda w: shutil.rmtree(w / 'examples'), 'no example 0'),
   'examples of others': (_other_ids, 'there is no example 0'),
-  'a view of three q': (_view(p=[0.5], pi=[0.5]), 'p must be as many as q'),
-  'a view without pi': (_view(pi=[]), 'pi must be as many as q'),
+  'a view of three q': (_view(p=[0.5], pi=[0.5]), 'p must be as long as q'),
+  'a view without pi': (_view(pi=[]), 'pi must be as long as q'),
 }
 
 

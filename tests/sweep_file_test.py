@@ -148,8 +148,8 @@ def test_prompts_that_the_cache_cannot_hold():
     *('12345', '34567', 'bcdef')
   ]
   assert [x.id for x in fitted.examples['file']] == ['0', '1', '2']
-  assert fitted.messages[0].endswith('their beginnings are left out.')
-  with pytest.raises(ValueError, match=r'and none is left; raise'):
+  assert fitted.messages[0].endswith('their beginnings are cut off.')
+  with pytest.raises(ValueError, match=r'and no prompt is left; raise'):
     _lengths('drop', prompts[1:])
   with pytest.raises(ValueError, match=r'truncate is not supported for mess'):
     _lengths('truncate', [Conversation([('user', 'Hello')])])

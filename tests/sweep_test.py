@@ -246,7 +246,7 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
   ]
   sweep.run(config, curves, tmp_path / 'own')
   message = capsys.readouterr().err
-  assert 'self:1 cannot answer alone; left out drafter_only, sequ' in message
+  assert 'self:1 cannot answer alone; the sweep leaves out drafter_o' in message
   frame = pd.read_csv(tmp_path / 'own/summary.csv')
   assert frame.drafts.tolist() == [1, 1, 3]
   assert (frame.relative_latency > 0).all()
@@ -408,7 +408,7 @@ def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
       _run(other)
   # The third record was begun; of what was not whole nothing is left.
   assert cli._sentence(full.value).endswith(
-    'No space left on device. Make room, then run it again.'
+    'No space left on device. Free space, then run it again.'
   )
   assert pathlib.Path(full.value.filename).parent == other / 'records'
   assert not list(other.rglob('*.part'))
@@ -449,7 +449,7 @@ def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
   assert _count_decoded(config, curves, measured) == []
   assert small.answers(measured) == want
   # What is not there is nothing to tell of.
-  is_announced = ': decoded again.' in capsys.readouterr().err
+  is_announced = '; decoding ' in capsys.readouterr().err
   assert is_announced == (damage != 'traces')
 
 
@@ -491,11 +491,11 @@ def test_points_of_other_code_are_put_aside_and_said(
   kept = json.loads(path.read_text())
   kept['starts'][-1]['code'] = 'ab' * 32
   path.write_text(json.dumps(kept))
-  message = 'source abababababab, from before results had a version'
+  message = 'source abababababab, which is older than results versions'
   page = reports.write_report(measured).read_text()
   assert f'Decoded with {message}.' in page
   (old,) = _files(measured)
-  assert f'workdir: it was decoded with {message}; those' in run()
+  assert f'workdir: its points are of {message}; they are set aside' in run()
   # What is there now is of this code, and the page says so.
   page = (measured / 'report/index.html').read_text()
   assert f'Decoded with {versions.describe(versions.current_code())}.' in page
@@ -503,7 +503,7 @@ def test_points_of_other_code_are_put_aside_and_said(
   monkeypatch.setattr(versions, 'current_code', lambda: 'source ' + '0' * 64)
   message = run()
   assert 'source 000000000000, which belongs to no results version' in message
-  assert '1 points of other weights, data, code or versions lie in' in message
+  assert '1 points of other weights, data, code or versions were mo' in message
   (new,) = _files(measured)
   assert new.name != old.name
   assert (measured / 'stale/records' / old.name).exists()
@@ -564,7 +564,7 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
 
 
 def test_two_runs_at_once_are_refused(tmp_path):
-  message = rf'workdir: process {os.getpid()} on .* is at work in .*; wait'
+  message = rf'workdir: process {os.getpid()} on .* is using .*; wait'
   with (
     workdirs.Workdir(tmp_path).lock(),
     pytest.raises(ValueError, match=message),
@@ -640,7 +640,7 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
   # Whoever copies what is kept is told of each point, once it is there.
   assert [len(files) for files in kept] == [1]
   assert signal.getsignal(signal.SIGINT) is before
-  assert 'Ctrl-C again stops' in capsys.readouterr().err
+  assert 'press Ctrl-C again to stop' in capsys.readouterr().err
   assert len(_files(measured)) == 1
   assert _count_decoded(config, curves, measured) == ['drafter_only']
 
@@ -678,7 +678,7 @@ def test_another_runs_workdir_is_refused_by_field(
       'chow',
       (0.5,),
       {'temperature': 0.0},
-      'temperature is no option',
+      'temperature is not an option',
     ),
     ('chow', (0.5, math.nan), {}, 'lenience: must be a number .* got nan'),
     ('sequence_mean', (math.nan,), {}, 'lenience: must be a number .* got nan'),
@@ -709,7 +709,7 @@ _OTHERS = curve_plan.Curve.from_config(
 # Fields of a config, and options of a sweep, by what is said of them; more of
 # one field are in fields_test, of curves together in configs_test.
 _REFUSED = {
-  'sweep: chow gamma 4 was made of a config with other options': (
+  'sweep: chow gamma 4 was made from a config with other decoding': (
     {},
     dict(curves=[_OTHERS]),
   ),
@@ -785,9 +785,9 @@ def test_a_batch_that_does_not_fit_is_said(tmp_path, capsys, monkeypatch):
   frame = _run(tmp_path / 'w', _CURVES[:1], batch_size=4)
   assert (frame.n == 5).all()
   output = capsys.readouterr()
-  assert 'memory: 4 rows at a time were too many for' in output.err
-  assert 'going on with 2.' in output.err
-  assert re.search(r'Rows kept busy: \d', output.out)
+  assert 'memory: a batch of 4 rows was too large for' in output.err
+  assert 'the next batches have 2 rows.' in output.err
+  assert re.search(r'Batch utilization: \d', output.out)
 
 
 def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):

@@ -129,7 +129,7 @@ def test_code_is_described_in_words():
     'source b2b2b2b2b2b2, which belongs to no results version'
   )
   assert versions.describe(old) == (
-    'source a1a1a1a1a1a1, from before results had a version'
+    'source a1a1a1a1a1a1, which is older than results versions'
   )
   assert versions.is_version('results version 3')
   assert not versions.is_version(old)
@@ -388,7 +388,7 @@ def test_what_fails_accepts_nothing(accepting, fails):
       results.write_text('half')
     return int(fails in command)
 
-  with pytest.raises(ValueError, match=r'^change: the line is empty'):
+  with pytest.raises(ValueError, match=r'^change: the text is empty'):
     accept(lambda command: 0, ' ')
   with pytest.raises(ValueError, match=r'^accept: the results differ from'):
     accept(run, 'b')

@@ -156,7 +156,7 @@ def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
   points = {path.stem: read(path) for path in paths}
   if not any(points.values()):
     raise ValueError(
-      f'workdir: no records in {workdir}/records; run experiments.sweep first.'
+      f'workdir: {workdir}/records has no records; run experiments.sweep first.'
     )
   return points
 
@@ -169,7 +169,7 @@ def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
   """
   path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
   if not path.is_file():
-    raise ValueError(f'workdir: there is no {path}; run experiments.sweep.')
+    raise ValueError(f'workdir: {path} is missing; run experiments.sweep.')
   return read(path, Trace)
 
 

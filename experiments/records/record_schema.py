@@ -444,7 +444,7 @@ def _check_lengths(line: Trace | View, names: tuple[str, ...]) -> None:
       continue
     if len(values) != length:
       raise ValueError(
-        f'{name} must be as many as {first}, got {len(values)} and {length}'
+        f'{name} must be as long as {first}, got {len(values)} and {length}'
       )
   wrong = [x for x in line.deferred or () if x not in (0, 1)]
   if wrong:

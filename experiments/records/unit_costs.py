@@ -72,7 +72,7 @@ class Costs:
     if drafts == 1:
       return self.drafter_token_s
     if drafts not in self.drafts_s:
-      raise ValueError(f'costs: no drafts_s for {drafts} drafts; measure it.')
+      raise ValueError(f'costs: drafts_s lacks {drafts} drafts; measure them.')
     return self.drafts_s[drafts]
 
   def verify(self, gamma: int) -> float:
@@ -87,7 +87,7 @@ class Costs:
     if gamma == 0:
       return self.verifier_token_s
     if gamma not in self.verify_s:
-      raise ValueError(f'costs: no verify_s for gamma {gamma}; measure it.')
+      raise ValueError(f'costs: verify_s lacks gamma {gamma}; measure it.')
     return self.verify_s[gamma]
 
   def verifier_s(self, calls: int, tokens: int, gamma: int) -> float:

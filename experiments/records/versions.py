@@ -74,7 +74,7 @@ def read_accepted() -> Accepted:
     for field in dataclasses.fields(Accepted):
       kind = typing.get_origin(field.type) or field.type
       if type(getattr(accepted, field.name)) is not kind:
-        raise TypeError(f'{field.name} is no {kind.__name__}')
+        raise TypeError(f'{field.name} is not of type {kind.__name__}')
   except (OSError, TypeError, ValueError) as error:
     raise ValueError(
       f'results_version: {FILE} cannot be read ({error}); restore it from git.'
@@ -135,7 +135,7 @@ def describe(name: str) -> str:
   kind, _, source = name.rpartition(' ')
   if kind == 'source':
     return f'source {source[:12]}, which belongs to no results version'
-  return f'source {source[:12]}, from before results had a version'
+  return f'source {source[:12]}, which is older than results versions'
 
 
 @functools.cache

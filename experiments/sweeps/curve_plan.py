@@ -60,13 +60,14 @@ class Curve:
 
   def __post_init__(self):
     if not self.leniences and self.method not in _NO_LENIENCE:
-      raise ValueError(f'lenience: {self.method} needs at least one.')
+      raise ValueError(f'lenience: {self.method} needs at least one value.')
     if self.num_examples is not None:
       arguments.integer('num_examples', self.num_examples, 1)
     for lenience in self.leniences:
       self.config.replace(lenience=lenience)
     if repeated := _repeated(self.leniences):
-      raise ValueError(f'lenience: {self.name} has {repeated[0]:g} twice.')
+      value = f'{self.name} has {repeated[0]:g} twice'
+      raise ValueError(f'lenience: {value}; give each lenience once.')
 
   @classmethod
   def from_config(
@@ -101,7 +102,7 @@ class Curve:
     unknown = sorted(options.keys() - {*_OPTIONS})
     if unknown:
       raise ValueError(
-        f'sweep: {unknown[0]} is no option of a curve; give one of'
+        f'sweep: {unknown[0]} is not an option of a curve; give one of'
         f' {", ".join(_OPTIONS)}.'
       )
     method, confidence = _canonical_name(method), None
@@ -354,18 +355,18 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
     )
     if expected != curve:
       raise ValueError(
-        f'sweep: {curve.name} was made of a config with other options of'
-        ' decoding; make it of the config that is run.'
+        f'sweep: {curve.name} was made from a config with other decoding'
+        ' options; make the curve from the config that is run.'
       )
   repeated = _repeated(curve.name for curve in curves)
   if repeated:
     raise ValueError(
-      f'sweep: {repeated[0]} is added twice; give all its leniences at once.'
+      f'sweep: {repeated[0]} is added twice; add it once, with all leniences.'
     )
   if repeated := _repeated(x for curve in curves for x in _points(curve)):
     raise ValueError(
       f'sweep: two curves of {repeated[0][0]} have the lenience'
-      f' {repeated[0][1]}; leave it to the one with the larger num_examples.'
+      f' {repeated[0][1]}; keep it in the curve with the larger num_examples.'
     )
   sizes = {
     curve.method: curve.num_examples or math.inf
@@ -376,8 +377,8 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
     size = curve.num_examples or math.inf
     if curve.confidence and size > min(sizes.values(), default=math.inf):
       raise ValueError(
-        f'num_examples: {curve.name} is made of the answers of both models'
-        ' alone; give verifier_only and drafter_only as many examples.'
+        f'num_examples: {curve.name} selects among the answers of verifier_only'
+        ' and drafter_only; give both curves at least as many examples.'
       )
 
 
@@ -417,13 +418,13 @@ def without_drafter_alone(curves: Sequence[Curve], drafter: str) -> list[Curve]:
   remaining = [curve for curve in curves if not needs_drafter_alone(curve)]
   if left_out:
     print(
-      f'drafter: {drafter} cannot answer alone; left out'
+      f'drafter: {drafter} cannot answer alone; the sweep leaves out'
       f' {", ".join(left_out)}.',
       file=sys.stderr,
     )
   if not remaining:
     raise ValueError(
-      f'drafter: {drafter} cannot answer alone, and no other curve is left; add'
-      ' a curve that it drafts for.'
+      f'drafter: {drafter} cannot answer alone, and the sweep has no other'
+      ' curve; add a curve of a method that drafts.'
     )
   return remaining

@@ -86,7 +86,7 @@ def decide(
     missing = settings - {certification.setting_of(x) for x in decoded}
     if missing:
       names = ' and '.join(sorted(map(str, missing)))
-      say(f'decision: none is made, because {names} was not decoded.')
+      say(f'decision: not made, because the sweep did not decode {names}.')
       return None
     answers = certification.collect(decoded, sweep.tasks, sweep.costs)
     verdict = fixed_setting.judge(answers, *fixed, config)
@@ -238,12 +238,11 @@ def sentence(
       f' {_uncertified(verdict, config)}'
     )
   return (
-    f'{text}; {_quality_change(verdict, quality_name)} that had no part in the'
-    ' choice. With probability'
-    f' {1 - config.delta:.0%} it loses at most'
-    f' {100 * config.risk:g} points in the mean over such examples (chosen'
-    f' among {len(verdict.trials)} settings on {verdict.choosing} examples);'
-    ' the speed has an interval and no guarantee.'
+    f'{text}; {_quality_change(verdict, quality_name)} that were not used for'
+    f' the choice. With probability {1 - config.delta:.0%} its mean loss over'
+    f' such examples is at most {100 * config.risk:g} points (chosen among'
+    f' {len(verdict.trials)} settings on {verdict.choosing} examples); the'
+    ' speed has an interval but no guarantee.'
   )
 
 
@@ -321,10 +320,9 @@ def _drafter_does_not_pay(verdict: Verdict) -> str:
   for trial in verdict.trials:
     if trial.setting == verdict.strict:
       return (
-        'Decode with the verifier alone, the drafter does not pay here: the'
-        f' fastest lossless setting, {trial.setting}, reaches'
-        f' {trial.speedup:.2f} times its speed (modelled, one answer at a'
-        ' time).'
+        'Decode with the verifier alone, because the drafter does not pay: the'
+        f' fastest lossless setting, {trial.setting}, is {trial.speedup:.2f}'
+        ' times as fast (modelled, one answer at a time).'
       )
   return (
     'Decode with the verifier alone: no lossless setting with a drafter was'

@@ -100,7 +100,7 @@ def one_or_list_of(kind: str, check: Check) -> Check:
       check(name, values)
       return
     if not values:
-      raise ValueError(f'{name}: the list is empty; give at least one.')
+      raise ValueError(f'{name}: the list is empty; give at least one value.')
     check_all(name, values)
 
   return check_any
@@ -205,7 +205,7 @@ def check(config: Mapping[str, Any], complete: bool = False) -> None:
   for name in REQUIRED if complete else ():
     if name not in values:
       raise ValueError(
-        f'{name}: the config has no such field; begin it with common.sweep().'
+        f'{name}: is missing; build the config with common.sweep().'
       )
 
 

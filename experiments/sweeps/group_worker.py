@@ -149,4 +149,4 @@ def follow(
           {name: x[: order['count']] for name, x in examples.items()},
         )
   if order['is_stopped']:
-    raise cli.StoppedError('stopped with process 0.')
+    raise cli.StoppedError('stopped, because process 0 was stopped.')

@@ -189,5 +189,5 @@ for _kind in (
 def flag_help() -> str:
   """Returns the help of `--launcher`, with a few words on each launcher."""
   available = LAUNCHERS.available().values()
-  texts = '; '.join(f'{kind.name}, {kind.help}' for kind in available)
+  texts = '; '.join(f'{kind.name} ({kind.help})' for kind in available)
   return f'Where points are decoded: {texts}.'

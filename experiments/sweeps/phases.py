@@ -210,7 +210,7 @@ class Sweep:
       self._show_points(len(done))
 
     if not done and self.config.get('preflight'):
-      self._bar.set_description('measuring eight prompts')
+      self._bar.set_description('decoding eight prompts')
       preview = self._launcher.preview(self._examples, self._measured.costs)
       for line in preview.sentences():
         self._say(line)
@@ -236,7 +236,7 @@ class Sweep:
     if len(done) < len(self._points):
       raise cli.StoppedError(
         f'stopped: {len(done)} of {len(self._points)} points are done; the same'
-        ' command goes on from there.'
+        ' command resumes the sweep.'
       )
 
   def collect(self) -> None:
@@ -266,9 +266,9 @@ class Sweep:
       page = reports.write_report(self.workdir)
     except Exception as error:
       raise ValueError(
-        f'report: all points are kept in {self.workdir}, but the page could not'
-        f' be written ({type(error).__name__}: {error}); make it again with'
-        f' python -m experiments.report --workdir={self.workdir}.'
+        f'report: all points are kept in {self.workdir}, but the page cannot be'
+        f' written ({type(error).__name__}: {error}); write it with python -m'
+        f' experiments.report --workdir={self.workdir}.'
       ) from error
     if self._decision:
       print(f'\n{self._decision.sentence}')
@@ -297,8 +297,8 @@ class Sweep:
     """Checks that all processes plan the same sweep, on all devices."""
     if not self._launcher_kind.is_local:
       raise ValueError(
-        'distributed: cannot be combined with a launcher that decodes'
-        f' elsewhere, such as {self._launcher_name}; leave out one of the two.'
+        'distributed: cannot be combined with --launcher='
+        f'{self._launcher_name}; leave out one of the two.'
       )
     hashes = [records.hash_examples(x) for x in self._examples.values()]
     plans = self._settings(), hashes, versions.current_code()
@@ -347,20 +347,19 @@ class Sweep:
     previous = self._files.latest_code()
     if not versions.is_version(code):
       self._say(
-        f'code: {versions.describe(code)}; points are named by that source, and'
-        ' another edit makes them again.'
+        f'code: {versions.describe(code)}; the names of points contain it, so'
+        ' the next edit of the code decodes all points again.'
       )
     if previous not in (None, code):
       self._say(
-        f'workdir: it was decoded with {versions.describe(previous)}; those'
-        ' points are put aside, and decoded again with'
-        f' {versions.describe(code)}.'
+        f'workdir: its points are of {versions.describe(previous)}; they are'
+        f' set aside, and decoded again with {versions.describe(code)}.'
       )
     if count := self._files.set_aside_stale(self._points):
       self._files.write('race.jsonl', [])
       self._say(
-        f'workdir: {count} points of other weights, data, code or versions lie'
-        f' in {self._files.path}/stale now.'
+        f'workdir: {count} points of other weights, data, code or versions were'
+        f' moved to {self._files.path}/stale.'
       )
 
   def _measure_costs(self) -> None:
@@ -423,7 +422,7 @@ class Sweep:
       except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):
           raise
-        self._say('memory: too little for the probabilities of shown tokens.')
+        self._say("memory: too little for the page's token probabilities.")
         continue
       views |= {view.key: view for view in new_views}
     for task in {x.record.task for x in selected} if views else ():

@@ -121,7 +121,7 @@ def configured_tasks(config) -> dict[str, Any]:
 
   if not config.tasks:
     raise ValueError(
-      'tasks: none is named; name one or more with --config.tasks, such as'
+      'tasks: no task is given; give one or more with --config.tasks, such as'
       f' {next(iter(TASKS))}.'
     )
   task_fields = _task_fields(config)
@@ -138,8 +138,8 @@ def configured_tasks(config) -> dict[str, Any]:
       raise ValueError(TASKS.unknown(name, 'tasks'))
   if task_fields.get('path') and len(config.tasks) > 1:
     raise ValueError(
-      f'task.path: {task_fields["path"]} cannot hold {len(config.tasks)} tasks;'
-      ' name one of them with --config.tasks.'
+      f'task.path: {task_fields["path"]} cannot be the file of'
+      f' {len(config.tasks)} tasks; give one task with --config.tasks.'
     )
   tokens = task_fields.get('max_new_tokens')
   changes = {'max_new_tokens': tokens} if tokens else {}

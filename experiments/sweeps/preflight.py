@@ -64,24 +64,23 @@ class Preview:
     free = (
       ''
       if self.free_bytes is None
-      else f' of {self.free_bytes / 1e9:.1f} GB that are free'
+      else f' of {self.free_bytes / 1e9:.1f} GB of free memory'
     )
     sentences = [
       f'tokenizers: both models have the same {self.vocab_size} tokens.',
-      f'prompts: {low} to {high} tokens, {median} in the median; answers of'
-      f' {self.answer_tokens:.0f} tokens in the mean of {_PROMPTS}.',
-      f'memory: at most {self.memory_bytes / 1e9:.1f} GB{free}.',
+      f'prompts: {low} to {high} tokens, median {median}; answers to {_PROMPTS}'
+      f' prompts have {self.answer_tokens:.0f} tokens on average.',
+      f'memory: decoding needs at most {self.memory_bytes / 1e9:.1f} GB{free}.',
     ]
     if self.cut_answers > 0.5:
       sentences.append(
-        f'answers: {self.cut_answers:.0%} of them reach the limit of tokens; if'
-        ' they should end sooner, give texts that end them'
-        ' (--config.file.stop_strings) or a lower'
-        ' --config.task.max_new_tokens.'
+        f'answers: {self.cut_answers:.0%} of them reach the maximum number of'
+        ' tokens; to end answers sooner, give stop texts with'
+        ' --config.file.stop_strings, or a lower --config.task.max_new_tokens.'
       )
     if self.gamma:
       sentences.append(
-        f'drafter: {self.acceptance:.2f} of its tokens are accepted by strict'
+        f'drafter: its acceptance rate is {self.acceptance:.2f} in strict'
         f' decoding with gamma {self.gamma}.'
       )
       sentences += [
@@ -99,13 +98,13 @@ class Preview:
     needed = break_even(block_ratio, self.gamma)
     return (
       f'{"one answer" if rows == 1 else f"{rows} answers"} at a time: a block'
-      f' takes {block_ratio:.2f} times a token of the verifier alone, so the'
-      f' drafter {"pays" if speed > 1 else "does not pay"} ({speed:.2f} times'
-      ' as fast; '
+      f' takes {block_ratio:.2f} times as long as a token of the verifier'
+      f' alone, so the drafter {"pays" if speed > 1 else "does not pay"}'
+      f' ({speed:.2f} times as fast; '
       + (
-        'no acceptance is enough).'
+        'no acceptance rate is high enough).'
         if needed is None
-        else f'it pays from an acceptance of {needed:.3f} on).'
+        else f'it pays from an acceptance rate of {needed:.3f}).'
       )
     )
 

@@ -221,9 +221,9 @@ def joined(flag: str | None, debug: bool = False) -> Iterator[Group | None]:
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' in str(error):
       raise ValueError(
-        f'memory: a device of process {group.index} has too little; give a'
-        ' smaller --config.batch_size, or more devices for the parameters with'
-        ' --config.mesh.'
+        f'memory: a device of process {group.index} has too little memory; give'
+        ' a smaller --config.batch_size, or more devices for the parameters'
+        ' with --config.mesh.'
       ) from None
     # The watch explains an error of a collective whose process has ended.
     time.sleep(_GRACE_S)
@@ -267,8 +267,8 @@ def _join(place: Place, debug: bool) -> Group:
     address = place.coordinator
   _on_abort(
     f'distributed: {name} could not join the others at {address} (they did not'
-    f' come within {_JOIN_S} s, or its index is taken); start all processes,'
-    ' each with an index of its own, on hosts that reach it.',
+    f' connect within {_JOIN_S} s, or its index is taken); start all processes,'
+    ' each with its own index, on hosts that can reach this address.',
     2,
   )
   sharding.initialize(
@@ -280,8 +280,8 @@ def _join(place: Place, debug: bool) -> Group:
     shutdown_timeout_seconds=_SHUTDOWN_S,
   )
   _on_abort(
-    'distributed: JAX aborted this process, most likely since another one is'
-    ' lost; --debug shows why, and the same command resumes the sweep.',
+    'distributed: JAX aborted this process, most likely because another process'
+    ' was lost; --debug shows why, and the same command resumes the sweep.',
     EXIT_CODE,
     _GRACE_S,
   )
@@ -364,8 +364,8 @@ def _accept(store: Any, host: str, count: int) -> dict[int, socket.socket]:
       except TimeoutError:
         missing = min({*range(1, count)} - connections.keys())
         raise ValueError(
-          f'distributed: process {missing} cannot connect to {host}; let the'
-          ' hosts reach all ports of each other.'
+          f'distributed: process {missing} cannot connect to {host}; open all'
+          ' ports between the hosts.'
         ) from None
       except (OSError, ValueError):
         continue
@@ -375,8 +375,8 @@ def _accept(store: Any, host: str, count: int) -> dict[int, socket.socket]:
       index, expected = int(words[1]), int(words[2])
       if expected != count:
         raise ValueError(
-          f'distributed: process {index} expects {expected} processes, and'
-          f' process 0 expects {count}; give all of them the same number.'
+          f'distributed: process {index} expects {expected} processes, but'
+          f' process 0 expects {count}; give all processes the same number.'
         )
       connections[index] = _watched(connection)
   return connections
@@ -405,7 +405,7 @@ def _connect(store: Any, host: str, index: int, count: int) -> socket.socket:
   except (OSError, RuntimeError) as error:
     raise ValueError(
       f'distributed: process {index} cannot connect to process 0 on {host}'
-      f' ({error}); let the hosts reach all ports of each other.'
+      f' ({error}); open all ports between the hosts.'
     ) from None
   return _watched(connection)
 

@@ -54,7 +54,7 @@ def fit(
     longest = max(lengths.values())
     fault = (
       f'{len(longer)} of {len(rows)} prompts have more than the {limit} tokens'
-      f' that cache_length leaves (the longest has {longest})'
+      f' that cache_length allows (the longest has {longest})'
     )
     if too_long == 'refuse':
       raise ValueError(
@@ -65,14 +65,14 @@ def fit(
       fitted[name] = [row for row in rows if lengths[row.id] <= limit]
       if not fitted[name]:
         raise ValueError(
-          f'file.too_long: {fault}, and none is left; raise'
+          f'file.too_long: {fault}, and no prompt is left; raise'
           ' --config.cache_length.'
         )
-      messages.append(f'data: {fault}; they are left out.')
+      messages.append(f'data: {fault}; these prompts are left out.')
       continue
     cut = {row.id: _truncate(row, limit, encode) for row in longer}
     fitted[name] = [cut.get(row.id, row) for row in rows]
-    messages.append(f'data: {fault}; their beginnings are left out.')
+    messages.append(f'data: {fault}; their beginnings are cut off.')
   return Fitted(fitted, messages)
 
 
@@ -108,7 +108,7 @@ def _truncate(
   if not isinstance(prompt, str):
     raise ValueError(
       'file.too_long: truncate is not supported for messages, such as those of'
-      f' {example.id!r}; give drop, or raise --config.cache_length.'
+      f' {example.id!r}; set it to drop, or raise --config.cache_length.'
     )
   # A shorter end has hardly ever more tokens; the result was tried in any case.
   start = bisect.bisect_left(
@@ -116,7 +116,7 @@ def _truncate(
   )
   if start == len(prompt):
     raise ValueError(
-      f'file.too_long: {limit} tokens hold no prompt; raise'
+      f'file.too_long: {limit} tokens have no room for a prompt; raise'
       ' --config.cache_length.'
     )
   return dataclasses.replace(example, prompt=prompt[start:])

@@ -107,9 +107,9 @@ class RayCluster:
       raise error.cause from None
     except (errors.WorkerCrashedError, errors.NodeDiedError) as error:
       raise ValueError(
-        'ray: a worker was lost more often than ray.retries; the workdir keeps'
-        ' the points that are done, and the same command resumes'
-        f' ({type(error).__name__}).'
+        'ray: a worker was lost more often than ray.retries'
+        f' ({type(error).__name__}); the workdir keeps the points that are'
+        ' done, and the same command resumes the sweep.'
       ) from None
     self._facts = self._facts or facts
     if facts != self._facts:
@@ -211,7 +211,7 @@ def _connect(ray: ModuleType, address: str) -> None:
     )
   except (ConnectionError, OSError, RuntimeError, ValueError) as error:
     raise ValueError(
-      f'ray: no cluster at {address or "this machine"}'
+      f'ray: cannot use a cluster at {address or "this machine"}'
       f' ({" ".join(str(error).split())}); start one, or give another'
       ' --config.ray.address.'
     ) from None
@@ -238,9 +238,9 @@ def _count_slots(
   count = int(min(slots, default=1))
   if count < 1:
     raise ValueError(
-      f'ray: a point takes {cpus:g} CPUs and {gpus:g} GPUs,'
-      f' and the cluster has {resources.get("CPU", 0):g} and'
-      f' {resources.get("GPU", 0):g}; give a smaller ray.cpus or ray.gpus.'
+      f'ray: a point needs {cpus:g} CPUs and {gpus:g} GPUs, but the cluster has'
+      f' {resources.get("CPU", 0):g} CPUs and {resources.get("GPU", 0):g} GPUs;'
+      ' give a smaller ray.cpus or ray.gpus.'
     )
   return count
 

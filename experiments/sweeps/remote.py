@@ -80,7 +80,7 @@ class Mirror:
     except Exception as error:
       reason = f'{type(error).__name__}: {error}'
       raise ValueError(
-        display.sentence(f'workdir: {self.url} failed in {method} ({reason}).')
+        display.sentence(f'workdir: {method} of {self.url} failed ({reason}).')
       ) from None
 
   @contextlib.contextmanager
@@ -100,14 +100,14 @@ class Mirror:
         if process_id is not None:
           process = f'process {process_id} on {display.printable(owner_host)}'
         raise ValueError(
-          f'workdir: {process} is at work in {self.url}; wait for it, or, if it'
-          f' is gone, delete {_OWNER} there.'
+          f'workdir: {process} is using {self.url}; wait until it ends, or, if'
+          f' it has already ended, delete {_OWNER} there.'
         )
     try:
       self._call('makedirs', self._root, exist_ok=True)
       self._call('pipe_file', owner, f'{os.getpid()} {host}'.encode())
     except (OSError, ValueError) as error:
-      message = f'workdir: nothing can be written to {self.url} ({error}).'
+      message = f'workdir: {self.url} cannot be written ({error}).'
       raise ValueError(display.sentence(message)) from None
     try:
       self._pull()

@@ -72,7 +72,7 @@ def cascade(
   drafted, verified = drafter.record, verifier.record
   if drafted.id != verified.id:
     raise ValueError(
-      f'sequence: {drafted.id!r} and {verified.id!r} are two examples.'
+      f'sequence: {drafted.id!r} and {verified.id!r} must be the same example.'
     )
   fields = dict(method=method, lenience=lenience)
   for outcome in (drafter, verifier):

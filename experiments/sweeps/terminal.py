@@ -15,7 +15,7 @@ def print_best(summary: pd.DataFrame) -> None:
   # A sweep of oracles alone has no best points.
   if len(best):
     print(
-      "\nEach method's fastest point at the verifier's quality, else its best:"
+      "\nEach method's fastest point at the verifier's quality, or its best:"
     )
     print(
       best.to_string(
@@ -36,6 +36,6 @@ def print_usage(usage: batching.DecodeStats) -> None:
   """Prints the time of both phases, and the share of rows that were busy."""
   if usage.rows:
     print(
-      f'Rows kept busy: {usage.utilization:.1%} of {usage.rows}; reading'
-      f' prompts {usage.prefill_s:.0f} s, decoding {usage.decode_s:.0f} s.'
+      f'Batch utilization: {usage.utilization:.1%} of {usage.rows} blocks.'
+      f' Prefill: {usage.prefill_s:.0f} s. Decoding: {usage.decode_s:.0f} s.'
     )

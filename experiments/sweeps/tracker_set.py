@@ -61,7 +61,7 @@ class TrackerSet:
   def _drop(self, name: str, error: Exception) -> None:
     """Closes a tracker that failed, and reports the error."""
     self._say(
-      f'trackers: {name} failed ({cli.one_line(error)}) and is left out; the'
+      f'trackers: {name} failed ({cli.one_line(error)}) and is turned off; the'
       ' workdir keeps all results, and the same command sends them again.'
     )
     tracker = self._active.pop(name, None)

@@ -63,7 +63,7 @@ class WandB:
       )
     except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
       raise ValueError(
-        f'trackers: wandb says {cli.one_line(error)!r}; log in with'
+        f'trackers: wandb reports {cli.one_line(error)!r}; log in with'
         ' `wandb login`, or set WANDB_MODE=offline.'
       ) from None
     if self._run.url:

@@ -122,8 +122,8 @@ class Workdir:
       except (OSError, ValueError):
         process = 'another process'
       raise ValueError(
-        f'workdir: {process} is at work in {self.path}; wait for it, or choose'
-        ' another --workdir.'
+        f'workdir: {process} is using {self.path}; wait until it ends, or'
+        ' choose another --workdir.'
       ) from None
     try:
       records.write_text(
@@ -231,12 +231,12 @@ class Workdir:
     except FileNotFoundError:
       return None
     except ValueError as error:
-      message = display.sentence(f'{error}: decoded again.')
+      message = display.sentence(f'{error}; decoding the point again.')
       print(message, file=sys.stderr)
       self._set_aside(path)
       return None
     if {len(column) for column in columns} != {num_answers(point)}:
-      print(f'{path}: lines are missing: decoded again.', file=sys.stderr)
+      print(f'{path}: lines are missing; decoding it again.', file=sys.stderr)
       self._set_aside(path)
       return None
     return list(map(records.Outcome, *columns))

@@ -197,8 +197,8 @@ class Worker:
       yield point, self.decode_curve(task, point.curve, examples, on_answer)
       if self.batch_size < rows:
         self._say(
-          f'memory: {rows} rows at a time were too many for'
-          f' {point.curve.name}; going on with {self.batch_size}.'
+          f'memory: a batch of {rows} rows was too large for'
+          f' {point.curve.name}; the next batches have {self.batch_size} rows.'
         )
 
   def decode_curve(
