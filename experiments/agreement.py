@@ -12,16 +12,16 @@ from cascades.config import DecodingConfig
 from cascades.untrusted import display
 from experiments import cli
 
-_PROMPT = flags.DEFINE_string('prompt', None, 'The text to continue.')
+_PROMPT = flags.DEFINE_string('prompt', None, 'Text to continue.')
 _DRAFTER = flags.DEFINE_string(
-  'drafter', 'tiny-drafter', 'Drafter, as for experiments.sample.'
+  'drafter', 'tiny-drafter', 'Drafter; see --help of experiments.sample.'
 )
 _VERIFIER = flags.DEFINE_string(
-  'verifier', 'tiny-verifier', 'Verifier, as for experiments.sample.'
+  'verifier', 'tiny-verifier', 'Verifier; see --help of experiments.sample.'
 )
 _GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
-  'max_new_tokens', 64, 'Largest number of new tokens.'
+  'max_new_tokens', 64, 'Maximum number of new tokens.'
 )
 cli.define_colour()
 
@@ -45,7 +45,9 @@ def _paint(result, colour: bool) -> str:
 def main() -> None:
   """Runs the command."""
   if not _PROMPT.value:
-    raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
+    raise app.UsageError(
+      "prompt: no text is given; give one, such as --prompt='Hello'."
+    )
   from cascades import drafters, load_model
   from cascades.models import tokenizers
   from cascades.sampler import agreement, sampler
@@ -56,7 +58,7 @@ def main() -> None:
     (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
   )
   if not result.tokens:
-    print('The drafter proposes no token after this text.')
+    print('The drafter proposes no token after this prompt.')
     return
   colour = cli.colours()
   print(f'{_PROMPT.value}{_paint(result, colour)}\n')
@@ -96,7 +98,7 @@ def main() -> None:
     ),
   ).sample(_PROMPT.value, max_new_tokens=_MAX_NEW_TOKENS.value)
   print(
-    f'Greedy speculative decoding, gamma {_GAMMA.value}:'
+    f'Greedy speculative decoding with gamma {_GAMMA.value}:'
     f' {greedy.counts["verifier_calls"]} verifier calls for'
     f' {len(greedy.logprobs)} tokens.'
   )

@@ -10,14 +10,14 @@ file, and give --function=my_engine.py:verify. The function is compared with the
 law of --method ('speed' at lenience 0 is speculative decoding): exactly if its
 random draws can be enumerated, else by samples.
 
-To audit blocks that an engine recorded, one JSON object a line (see
+To audit blocks that an engine recorded, one JSON object per line (see
 `cascades.contrib.engine_audits.traces`), give --trace=blocks.jsonl.
 
-The loop is sampled by token and block verification; --verification=all takes
-all verifications of the method, and --cap=top:3 audits it with a cap.
-
-To audit a rule of your own, put `cascades.register(...)` into a file and give
---rules=my_rules.py. --method=all audits every registered method.
+The decoding loop is sampled with token and block verification;
+--verification=all samples it with all verifications that the method supports,
+and --cap=top:3 audits the method with a cap. To audit your own rule, put
+`cascades.register(...)` into a file and give --rules=my_rules.py. --method=all
+audits every registered method.
 """
 
 import json
@@ -30,27 +30,27 @@ from experiments import cli
 
 _METHOD = flags.DEFINE_string('method', None, "Name of a method, or 'all'.")
 _LENIENCE = flags.DEFINE_list(
-  'lenience', None, 'Leniences; by default some from strict to drafter-only.'
+  'lenience', None, 'Leniences; by default several, strict to drafter-only.'
 )
 _RULES = flags.DEFINE_string(
-  'rules', None, 'A Python file that registers methods of your own.'
+  'rules', None, 'Python file that registers your own methods.'
 )
 _FUNCTION = flags.DEFINE_string(
-  'function', None, 'A verification function, as my_engine.py:verify.'
+  'function', None, 'Verification function to audit: my_engine.py:verify.'
 )
 _TRACE = flags.DEFINE_string(
-  'trace', None, 'A JSON Lines file of blocks that an engine recorded.'
+  'trace', None, 'JSON Lines file of blocks that an engine recorded.'
 )
 _VERIFICATION = flags.DEFINE_list(
   'verification',
   ['token', 'block'],
-  "Verifications to sample the loop with, such as traversal, or 'all'.",
+  "Verifications of the sampled loop, such as traversal, or 'all'.",
 )
 _CAP = flags.DEFINE_string(
-  'cap', 'none', "Cap of the method: 'top:3', 'delta:0.1', or both."
+  'cap', 'none', "Cap of the method: 'none', 'top:3', 'delta:0.1', or both."
 )
 _SAMPLES = flags.DEFINE_integer(
-  'samples', 20_000, 'Sequences drawn at each sampled lenience.', lower_bound=1
+  'samples', 20_000, 'Sequences to draw at a sampled lenience.', lower_bound=1
 )
 _SEED = flags.DEFINE_integer('seed', 0, 'Random seed.', lower_bound=0)
 _WORKDIR = flags.DEFINE_string('workdir', 'runs/audit', 'Folder of results.')
@@ -63,7 +63,7 @@ def _leniences() -> list[float] | None:
   try:
     return sorted({float(x) for x in _LENIENCE.value})
   except ValueError as e:
-    raise ValueError(f'lenience: {e}; give numbers such as 0,0.5.') from None
+    raise ValueError(f'lenience: {e}; give numbers, such as 0,0.5.') from None
 
 
 def _certify(leniences: list[float] | None) -> None:
@@ -71,7 +71,7 @@ def _certify(leniences: list[float] | None) -> None:
   file, _, name = _FUNCTION.value.rpartition(':')
   if not pathlib.Path(file).is_file():
     raise ValueError(
-      f'function: there is no file {file!r}; write my_engine.py:verify.'
+      f'function: there is no file {file!r}; give FILE:FUNCTION.'
     )
   verify = getattr(cli.load_config_module(file), name, None)
   if not callable(verify):
@@ -125,7 +125,7 @@ def _write_audit(workdir: pathlib.Path, name: str, result) -> None:
 def main() -> None:
   """Runs the command."""
   if _METHOD.value is None:
-    raise app.UsageError("--method: name a method, or 'all'.")
+    raise app.UsageError("method: no name is given; give one, or 'all'.")
   leniences = _leniences()
   if _FUNCTION.value is not None:
     _certify(leniences)
@@ -134,7 +134,7 @@ def main() -> None:
     _certify_trace(leniences)
     return
   if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
-    raise ValueError(f'rules: there is no file {_RULES.value}; write it.')
+    raise ValueError(f'rules: there is no file {_RULES.value}; create it.')
   import jax
 
   from cascades import methods, verification

@@ -1,12 +1,12 @@
 """Times loops and drafters against each other, in one process.
 
 Command: python -m experiments.benchmark --config=configs/benchmark.py
-Shows: a table of medians and ratios, with the thresholds that they must meet.
-benchmark.json gets each figure with its repeats, versions and device after each
-part. The same command resumes a run that was stopped.
+Shows: a table of medians and ratios, and the thresholds that they must meet.
+After each part, benchmark.json receives its figures with all repeats, the
+versions and the device. The same command resumes a run that was stopped.
 
 Entrants take turns, so that other load of the machine slows all of them,
-and each is warmed up first. Compare ratios of one run, not seconds of two.
+and each is warmed up first. Compare ratios of one run, not seconds of two runs.
 """
 
 import pathlib
@@ -28,7 +28,8 @@ def main() -> None:
   """Runs the command."""
   if _CONFIG.value is None:
     raise app.UsageError(
-      '--config: name a config, such as --config=configs/benchmark.py.'
+      'config: no file is given; give one, such as'
+      ' --config=configs/benchmark.py.'
     )
   path = config_flags.get_config_filename(flags.FLAGS['config'])
   workdir = _WORKDIR.value or f'runs/{pathlib.Path(path).stem}'

@@ -13,7 +13,7 @@ from absl import app, flags
 from experiments import cli
 
 _MODEL = flags.DEFINE_string(
-  'model', None, "Name, folder, file, or 'OWNER/NAME' on the hub, of the model."
+  'model', None, "Model: a name, file, folder, or 'OWNER/NAME' on the hub."
 )
 _FOLDER = flags.DEFINE_string('folder', None, 'Folder to write the model to.')
 _FORMAT = flags.DEFINE_enum(
@@ -23,11 +23,11 @@ _TENSOR_TYPE = flags.DEFINE_enum(
   'stored',
   None,
   ['float32', 'float16', 'bfloat16', 'int8'],
-  'Type that tensors are rounded to; default: as loaded. float16: only gguf;'
-  ' int8: only huggingface.',
+  'Dtype of the stored tensors; by default that of the loaded model. float16'
+  ' needs --format=gguf, and int8 needs --format=huggingface.',
 )
 _SHARD_GB = flags.DEFINE_float(
-  'shard_gb', 5.0, 'Largest size of a file of tensors, in 1e9 bytes.'
+  'shard_gb', 5.0, 'Maximum size of a file of tensors, in units of 1e9 bytes.'
 )
 cli.define_dtype()
 
@@ -36,7 +36,7 @@ def main() -> None:
   """Runs the command."""
   if not (_MODEL.value and _FOLDER.value):
     raise app.UsageError(
-      '--model, --folder: must both be given; give --model=tiny-verifier'
+      'model, folder: both must be given; give --model=tiny-verifier'
       ' --folder=exported.'
     )
   from cascades import atomic

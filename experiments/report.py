@@ -18,13 +18,13 @@ from experiments import cli
 from experiments.analysis.analysis_config import AnalysisConfig
 
 _WORKDIR = flags.DEFINE_list(
-  'workdir', None, 'Folder of a finished run, or several folders.'
+  'workdir', None, 'Folders of finished runs, with commas between them.'
 )
 _ALLOW = flags.DEFINE_list(
-  'allow', [], 'Settings that may differ between several workdirs.'
+  'allow', [], 'Settings that may differ between workdirs; by default none.'
 )
 _FIGURES = flags.DEFINE_bool(
-  'figures', True, 'Write each figure of the page as files too.'
+  'figures', True, 'Also writes each figure of the page as SVG and PNG files.'
 )
 cli.define_options(AnalysisConfig)
 
@@ -33,7 +33,7 @@ def main() -> None:
   """Runs the command."""
   if not _WORKDIR.value:
     raise app.UsageError(
-      '--workdir: must name the folder of a finished run; give'
+      'workdir: no folder is given; give the folder of a finished run, such as'
       ' --workdir=runs/sweep.'
     )
   # Imported after the flags are parsed, so that a mistyped flag fails at once.

@@ -17,49 +17,49 @@ from cascades.models.conversations import Conversation, Prompt
 from cascades.untrusted import bounded, display
 from experiments import cli
 
-_PROMPT = flags.DEFINE_string('prompt', None, 'The text to continue.')
+_PROMPT = flags.DEFINE_string('prompt', None, 'Text to continue.')
 cli.define_options(DecodingConfig)
 cli.define_options(drafters.declared_options())
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
-  "As for the verifier; or 'ngram'; 'self:3', the verifier's first 3 layers;"
-  " 'A+B', a chain in which A drafts for B.",
+  "Drafter: a model, as for --verifier; 'ngram'; 'self:3' for the verifier's"
+  " first 3 layers; or 'A+B' for a chain in which A drafts for B.",
 )
 _CHAT = flags.DEFINE_bool(
   'chat',
   False,
-  "Wrap the prompt, as a user's message, in the chat template of the model;"
-  ' for instruction-tuned models.',
+  "Wraps the prompt, as a user message, in the model's chat template; for"
+  ' instruction-tuned models.',
 )
 _SYSTEM = flags.DEFINE_string(
-  'system', None, 'The message of the system before the prompt; needs --chat.'
+  'system', None, 'System message before the prompt; needs --chat.'
 )
 _MESSAGES = flags.DEFINE_string(
   'messages',
   None,
-  'JSON file with the messages before the prompt, a list of {"role": "user",'
-  ' "content": "Hi"}; needs --chat.',
+  'JSON file of the messages before the prompt: a list of objects such as'
+  ' {"role": "user", "content": "Hi"}; needs --chat.',
 )
 _DECISION = flags.DEFINE_string(
   'decision',
   None,
-  'A decision.json of a sweep, or its workdir: the models and options to use,'
-  ' and the limit and the stop texts of its answers.',
+  "Path of a sweep's decision.json, or of its workdir; sets the models, the"
+  ' options, the maximum number of new tokens and the stop texts.',
 )
 _VERIFIER = flags.DEFINE_string(
   'verifier',
   'tiny-verifier',
-  'Name, file or folder; or a repository of the Hugging Face hub, such as'
-  " 'google/gemma-3-1b-it' or 'google/gemma-3-1b-it@REVISION', with a token in"
-  ' HF_TOKEN where a licence must be accepted.',
+  'Verifier: a name, a file, a folder, or a repository of the Hugging Face hub,'
+  " such as 'google/gemma-3-1b-it' or 'google/gemma-3-1b-it@REVISION'; models"
+  ' with a licence to accept need a token in HF_TOKEN.',
 )
 _SEED = flags.DEFINE_integer('seed', 0, 'Random seed of the sampling.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
-  'max_new_tokens', 128, 'Largest number of new tokens.'
+  'max_new_tokens', 128, 'Maximum number of new tokens.'
 )
 _STOP_STRING = flags.DEFINE_multi_string(
-  'stop_string', [], 'A text that ends the answer; may be given several times.'
+  'stop_string', [], 'Text that ends the answer; can be given several times.'
 )
 cli.define_colour()
 cli.define_dtype()
@@ -111,7 +111,7 @@ def _read_prompt() -> Prompt:
       content = bounded.read_json(file, 'messages', 'give a list of messages')
     except FileNotFoundError:
       raise ValueError(
-        f'messages: there is no file {file}; give a file in JSON.'
+        f'messages: there is no file {file}; give a JSON file.'
       ) from None
     messages += arguments.as_list('messages', content, 'messages')
   if not messages:
@@ -150,8 +150,8 @@ def _decided(sampler: Any) -> Any:
   ):
     if flags.FLAGS[name].present:
       raise ValueError(
-        f'{name}: is part of the decision {_DECISION.value}; leave --{name} or'
-        ' --decision out.'
+        f'{name}: cannot be combined with the decision {_DECISION.value},'
+        f' which sets {name}; leave out --{name} or --decision.'
       )
   return sampler.from_decision(
     _DECISION.value,
@@ -180,7 +180,9 @@ def _sample_options() -> dict[str, Any]:
 def main() -> None:
   """Runs the command."""
   if not _PROMPT.value:
-    raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
+    raise app.UsageError(
+      "prompt: no text is given; give one, such as --prompt='Hello'."
+    )
   from cascades.sampler import sampler
   from experiments import records
 

@@ -27,45 +27,45 @@ from experiments.sweeps import (
 )
 
 _CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'The config to run, such as configs/quickstart.py.'
+  'config', None, 'Config of a sweep, such as configs/quickstart.py.'
 )
 _WORKDIR = flags.DEFINE_string(
   'workdir',
   None,
-  'The folder or URL for results, such as gs://bucket/run; by default'
+  'Folder or URL of results, such as gs://bucket/run; by default'
   ' runs/<name of the config>.',
 )
 _TASK = flags.DEFINE_multi_string(
   'task',
   None,
-  "A task instead of the config's, also several times: a name, or lm_eval:NAME"
-  ' or lm_eval:FOLDER for tasks of lm-evaluation-harness.',
+  "Task instead of the config's tasks: a name, or lm_eval:NAME or"
+  ' lm_eval:FOLDER for lm-evaluation-harness; can be given several times.',
 )
 _LAUNCHER = flags.DEFINE_string('launcher', 'local', launchers.flag_help())
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed',
   None,
-  'Decode on the devices of several processes, each with this command: auto on'
-  ' clusters that JAX detects, such as TPU pod slices and Slurm, else'
-  ' HOST:PORT,PROCESSES,INDEX with the host of process 0, a free port there and'
-  ' the index of this process. --config.mesh divides all devices; only process'
-  ' 0 uses the workdir.',
+  'Place of this process among several that decode together, each started by'
+  ' this command: auto on clusters that JAX detects, such as TPU pod slices and'
+  ' Slurm, else HOST:PORT,PROCESSES,INDEX with the host of process 0, a free'
+  ' port there, their number and the index of this process. --config.mesh'
+  ' divides the devices of all processes; only process 0 uses the workdir.',
 )
 _QUIET = flags.DEFINE_bool(
-  'quiet', False, 'Print no progress, only the last lines; for logs.'
+  'quiet', False, 'Prints no progress, only the final lines; for logs.'
 )
 # Flags for fields of the config, with the fields and help.
 _SHORT = {
-  'verifier': ('verifier', 'The verifier: a name or a folder.'),
-  'drafter': ('drafter', 'The drafter: a name, a folder, ngram or self:3.'),
+  'verifier': ('verifier', 'Verifier: a name or a folder.'),
+  'drafter': ('drafter', 'Drafter: a name, a folder, ngram or self:3.'),
   'data': (
     'file.path',
-    'A .jsonl, .csv or .parquet file, or its URL.',
+    'Path or URL of a .jsonl, .csv or .parquet file.',
   ),
   'metric': (
     'file.metric',
-    'The metric of a file: rouge2, short_answer, regex:PATTERN,'
-    ' module:function and others of the guide; none for speed only.',
+    'Metric of the file: rouge2, short_answer, regex:PATTERN, module:function'
+    ' and others in the documentation; by default only speed is measured.',
   ),
 }
 
@@ -91,7 +91,7 @@ def _apply_short_flags(config: Any) -> None:
     if owner is None or key not in owner:
       raise ValueError(
         f'{name}: this config has no field {field}; run'
-        ' --config=configs/your_data.py, or begin the config with'
+        ' --config=configs/your_data.py, or build the config with'
         f" common.sweep('{table or field}')."
       )
     owner[key] = value
@@ -107,7 +107,8 @@ def main() -> None:
   """
   if _CONFIG.value is None:
     raise app.UsageError(
-      '--config: name a config, such as --config=configs/quickstart.py.'
+      'config: no file is given; give one, such as'
+      ' --config=configs/quickstart.py.'
     )
   debug = bool(flags.FLAGS['debug'].value)
   with process_group.joined(_DISTRIBUTED.value, debug) as group:

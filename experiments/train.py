@@ -22,7 +22,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Folder of results; by default runs/<name of the config>.'
 )
-_ONLY = flags.DEFINE_string('only', None, 'Name of the only model to train.')
+_ONLY = flags.DEFINE_string('only', None, 'Model to train; by default all.')
 
 # Tokens in the cache when a model's time per token is measured.
 _CONTEXT = 128
@@ -32,14 +32,15 @@ def main() -> None:
   """Trains the models of the config named by the flags."""
   if _CONFIG.value is None:
     raise app.UsageError(
-      '--config: name a config, such as --config=configs/train_tiny.py.'
+      'config: no file is given; give one, such as'
+      ' --config=configs/train_tiny.py.'
     )
   config = _CONFIG.value
   migration.refuse_training_fields(config)
   names = list(config.models) if 'models' in config else [config.name]
   if _ONLY.value not in (None, *names):
     raise app.UsageError(
-      f'--only: must be one of {", ".join(names)}, got {_ONLY.value!r}.'
+      f'only: must be one of {", ".join(names)}, got {_ONLY.value!r}.'
     )
   path = config_flags.get_config_filename(flags.FLAGS['config'])
   workdir = pathlib.Path(_WORKDIR.value or plan.default_workdir(path))

@@ -128,7 +128,7 @@ def test_the_command_prints_the_first_difference():
   )
   assert run.returncode == 0
   assert '24 tokens agree' in run.stdout
-  assert 'Greedy speculative decoding, gamma 4' in run.stdout
+  assert 'Greedy speculative decoding with gamma 4' in run.stdout
   assert not run.stderr
 
 

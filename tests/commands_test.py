@@ -25,21 +25,21 @@ _MISTAKES = {
     (['--out=/dev/null/x'], 'out: /dev/null/x cannot be written'),
   ],
   'audit': [
-    ([], '--method: name a method'),
+    ([], 'method: no name is given; give one'),
     (['--method=tokenv3'], 'did you mean'),
     (['--method=chow', '--lenience=much'], 'lenience: could not convert'),
     (['--method=chow', '--rules=nowhere.py'], 'there is no file nowhere.py'),
   ],
   'report': [
-    (['--workdir={}'], 'no records in'),
+    (['--workdir={}'], 'has no records; run'),
     (['--workdir={}/none'], 'there is no folder'),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
-    (['--nodebug'], '--workdir: must name the folder'),
-    (['--workdir={0},{0}'], 'no records in'),
+    (['--nodebug'], 'workdir: no folder is given; give the folder'),
+    (['--workdir={0},{0}'], 'has no records; run'),
     (['workdir'], "'workdir' is not a flag"),
   ],
   'sample': [
-    ([], '--prompt: give a text'),
+    ([], "prompt: no text is given; give one, such as --prompt='Hello'."),
     (['--prompt=x', '--method=tokenv3'], 'did you mean'),
     (['--prompt=x', '--gamma=-2'], 'gamma: must be 0 or more, got -2'),
     (
@@ -55,7 +55,7 @@ _MISTAKES = {
     (['--config.method=sequence_men'], 'also takes sequence_mean and'),
     (['--config.lenience=("nan",)'], 'lenience'),
     (['--config.tasks=("gsm9k",)'], "did you mean 'gsm8k'"),
-    (['--config.tasks=()'], 'tasks: none is named; name one or more'),
+    (['--config.tasks=()'], 'tasks: no task is given; give one or more'),
     (
       ['--config.trackers=tensorbord'],
       "'tensorbord' is not known; did you mean 'tensorboard'",

@@ -200,4 +200,4 @@ def test_the_launcher_needs_a_model_and_a_folder():
     cwd=_ROOT,
   )
   assert done.returncode == 2
-  assert done.stderr.startswith('error: --model, --folder: must both be given')
+  assert done.stderr.startswith('error: model, folder: both must be given')
