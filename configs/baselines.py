@@ -5,8 +5,8 @@ Shows: on one bundled task, with gamma tuned for each point, token_v3, chow and
 diff; the same rules without speculation (sequential), where diff is an oracle
 that reads the verifier at no cost; cascades of whole answers; acceptance of
 every draft; strict decoding of the truncated verifier; lenient speculative
-decoding; and block verification of two of them. It takes about four minutes on
-two CPU cores, half of it for compilation.
+decoding; and block verification of speed and token_v3. It takes about four
+minutes on two CPU cores, half of it for compilation.
 """
 
 import ml_collections

@@ -1,13 +1,13 @@
 """Gemma 3 270M on a CPU: this loop, transformers, gemma's and llama.cpp.
 
 Command: python -m experiments.benchmark --config=configs/benchmark_270m.py
-Shows: tokens per second of every entrant on captions of Multi30k, German to
-English, greedy, in float32 and bfloat16; n-grams on prompts that contain their
-answers; and which thresholds are met. Give the captions,
-`--config.path=multi30k/test_2016_flickr`, and for the loops of other libraries
-a Python that has them: `--config.transformers=PYTHON` (torch and transformers),
-`--config.llama=PYTHON` (xllamacpp). Committed results are in
-experiments/results/benchmark_270m.
+Shows: in about 15 minutes of timed runs on two CPU cores, tokens per second of
+every entrant on captions of Multi30k, German to English, greedy, in float32 and
+bfloat16; n-grams on prompts that contain their answers; and which thresholds
+are met. `--config.path=multi30k/test_2016_flickr` gives the captions;
+`--config.transformers=PYTHON` (torch and transformers) and
+`--config.llama=PYTHON` (xllamacpp) give Python interpreters with the loops of
+other libraries. Committed results are in experiments/results/benchmark_270m.
 """
 
 import ml_collections

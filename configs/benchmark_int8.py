@@ -3,10 +3,10 @@
 Command: python -m experiments.benchmark --config=configs/benchmark_int8.py
 Shows: passes of one, five and nine tokens, the verifier alone and strict
 decoding, in float32 and in int8 in turns; which thresholds are met; and KL
-divergence, agreement and quality of int8 beside float32, with intervals. Give
-the captions, `--config.path=multi30k/test_2016_flickr`, and a Python that has
-xllamacpp for the loop of llama.cpp, `--config.llama=PYTHON`. Results are in
-experiments/results/benchmark_int8.
+divergence, agreement and quality of int8 beside float32, with intervals. The
+captions are given by `--config.path=multi30k/test_2016_flickr`, and a Python
+interpreter with xllamacpp, for the loop of llama.cpp, by
+`--config.llama=PYTHON`. Results are in experiments/results/benchmark_int8.
 """
 
 import ml_collections
@@ -26,7 +26,7 @@ def get_config() -> ml_collections.ConfigDict:
     stop='\n\n',
     gamma=4,
     new_tokens=32,
-    # Prompts that are timed, and those that both models are compared on.
+    # Prompts that are timed, and prompts that both models are compared on.
     num_examples=8,
     num_compared=200,
     batch_sizes=(1, 8),

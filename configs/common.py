@@ -82,7 +82,7 @@ _OPTIONAL = dict(
   # quality, as a share, and the probability with which the guarantee may fail.
   # With a `method`, its lenience and gamma are not chosen but fixed: they are
   # compared with strict decoding at `strict_gamma` on all examples, and the
-  # interval of the quality less the verifier's must be above -margin.
+  # interval of the quality minus the verifier's must be above -margin.
   decision=dict(
     risk=0.05,
     delta=0.1,
@@ -92,21 +92,21 @@ _OPTIONAL = dict(
     gamma=4,
     strict_gamma=4,
   ),
-  # Decodes eight prompts of a new sweep, to say whether the drafter pays and
-  # how long the sweep will take.
+  # Decodes eight prompts before a new sweep, to estimate whether the drafter
+  # pays and how long the sweep will take.
   preflight=True,
   # Wraps prompts in the chat template of the models, which are
   # instruction-tuned.
   chat=False,
   # Dtype of the models: 'bfloat16', 'float32' or 'int8' (matrices in eight
-  # bits); None for the one that config.json names, else the stored one.
+  # bits); None for the dtype in config.json, or else the stored dtype.
   dtype=None,
   # Numbers of devices that the rows, and the parameters, are divided among.
   mesh=(1, 1),
-  # Examples per point: a run that is killed loses at most one point's.
+  # Examples per point; a run that is killed loses at most one point.
   shard_size=256,
-  # Replaces the models by the bundled pair, and decodes four examples without
-  # worked examples: a rehearsal of the config on any machine.
+  # Rehearses the config on any machine: the bundled pair decodes four examples
+  # without worked examples.
   tiny=False,
 )
 # Options of decoding and of drafters, each declared once, beside the code.

@@ -182,7 +182,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
   if not (pair and task):
     raise ValueError(
       'argument: must be a pair and a task, such as gemma2_2b_9b,gsm8k;'
-      f' there are the pairs {", ".join(PAIRS)}, and the tasks'
+      f' the pairs are {", ".join(PAIRS)}, and the tasks are'
       f' {", ".join(TASKS)}.'
     )
   for option, name, names in (('pair', pair, PAIRS), ('task', task, TASKS)):

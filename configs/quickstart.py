@@ -4,7 +4,7 @@ Command: python -m experiments.sweep --config=configs/quickstart.py
 Shows: in about four minutes on two CPU cores, first one sentence: the speed-up
 of a cascade over strict decoding, with its interval, at the verifier's quality.
 Then 44 points: every curve starts at the verifier's quality and ends at the
-drafter's; between, methods differ in the quality that they lose.
+drafter's; in between, methods differ in the quality that they lose.
 --config.temperature=0 decodes greedily, and --task=numerals another bundled
 task. Committed results of both temperatures are in experiments/results, in
 quickstart and quickstart_greedy.
@@ -51,7 +51,7 @@ def get_config() -> ml_collections.ConfigDict:
     # A task that the bundled pair was trained on.
     tasks=('word_problems',),
     num_examples=1500,
-    # The settings of the sentence, as training problems have them.
+    # The settings of the sentence, which were chosen on training problems.
     decision=dict(method='token_v3', lenience=0.95, gamma=12, strict_gamma=4),
   )
 

@@ -5,7 +5,7 @@ Command: python -m experiments.sweep --config=configs/tiny_gsm8k.py
 (from github.com/openai/grade-school-math; without a path, from the Hugging Face
 hub)
 Shows: that a published set runs from end to end on a laptop. The models were
-not trained on such text and are far too small for these problems, so that exact
+not trained on such text and are far too small for these problems, so exact
 match stays near zero. Other sets run in the same way:
 `--config.tasks="('spec_bench',)" --config.task.shots=0
 --config.task.path=question.jsonl`.

@@ -4,9 +4,9 @@ Command: python -m experiments.train --config=configs/train_drafter.py
 Shows: the expected acceptance on held-out texts during training, over the
 drafter's vocabulary; then a folder that `load_model` takes, and a card with
 tokens per verifier call, the cost of a drafter call, and the modelled speed-up
-by gamma. Give the texts, `--config.text=multi30k/train`, and for texts that are
-no published set `--config.tasks='()'`. For Gemma 3 270M, the default, it takes
-two and a half hours on two CPU cores.
+by gamma. The texts are given by `--config.text=multi30k/train`; texts that are
+not a published set also need `--config.tasks='()'`. For Gemma 3 270M, the
+default, it takes two and a half hours on two CPU cores.
 
 `configs/train_drafter.py:greedy` continues that drafter for greedy decoding, in
 forty minutes. A third of its training texts are answers at temperature 0, and
@@ -52,13 +52,13 @@ def _new() -> ml_collections.ConfigDict:
     name='gemma3-270m-multi30k-de-en',
     # Name, folder or file of the verifier, which the drafter learns from.
     verifier='gemma3-270m',
-    # Layers of the verifier that the drafter starts as; at least one must have
-    # global attention.
+    # Layers of the verifier that the drafter starts from; at least one must
+    # have global attention.
     layers=(0, 17),
-    # Number of tokens that it drafts: the most frequent ones of the answers.
+    # Number of tokens in its vocabulary: the most frequent ones of the answers.
     vocabulary=12_000,
-    # Path of the texts, and the published sets that they are; () for a file
-    # with one text per line, or with JSON objects of prompt and answer.
+    # Path of the texts, and their published sets; () for a file with one text
+    # per line, or with JSON objects of prompt and answer.
     text='',
     tasks=('multi30k_de_en',),
     # Number of documents that are held out.

@@ -3,8 +3,8 @@
 Command: python -m experiments.train --config=configs/train_rule.py
 Shows: the objective of Lemma 4 on held-out examples, for the learned rule and
 the paper's rules, at several leniences (costs of a rejection); and a folder
-that `--method=learned:FOLDER` takes. It learns from a sweep of the pair on
-training examples, which `workdirs` names: for the bundled pair `python -m
+that `--method=learned:FOLDER` takes. The rule is trained on a sweep of the pair
+over training examples, which `workdirs` names: for the bundled pair `python -m
 experiments.sweep --config=configs/quickstart.py --config.split=train
 --config.tasks="('word_problems',)" --config.num_examples=150 --config.clock=0
 --workdir=runs/quickstart_train`.
