@@ -19,9 +19,9 @@
 # [badge]: https://colab.research.google.com/assets/colab-badge.svg
 # [colab]: https://colab.research.google.com/github/
 #
-# Before anything is sampled, look: let the drafter go on greedily, let the
-# verifier read what it wrote in one pass, and see where they first differ.
-# Speculative decoding is this, over and over; a cascade is this with a say in
+# The drafter continues a prompt greedily, and the verifier reads the
+# continuation in one pass: where do the models first differ? Speculative
+# decoding repeats this step. A cascade repeats this step with its own rule for
 # what counts as a difference.
 
 # %%
@@ -39,7 +39,7 @@ if 'google.colab' in sys.modules:
   checkout = pathlib.Path('speculative-cascades')
   if not checkout.exists():
     if not REPOSITORY:
-      raise ValueError('REPOSITORY: it is empty; give the address to clone.')
+      raise ValueError('REPOSITORY: is empty; give the address to clone.')
     clone = ['git', 'clone', '-q', *(['-b', BRANCH] if BRANCH else [])]
     subprocess.run([*clone, REPOSITORY, checkout], check=True)
   sys.path.insert(0, str(checkout / 'notebooks'))
@@ -67,14 +67,14 @@ prompts = [example.prompt for example in examples]
 agreements = cascades.agreement((verifier, drafter), prompts, max_new_tokens=96)
 full_matches = sum(result.is_full_match for result in agreements)
 print(
-  f"{full_matches} of {len(agreements)} continuations are the verifier's own."
+  f"{full_matches} of {len(agreements)} continuations equal the verifier's."
 )
 
 # %% [markdown]
-# ## 2. Where do they part?
+# ## 2. Where do they differ?
 #
-# Of the first that is not: the text up to there, what each wanted next, and how
-# sure each was.
+# The first continuation that differs: the text before the difference, then the
+# token that each model prefers, and the probabilities of this token.
 
 # %%
 result = next(x for x in agreements if not x.is_full_match)
@@ -95,10 +95,10 @@ for name, token, q, p in (
   ),
 ):
   text = verifier.tokenizer.token_strings([token])[0]
-  print(f'the {name} wants {text!r}: q = {q:.3f}, p = {p:.3f}')
+  print(f'the {name} prefers {text!r}: q = {q:.3f}, p = {p:.3f}')
 
 # %% [markdown]
-# How many tokens stand before the first difference?
+# How many tokens come before the first difference?
 
 # %%
 import matplotlib.pyplot as plt
@@ -111,8 +111,8 @@ figure.tight_layout()
 # %% [markdown]
 # ## 3. Check as you go: greedy speculative decoding
 #
-# Instead of starting over at a difference, take the verifier's token and draft
-# again. The answer is the verifier's, in fewer of its passes than tokens.
+# At a difference, take the verifier's token and draft again after it. The
+# answer equals the verifier's, with fewer passes of the verifier than tokens.
 
 # %%
 greedy = cascades.Sampler(
@@ -143,9 +143,9 @@ print(f'{calls} passes of the verifier for {tokens} tokens')
 # %% [markdown]
 # ## 4. And sampled
 #
-# At temperature 1 a draft is kept with probability min(1, p / q), and what
-# takes its place makes up for it: every token is an exact draw from the
-# verifier. A lenient method keeps more, and says which law it draws from.
+# At temperature 1 a drafted token is accepted with probability min(1, p / q),
+# else replaced by a draw from the residual: every token is an exact draw from
+# the verifier. A lenient method accepts more, and declares its law.
 
 # %%
 for lenience in (-1.0, 0.5, 0.9):

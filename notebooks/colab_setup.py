@@ -113,7 +113,7 @@ def install(*extras: str) -> None:
     RuntimeError: pip fails; the message is pip's.
   """
   if importlib.util.find_spec('cascades'):
-    print('cascades is installed: keeps all packages.')
+    print('Keeps all packages: cascades is already installed.')
     return
   # Of several versions on sys.path, the first is imported.
   found = reversed([*metadata.distributions()])

@@ -22,8 +22,8 @@
 # A recurrent drafter ([arXiv 2403.09919](https://arxiv.org/abs/2403.09919)) is
 # a small network on the verifier's last hidden state. It is easiest to write
 # for one sequence and one draft. Beams and batches are then `jax.vmap` of it,
-# and nothing is written twice. At the end the drafts of the bundled head are
-# verified for real.
+# and nothing is written twice. At the end the verifier verifies drafts of the
+# bundled head.
 
 # %%
 # Makes the project's checkout importable. In Colab, clones and installs it, and
@@ -40,7 +40,7 @@ if 'google.colab' in sys.modules:
   checkout = pathlib.Path('speculative-cascades')
   if not checkout.exists():
     if not REPOSITORY:
-      raise ValueError('REPOSITORY: it is empty; give the address to clone.')
+      raise ValueError('REPOSITORY: is empty; give the address to clone.')
     clone = ['git', 'clone', '-q', *(['-b', BRANCH] if BRANCH else [])]
     subprocess.run([*clone, REPOSITORY, checkout], check=True)
   sys.path.insert(0, str(checkout / 'notebooks'))
@@ -56,9 +56,9 @@ jax.devices()
 # %% [markdown]
 # ## 1. One sequence, one draft
 #
-# The state is carried by `lax.scan`. Each step reads a token, moves the state,
-# and says which tokens may follow. `head` is the trained network; the
-# verifier's own embedding table turns features into logits.
+# The state is carried by `lax.scan`. Each step reads a token, updates the
+# state, and returns the logits of the next token. `head` is the trained
+# network; the verifier's embedding table turns features into logits.
 
 # %%
 import jax
@@ -75,7 +75,7 @@ print({name: x.shape for name, x in head.items()})
 
 
 def draft_one(hidden, token, key, length=4):
-  """Tokens [length + 1], the verifier's first."""
+  """Returns tokens [length + 1]; the first is the verifier's."""
 
   def step(carry, key):
     state, token = carry
@@ -89,14 +89,14 @@ def draft_one(hidden, token, key, length=4):
 
 
 # %% [markdown]
-# The verifier reads a prompt, says its next token, and leaves a hidden state.
+# The verifier reads a prompt, and returns its next token and a hidden state.
 
 # %%
 prompts = ['The number 4302 in words:', 'The number 17 in words:']
 
 
 def read(prompt):
-  """The verifier's hidden state after a prompt, and the token it says."""
+  """Returns the verifier's hidden state after a prompt, and its next token."""
   tokens = jnp.array(verifier.tokenizer.encode(prompt, add_bos=True))
   positions = jnp.arange(len(tokens))
   mask = positions[None] <= positions[:, None]
@@ -132,7 +132,7 @@ keys = jax.random.split(jax.random.key(0), (len(prompts), 3))
 batch = jax.jit(jax.vmap(batched))(hiddens, tokens, keys)
 print('batch', batch.shape, '= [prompts, drafts, length + 1]')
 
-# Nothing changed but the shape: it is the loop over single calls.
+# Only the shape changes: the values are those of a loop over single calls.
 for i in range(len(prompts)):
   for j in range(3):
     row_draft = draft_one(hiddens[i], tokens[i], keys[i, j])
@@ -140,10 +140,10 @@ for i in range(len(prompts)):
 assert (batch[..., 0] == tokens[:, None]).all()
 
 # %% [markdown]
-# ## 4. The likeliest drafts: a beam search
+# ## 4. The most probable drafts: a beam search
 #
-# For greedy decoding, better drafts than random ones are those of the highest
-# scores. The step is the same, `vmap`ped over the beams.
+# For greedy decoding, the drafts with the highest scores are better than random
+# ones. The step is the same, `vmap`ped over the beams.
 
 # %%
 beams, logits = recurrent_drafter.draft_beams(
@@ -154,10 +154,10 @@ for draft in beams:
   print(repr(''.join(verifier.tokenizer.token_strings(draft.tolist()))))
 
 # %% [markdown]
-# ## 5. Verified
+# ## 5. Verification
 #
-# Three drafts of four tokens are read by the verifier in one pass, as a tree.
-# Multi-round rejection keeps its law, whatever was drafted.
+# The verifier reads four drafts of four tokens in one pass, as a tree.
+# Multi-round rejection preserves the verifier's law for any drafts.
 
 # %%
 from experiments.tasks import TASKS

@@ -40,8 +40,8 @@ jax.devices()
 # %% [markdown]
 # ## 1. A deferral rule, and its target
 #
-# Chow's rule defers to the verifier where the drafter is not sure. What should
-# come out is the *target*: q where the rule keeps, p where it defers.
+# Chow's rule defers to the verifier where the drafter is not sure. The output
+# should follow the *target*: q where the rule keeps q, p where it defers.
 
 
 # %%
@@ -55,7 +55,7 @@ def target(q, p, lenience):
 # ## 2. Keep or replace
 #
 # A draft x from q is kept with probability min(1, pi(x) / q(x)), else replaced
-# by a draw from what is missing: norm(max(0, pi - q)). Together that is pi.
+# by a draw from the residual, norm(max(0, pi - q)). The result follows pi.
 
 
 # %%
@@ -77,13 +77,13 @@ np.testing.assert_allclose(emitted, pi, atol=1e-6)
 # %% [markdown]
 # ## 3. One block
 #
-# Draft GAMMA tokens; verify from the left; at the first rejection take the
-# residual; if all stay, one more token from the target.
+# Draft GAMMA tokens; verify from the left; at the first rejection draw from the
+# residual; if all are accepted, draw one more token from the target.
 
 
 # %%
 def block(last, key, lenience):
-  """Tokens [GAMMA + 1], and how many of them count."""
+  """Returns tokens [GAMMA + 1], and the number of those to keep."""
   keys = jax.random.split(key, 2 * GAMMA + 1)
 
   def draft(token, key):
@@ -91,7 +91,7 @@ def block(last, key, lenience):
     return token, token
 
   _, drafts = jax.lax.scan(draft, last, keys[:GAMMA])
-  before = jnp.append(last, drafts)  # What each token is drawn after.
+  before = jnp.append(last, drafts)  # The token before each token.
   pis = jax.vmap(target, (0, 0, None))(Q[before], P[before], lenience)
   chance = jax.vmap(acceptance)(pis[:-1], Q[before[:-1]], drafts)
   u = jax.vmap(jax.random.uniform)(keys[GAMMA:-1])
@@ -103,15 +103,15 @@ def block(last, key, lenience):
 
 
 # %% [markdown]
-# ## 4. Until there is enough
+# ## 4. Decode to a given length
 #
-# `vmap` the block, loop over the batch: each row goes on at its own pace.
+# `vmap` the block, loop over the batch: each row advances at its own pace.
 
 
 # %%
 @jax.jit
 def decode(key, lenience):
-  """[N, LENGTH] tokens after token 0, and blocks per row."""
+  """Returns tokens after token 0, [N, LENGTH], and blocks per row."""
 
   def step(carry, key):
     tokens, length = carry
@@ -133,14 +133,14 @@ def decode(key, lenience):
 
 
 # %% [markdown]
-# ## 5. Is it the law?
+# ## 5. Do the samples follow the law?
 #
 # The probability of a text is a product of targets. Count, and compare.
 
 
 # %%
 def law(lenience):
-  """[V] * LENGTH, the probability of every text after token 0."""
+  """Returns the probability of every text after token 0, [V] * LENGTH."""
   pis = jax.vmap(target, (0, 0, None))(Q, P, lenience)
   total = pis[0]
   for _ in range(LENGTH - 1):
@@ -172,4 +172,4 @@ figure.tight_layout()
 # %% [markdown]
 # The library does the same with transformers and caches: `cascades.decoding`
 # has the block, `cascades.methods` the rules, `cascades.verification` the
-# keeping.
+# acceptance.

@@ -12,19 +12,19 @@
 # ---
 
 # %% [markdown]
-# # What a sweep says, and how to choose a lenience
+# # Read a sweep, and choose a lenience
 #
 # [![Open in Colab][badge]][colab]
 #
 # [badge]: https://colab.research.google.com/assets/colab-badge.svg
 # [colab]: https://colab.research.google.com/github/
 #
-# A sweep leaves a folder of records: what was asked, what every method answered
-# at every lenience, and what that cost. This notebook loads such a folder,
-# draws the curves, chooses a lenience on half of the examples, judges it on the
+# A sweep writes a folder of records: the prompts, the answers of every method
+# at every lenience, and their costs. This notebook loads such a folder, draws
+# the curves, chooses a lenience on half of the examples, evaluates it on the
 # other half, chooses one with a guarantee, and compares two methods with
 # intervals. Everything here is also on the page that `python -m
-# experiments.report` writes; here it can be bent.
+# experiments.report` writes; here you can change it.
 
 # %%
 # Makes the project's checkout importable. In Colab, clones and installs it, and
@@ -41,7 +41,7 @@ if 'google.colab' in sys.modules:
   checkout = pathlib.Path('speculative-cascades')
   if not checkout.exists():
     if not REPOSITORY:
-      raise ValueError('REPOSITORY: it is empty; give the address to clone.')
+      raise ValueError('REPOSITORY: is empty; give the address to clone.')
     clone = ['git', 'clone', '-q', *(['-b', BRANCH] if BRANCH else [])]
     subprocess.run([*clone, REPOSITORY, checkout], check=True)
   sys.path.insert(0, str(checkout / 'notebooks'))
@@ -57,9 +57,9 @@ jax.devices()
 # %% [markdown]
 # ## 1. A run
 #
-# Put the folder of a run of yours here, such as `runs/quickstart`. Where there
-# is none, a small one is decoded: two methods on one bundled task. A run that
-# was stopped goes on, and one that is done is only looked at.
+# Set the folder of your own run here, such as `runs/quickstart`. If the folder
+# is missing, a small run is decoded: two methods on one bundled task. A run
+# that was stopped resumes, and a finished run is only read.
 
 # %%
 import pathlib
@@ -150,10 +150,10 @@ figure.tight_layout()
 # %% [markdown]
 # ## 4. Choose a lenience
 #
-# Whoever picks the best point of a curve and reports that very point flatters
-# the method. So choose on one half of the examples, for a target (here: lose at
-# most 0.05 of quality), and look at the other half: is the target kept there,
-# and how much latency was given away against the best choice there (regret)?
+# The best point of a curve looks better than it is on the examples that it was
+# chosen on. So choose on one half of the examples, for a target (here: lose at
+# most 0.05 of quality), and evaluate on the other half: is the target met
+# there, and how much latency is lost to the best choice there (regret)?
 
 # %%
 calibrated = calibration.calibrate(points, config)
@@ -166,12 +166,12 @@ selection[
 # %% [markdown]
 # ## 5. Choose a lenience with a guarantee
 #
-# How far can that choice be trusted on examples that nobody has seen? `control`
-# tests the leniences of a curve from strict on, and stops at the first that is
-# not shown to keep the target: the one before loses at most `risk` of the
-# quality with probability 1 - `delta`, whatever the examples are like
-# (learn-then-test, Angelopoulos et al. 2021). That asks for more examples than
-# a guess does: `needed` is how many if not one of them loses anything.
+# How far does this choice hold on unseen examples? `control` tests the
+# leniences of a curve, strict ones first, and stops at the first that is not
+# shown to meet the target: the lenience before it loses at most `risk` of the
+# quality with probability 1 - `delta`, for any distribution of examples
+# (learn-then-test, Angelopoulos et al. 2021). A guarantee needs more examples
+# than a choice: `needed` is their number if no example loses quality.
 
 # %%
 import dataclasses
@@ -191,7 +191,7 @@ guaranteed[
 #
 # At their chosen leniences, on the half that they were not chosen on, example
 # by example: the difference has a far narrower interval than either quality,
-# for both met the same problems.
+# because both methods answered the same problems.
 
 # %%
 _, evaluation = calibration.halves(points, config.seed)
@@ -207,8 +207,8 @@ for name in ('gained', 'faster'):
   print(f'  {name} {difference[name]:.3f} ({low:.3f} to {high:.3f})')
 
 # %% [markdown]
-# The same for every method against the verifier, by McNemar's exact test and
-# corrected for their number after Holm:
+# The same for every method against the verifier, by McNemar's exact test, with
+# Holm's correction for the number of methods:
 
 # %%
 comparisons.significance(evaluation, selection.point.tolist())[
@@ -216,7 +216,7 @@ comparisons.significance(evaluation, selection.point.tolist())[
 ].round(3)
 
 # %% [markdown]
-# Fifty examples tell little apart: intervals as wide as these are the honest
-# answer to a small test. `python -m experiments.sweep
-# --config=configs/quickstart.py` has a hundred a task and all methods of the
-# paper, and its page asks the same questions of each.
+# Fifty examples distinguish little: a small test has wide intervals. `python -m
+# experiments.sweep --config=configs/quickstart.py` decodes at least a hundred
+# examples with every method of the paper, and its page has the same
+# comparisons.

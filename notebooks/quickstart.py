@@ -19,10 +19,10 @@
 # [badge]: https://colab.research.google.com/assets/colab-badge.svg
 # [colab]: https://colab.research.google.com/github/
 #
-# A small model drafts, a large one verifies, and a deferral rule decides whose
-# word counts. This notebook walks through it with the bundled pair: load two
-# models, choose a method and a lenience, sample, read the acceptance rate, and
-# draw a small curve. It runs on a laptop CPU in about two minutes.
+# A small model drafts, a large one verifies, and a deferral rule decides which
+# model's distribution counts. This notebook has five steps with the bundled
+# pair: load two models, choose a method and a lenience, sample, read the
+# acceptance rate, and draw a small curve. It takes two minutes on a laptop CPU.
 #
 # The method is that of Narasimhan et al., *Faster Cascades via Speculative
 # Decoding*, ICLR 2025 ([arXiv 2405.19261](https://arxiv.org/abs/2405.19261)).
@@ -42,7 +42,7 @@ if 'google.colab' in sys.modules:
   checkout = pathlib.Path('speculative-cascades')
   if not checkout.exists():
     if not REPOSITORY:
-      raise ValueError('REPOSITORY: it is empty; give the address to clone.')
+      raise ValueError('REPOSITORY: is empty; give the address to clone.')
     clone = ['git', 'clone', '-q', *(['-b', BRANCH] if BRANCH else [])]
     subprocess.run([*clone, REPOSITORY, checkout], check=True)
   sys.path.insert(0, str(checkout / 'notebooks'))
@@ -77,9 +77,9 @@ print(examples[0].prompt, examples[0].reference, sep='\n')
 # %% [markdown]
 # ## 2. Choose a method and a lenience
 #
-# Every method is two small functions: what to keep of a draft, and what to
-# sample instead. The registry knows where each is exactly the verifier
-# (`strict`) and exactly the drafter.
+# Every method has two small functions: the acceptance probability of a drafted
+# token, and the distribution of its replacement. The registry has the leniences
+# at which a method equals the verifier (`strict`) and the drafter.
 
 # %%
 for method in cascades.METHODS.values():
@@ -89,7 +89,7 @@ for method in cascades.METHODS.values():
   )
 
 # %% [markdown]
-# Whoever used the paper's one-token notebook finds its two functions here:
+# The two functions of the paper's one-token notebook have these names here:
 
 # %%
 acceptance, residual = cascades.get_acceptance_residual_fns(
@@ -118,8 +118,8 @@ print(answer.text)
 
 # %%
 print(answer.counts)
-print(f'acceptance rate        {answer.acceptance_rate:.3f}')
-print(f'tokens a verifier call {answer.block_efficiency:.2f}')
+print(f'acceptance rate          {answer.acceptance_rate:.3f}')
+print(f'tokens per verifier call {answer.block_efficiency:.2f}')
 
 # %% [markdown]
 # ## 5. A small curve
@@ -152,5 +152,5 @@ axes.set(xlabel='rejection rate', ylabel='exact match', title='token_v3')
 figure.tight_layout()
 
 # %% [markdown]
-# Sixteen problems make a shaky curve. `python -m experiments.sweep
+# A curve of sixteen problems is noisy. `python -m experiments.sweep
 # --config=configs/quickstart.py` draws it for all methods, with intervals.

@@ -19,12 +19,12 @@
 # [badge]: https://colab.research.google.com/assets/colab-badge.svg
 # [colab]: https://colab.research.google.com/github/
 #
-# Which rule, which lenience, how much faster, and what is lost? This notebook
-# answers with two models and a file of yours, by the code of `python -m
-# experiments.sweep --config=configs/your_data.py`. As it stands it has Google's
-# Gemma 3 270M with a small drafter for captions, and twelve captions: enough to
-# see each step in some minutes on two cores, and far too few to decide. Name
-# your models in the second cell and your file in the third.
+# Which rule and lenience suit your models, how much faster are they, and how
+# much quality do they lose? This notebook answers for two models and a file,
+# with the code of `python -m experiments.sweep --config=configs/your_data.py`.
+# Its defaults are Gemma 3 270M with a small drafter for captions, and twelve
+# captions: enough to see each step in some minutes on two cores, and far too
+# few to decide. Name your models in the second cell and your file in the third.
 
 # %%
 # Makes the project's checkout importable. In Colab, clones and installs it, and
@@ -41,7 +41,7 @@ if 'google.colab' in sys.modules:
   checkout = pathlib.Path('speculative-cascades')
   if not checkout.exists():
     if not REPOSITORY:
-      raise ValueError('REPOSITORY: it is empty; give the address to clone.')
+      raise ValueError('REPOSITORY: is empty; give the address to clone.')
     clone = ['git', 'clone', '-q', *(['-b', BRANCH] if BRANCH else [])]
     subprocess.run([*clone, REPOSITORY, checkout], check=True)
   sys.path.insert(0, str(checkout / 'notebooks'))
@@ -86,12 +86,12 @@ del models, model
 # `REFERENCE` are names of its fields, or templates of them; `EXAMPLES` is a
 # second such file with the worked examples that a pretrained model needs.
 # Metrics are those of `--metric`, such as `rouge2`, `exact_match`, `chrf` or
-# `module:function` of your own; without one, only speed is measured. Without
-# `STOP_STRINGS`, an answer after worked examples ends at a blank line. A
-# damaged row is refused with its line.
+# your own `module:function`; without one, only speed is measured. Without
+# `STOP_STRINGS`, an answer after worked examples ends at a blank line. An error
+# names the line of a damaged row.
 #
-# Without a file, the cell writes one of twelve captions. They certify nothing:
-# a decision needs 200 rows or more.
+# Without a file, the cell writes a file of twelve captions. Twelve rows certify
+# nothing: a decision needs 200 rows or more.
 
 # %%
 import json
@@ -160,16 +160,16 @@ if is_rehearsal:
 
 (task,) = plan.configured_tasks(config).values()
 examples, _ = plan.load_examples(config, task)
-print(f'{len(examples)} rows of {DATA}, scored by {METRIC or "nothing"};')
+print(f'{len(examples)} rows of {DATA}, with the metric {METRIC or "none"};')
 print(f'the first has the reference {examples[0].reference!r} and the prompt')
 print(examples[0].prompt)
 
 # %% [markdown]
 # ## 3. The verifier alone, and in fewer calls
 #
-# Strict decoding emits what the verifier alone emits; at temperature 0 that is
-# the same text, unless two tokens are equally likely to the last bits. The
-# colours show where its tokens came from.
+# Strict decoding follows the verifier's distribution; at temperature 0 it emits
+# the verifier's text, unless two tokens are equally probable up to rounding.
+# The colours show the source of each token.
 
 # %%
 from IPython.display import HTML
@@ -219,10 +219,10 @@ HTML('<br>'.join(html_lines))
 # ## 4. The sweep
 #
 # The curves of `configs/your_data.py`: both models alone, strict decoding, and
-# two cascades. The facts come first: lengths, memory, for how many answers at a
-# time the drafter pays, and how long the sweep will take. A cell that is
-# stopped and run again keeps the points that are done. Other models or fields
-# need another `WORKDIR`.
+# two cascades. The sweep first prints lengths, memory, whether the drafter pays
+# for one answer at a time and for a batch, and how long the sweep will take. A
+# cell that is stopped and run again keeps the points that are done. Other
+# models or fields need another `WORKDIR`.
 
 # %%
 import contextlib
@@ -232,7 +232,7 @@ from experiments.sweeps import curve_plan
 
 WORKDIR = 'runs/your_own_pair'  # @param {type: 'string'}
 
-# The sweep loads the models itself: these need their memory no longer.
+# The sweep loads the models itself, so the memory of these is freed.
 verifier = drafter = None
 workdir = pathlib.Path(WORKDIR)
 curves = curve_plan.plan_curves(config, your_data, overrides={})
@@ -288,8 +288,8 @@ for name in 'risk delta choosing_examples needed_examples least_risk'.split():
 # %% [markdown]
 # ## 7. Decode with it
 #
-# `from_decision` loads the models of the decision, and refuses others than
-# those of the evidence. The rows of the evidence get the same tokens again.
+# `from_decision` loads the models of the decision, and refuses models with
+# other weights. The rows of the evidence get the same tokens again.
 # `python -m experiments.sample --decision=...` does this from a shell.
 
 # %%
