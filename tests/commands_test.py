@@ -17,7 +17,7 @@ _USUAL = {
 # Flags, of which the last of a name counts, and what is said of them.
 _MISTAKES = {
   'accelerator': [
-    (['--phases=speeds'], "phases: 'speeds' is not a phase; give some of"),
+    (['--phases=speeds'], "phases: 'speeds' is not a phase; choose from"),
     (['--minutes=0'], 'minutes: must be above 0 and at most 1440, got 0'),
     (['--minutes=nan'], 'minutes: must be above 0 and at most 1440, got nan'),
     (['--max_layers=-1'], 'max_layers'),

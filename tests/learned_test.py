@@ -348,7 +348,7 @@ def test_texts_weigh_as_they_were_scored(tmp_path, monkeypatch):
   weights = {text.tokens: text.weight for text in sharp}
   assert weights[5, 8] == pytest.approx(1 / 9)
   assert len(rules.gather_texts(_config(texts=2), [workdir])) == 2
-  with pytest.raises(ValueError, match="no score 'bleu'; choose one of half"):
+  with pytest.raises(ValueError, match="no score 'bleu'; choose from half"):
     rules.gather_texts(_config(score='bleu'), [workdir])
   # Nothing is learnt from what is wrong.
   monkeypatch.setitem(_TEXTS, 'a', [((5,), 0.0, 1)])

@@ -149,7 +149,7 @@ def check_names(names: list[str]) -> list[str]:
   for name in names:
     if name not in PHASES:
       raise ValueError(
-        f'phases: {name!r} is not a phase; give some of {", ".join(PHASES)}.'
+        f'phases: {name!r} is not a phase; choose from {", ".join(PHASES)}.'
       )
   return [name for name in PHASES if not names or name in names]
 

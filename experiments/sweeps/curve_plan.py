@@ -102,7 +102,7 @@ class Curve:
     unknown = sorted(options.keys() - {*_OPTIONS})
     if unknown:
       raise ValueError(
-        f'sweep: {unknown[0]} is not an option of a curve; give one of'
+        f'sweep: {unknown[0]} is not an option of a curve; choose from'
         f' {", ".join(_OPTIONS)}.'
       )
     method, confidence = _canonical_name(method), None

@@ -126,7 +126,7 @@ def _score(record: records.Record, score: str) -> float:
     return math.nan
   if score and score not in record.scores:
     raise ValueError(
-      f'score: {record.task} has no score {score!r}; choose one of'
+      f'score: {record.task} has no score {score!r}; choose from'
       f' {", ".join(record.scores)}.'
     )
   return record.scores[score] if score else record.quality
