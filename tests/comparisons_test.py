@@ -333,7 +333,7 @@ def test_every_known_method_has_a_kind():
     ('eta', 'token', 0.1): 'truncated verifier',
     ('chow', 'sequential', 0.1): 'sequential cascade',
     ('diff', 'sequential', 0.1): 'sequential oracle',
-    ('sequence_mean', 'token', 0.1): 'cascade of answers',
+    ('sequence_mean', 'token', 0.1): 'sequence-level cascade',
     ('always_accept', 'token', math.nan): 'always accept',
   }
   assert {key: method_kinds.classify(*key) for key in expected} == expected
@@ -442,9 +442,9 @@ def test_tasks_count_equally_in_a_mixture():
 
 def test_it_is_said_whether_a_cascade_is_above_both_models():
   for cascade, above, start in (
-    ((0.9, 0.7), 0.2, 'A cascade is better than both models: Diff'),
-    ((0.9, 0.3025), 0.00125, 'No cascade is better than both models beyond'),
-    ((0.8, 0.3), -0.05, 'No cascade is better than both models beyond chance'),
+    ((0.9, 0.7), 0.2, 'A method is better than both models alone: Diff'),
+    ((0.9, 0.3025), 0.00125, 'No method is shown to be better than both'),
+    ((0.8, 0.3), -0.05, 'No method is shown to be better than both models'),
   ):
     frame = mixture.mix(_two_tasks(cascade), CHOICE)
     best = mixture.best_per_curve(frame)

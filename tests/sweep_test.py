@@ -296,7 +296,7 @@ def test_arms_are_timed_against_each_other_once(tmp_path, monkeypatch):
   sweep.run(config, curves, tmp_path / 'w')
   assert len(raced) == 1
   page = (tmp_path / 'w/report/index.html').read_text(encoding='utf-8')
-  assert 'Speed-ups on the clock' in page
+  assert 'Measured and modelled speed-ups' in page
 
 
 def test_the_report_stands_beside_the_records(workdir):

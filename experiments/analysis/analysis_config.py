@@ -21,7 +21,7 @@ class AnalysisConfig(Declared):
     kind=float,
     low=0,
     high=1,
-    help="Largest loss of quality that still counts as the verifier's quality.",
+    help="Largest loss (best score = 1) that counts as the verifier's quality.",
   )
   resamples: int = option(
     stats.RESAMPLES,
@@ -40,7 +40,7 @@ class AnalysisConfig(Declared):
     kind=float,
     low=0,
     high=1,
-    help='Largest loss of quality of a calibrated lenience.',
+    help='Largest quality loss (best score = 1) of a calibrated lenience.',
   )
   latency: float = option(
     0.75,
@@ -54,7 +54,7 @@ class AnalysisConfig(Declared):
     kind=float,
     low=0.001,
     high=1,
-    help='Largest loss of quality of a lenience with a guarantee.',
+    help='Largest quality loss (best score = 1) of a guaranteed lenience.',
   )
   delta: float = option(
     0.1,

@@ -59,7 +59,8 @@ def judge(
   """
   if not answers.ids:
     raise ValueError(
-      'decision: the verifier alone answered no example; the records say why.'
+      'decision: the verifier alone answered no example; read the field failure'
+      ' in records/*.jsonl of the workdir.'
     )
   index, strict_index = map(answers.settings.index, (setting, strict))
   compared = certification.compare(answers, config, index, strict_index)

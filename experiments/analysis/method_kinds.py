@@ -23,7 +23,7 @@ KINDS = (
   'truncated verifier',
   'sequential cascade',
   'sequential oracle',
-  'cascade of answers',
+  'sequence-level cascade',
   'always accept',
 )
 
@@ -49,7 +49,7 @@ def classify(method: str, verification: str, lenience: float) -> str:
   methods_by_kind = {
     'speculative cascade': _CASCADES,
     'truncated verifier': _TRUNCATED,
-    'cascade of answers': _ANSWER_CASCADES,
+    'sequence-level cascade': _ANSWER_CASCADES,
     'always accept': ('always_accept',),
   }
   # The methods of plug-ins relax strict decoding in one way or another.

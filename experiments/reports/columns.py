@@ -71,8 +71,10 @@ TEMPERATURE = Column(
   'temperature', 'Temperature', '{:g}'.format, 'of both models'
 )
 RUN = Column('run', 'Run', text_or_dash, 'name of the workdir')
-BATCH = Column('batch_size', 'Batch', count_or_dash, 'rows decoded at a time')
-LENIENCE = Column('lenience', 'Lenience', styles.lenience, 'of the method')
+BATCH = Column('batch_size', 'Batch', count_or_dash, 'prompts at a time')
+LENIENCE = Column(
+  'lenience', 'Lenience', styles.lenience, 'from strict to drafter-only'
+)
 GAMMA = Column('gamma', 'Gamma', count_or_dash, 'tokens drafted per block')
 
 # --- Columns of results.
@@ -80,53 +82,34 @@ GAMMA = Column('gamma', 'Gamma', count_or_dash, 'tokens drafted per block')
 EXAMPLES = Column('n', 'Examples', count, 'answered by both')
 QUALITY = Column('quality', 'Quality', SCORE, 'metric of the task')
 DIFFERENCE = Column(
-  'difference',
-  'Quality gained',
-  SCORE,
-  'over the verifier, on the same examples, with its 95 % interval',
+  'difference', 'Quality difference', SCORE, 'from the verifier alone, paired'
 )
 SPEEDUP = Column(
-  'speedup',
-  'Speed-up',
-  RATIO,
-  "per token: the verifier's latency over the method's, with its 95 % interval",
+  'speedup', 'Modelled speed-up', RATIO, 'per token, over the verifier alone'
 )
-BEST_SPEEDUP = Column('best_speedup', 'Best: speed-up', RATIO, 'per token')
-LATENCY = Column('latency', 'Latency', RATIO, 'modelled; verifier alone = 1')
+BEST_SPEEDUP = dataclasses.replace(
+  SPEEDUP, field='best_speedup', heading='Best: modelled speed-up'
+)
+LATENCY = Column(
+  'latency', 'Modelled latency', RATIO, 'per emitted token; verifier alone = 1'
+)
 
 # Columns of the summary; `GAMMA` is shown after the first if gamma varies.
 SUMMARY = (
-  dataclasses.replace(
-    LENIENCE, meaning='from strict (lossless) to drafter-only'
-  ),
+  LENIENCE,
   QUALITY,
+  dataclasses.replace(LATENCY, field='relative_latency'),
+  Column('acceptance_rate', 'Acceptance rate', SCORE, 'of examined drafts'),
+  Column('rejection_rate', 'Rejection rate', SCORE, 'of examined drafts'),
+  Column('deferral_rate', 'Deferral rate', SCORE, 'of examined positions'),
   Column(
-    'relative_latency',
-    'Latency',
-    RATIO,
-    'modelled, per emitted token; verifier alone = 1',
-  ),
-  Column('acceptance_rate', 'Accepted', SCORE, 'share of the examined drafts'),
-  Column('rejection_rate', 'Rejected', SCORE, 'share of the examined drafts'),
-  Column(
-    'deferral_rate',
-    'Deferred',
-    SCORE,
-    'share of the examined positions where the rule defers to the verifier',
+    'block_efficiency', 'Block efficiency', RATIO, 'tokens per verifier call'
   ),
   Column(
-    'block_efficiency',
-    'Tokens per block',
-    RATIO,
-    'block efficiency: emitted tokens per verifier call',
+    'verifier_calls_per_token', 'Verifier calls per token', RATIO, 'of output'
   ),
   Column(
-    'verifier_calls_per_token', 'Verifier calls', RATIO, 'per emitted token'
+    'drafter_calls_per_token', 'Drafter calls per token', RATIO, 'of output'
   ),
-  Column(
-    'drafter_calls_per_token', 'Drafter calls', RATIO, 'per emitted token'
-  ),
-  Column(
-    'mean_output_tokens', 'Output tokens', number_format(1), 'per example'
-  ),
+  Column('mean_output_tokens', 'Tokens per answer', number_format(1), 'mean'),
 )

@@ -41,7 +41,7 @@ def _verdict(quality: float) -> str:
     return '<span class="right">✓ right</span>'
   if quality == 0:
     return '<span class="wrong">✗ wrong</span>'
-  return f'<span>quality {styles.number(quality)}</span>'
+  return f'<span>quality {styles.quality(quality)}</span>'
 
 
 def _lane(
@@ -63,7 +63,7 @@ def _lane(
     name = f'{name}, {styles.point_label(record.lenience, gamma)}'
     counts = (
       f'{record.emitted} tokens in {record.verifier_calls} verifier calls'
-      f' ({styles.number(per_call, 1)} per call)'
+      f' ({styles.number(per_call, 1)} tokens per call)'
     )
   else:
     counts = f'{record.emitted} tokens, one verifier call per token'
@@ -117,10 +117,10 @@ def section(
 <h2>Example answers, token by token</h2>
 <p class="guide">Long runs of accepted drafts save time. At each residual token
 the method rejected a draft. The answers are to the first examples of each task
-and were not picked by their quality. Rest the pointer on a token, or move
-through an answer with the arrow keys, to see its probability under the drafter
-(q), the verifier (p) and the target of the method (π). Both answers to a prompt
-play in modelled time; a draft is outlined until the verifier has read it.</p>
+and were not picked by their quality; the lenience is a middle one. Point at a
+token, or use the arrow keys, to see its probability under the drafter (q), the
+verifier (p) and the target of the method (π). Both answers to a prompt play in
+modelled time; a draft is outlined until the verifier has read it.</p>
 {tokens.legend(has_verifier)}
 {articles}
 </section>"""

@@ -25,7 +25,7 @@ from experiments.reports.styles import (
   Style,
   lenience,
   number,
-  words,
+  quality,
 )
 
 # Style of reference lines.
@@ -34,9 +34,9 @@ _DASHED = dict(color=drawings.SOFT, linestyle=(0, (4, 3)), linewidth=1.1)
 LABELS = {
   'quality': 'quality',
   'relative_latency': 'modelled latency per token (verifier alone = 1)',
-  'rejection_rate': 'rejection rate of examined drafts',
+  'rejection_rate': 'rejection rate',
   'latency': 'modelled latency per token (verifier alone = 1)',
-  'relative_length': 'output length (verifier alone = 1)',
+  'relative_length': 'tokens per answer (verifier alone = 1)',
 }
 
 
@@ -89,12 +89,18 @@ def _annotate(axes: Axes, curve: pd.DataFrame, columns: _Columns) -> None:
       label_boxes.append(box)
 
 
+def _value(column: str, value: float) -> str:
+  """Returns a value with the label of its column."""
+  text = quality(value) if column == 'quality' else number(value, 3)
+  return f'{LABELS.get(column, column)}: {text}'
+
+
 def _titles(curve: pd.DataFrame, style: Style, columns: _Columns) -> list[str]:
   """Returns the tooltip of each point that is drawn."""
   x, y = columns
   return [
     f'{style.label}, {row["point_label"]}\n'
-    f'{words(y)} {number(row[y], 3)}\n{words(x)} {number(row[x], 3)}'
+    f'{_value(y, row[y])}\n{_value(x, row[x])}'
     for row in curve.to_dict('records')
     if math.isfinite(row[x]) and math.isfinite(row[y])
   ]
@@ -244,10 +250,8 @@ def _baselines(
       va='bottom' if upper else 'top',
       fontsize=10.5,
     )
-    x_text = '' if math.isnan(value) else f'\n{words(x)} {number(value, 3)}'
-    titles[f'method:{method}'] = [
-      f'{style.label}\n{words(y)} {number(level, 3)}{x_text}'
-    ]
+    x_text = '' if math.isnan(value) else f'\n{_value(x, value)}'
+    titles[f'method:{method}'] = [f'{style.label}\n{_value(y, level)}{x_text}']
   return titles
 
 
@@ -309,7 +313,7 @@ def curves(
 def curve_panels(
   frame: pd.DataFrame, styles: CurveStyles, *, x: str, y: str, name: str
 ) -> Drawing:
-  """Draws each curve in a panel of its own, with all curves in pale grey.
+  """Draws each curve in a separate panel, with all curves in pale grey.
 
   Args:
     frame: A row per point of one task.
@@ -359,7 +363,7 @@ def curve_panels(
     figure.draw_without_rendering()
     for axes, curve in zip(grid, curve_by_variant.values(), strict=False):
       _annotate(axes, curve, columns)
-    description = f'{LABELS.get(y, y)} of each method in a panel of its own'
+    description = f'{LABELS.get(y, y)} of each method, one panel a method'
     return drawings.finish(
       figure, name, description=description, styles=styles, titles=titles
     )

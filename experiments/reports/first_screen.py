@@ -17,6 +17,7 @@ from experiments.reports.drawings import Drawing
 
 # Returns the name of a point: its method and lenience.
 _Namer = Callable[[pd.Series], str]
+_CAPTION = 'quality as a share of the best score, with 95 % intervals'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +67,8 @@ def first_screens(
     )
     caption = [styles.words(part.task.iloc[0])]
     caption += [f'temperature {temperature:g}', run] if len(groups) > 1 else []
-    drawing = dataclasses.replace(
-      drawing, caption=', '.join(filter(None, caption))
-    )
+    text = f'{", ".join(filter(None, caption))}: {_CAPTION}'
+    drawing = dataclasses.replace(drawing, caption=text)
 
     def name(row: pd.Series) -> str:
       label = styles.point_label(row.lenience, row.gamma * show_gamma)
@@ -90,20 +90,20 @@ def _fastest(results: Headline, config: AnalysisConfig, name: _Namer) -> str:
   if row is None:
     sentence = (
       "No point is shown to have the verifier's quality within a margin of"
-      f' {config.margin:g}.'
+      f' {config.margin:g} of the best score.'
     )
   else:
     sentence = (
       f"At the verifier's quality, {name(row)} is fastest: {_times(row)} as"
-      ' fast as the verifier alone, with a quality that differs by'
-      f' {_signed(row, "over_verifier")}.'
+      ' fast as the verifier alone (modelled), with a quality that differs by'
+      f' {_signed(row, "over_verifier")}; up to {config.margin:g} may be lost.'
     )
   strict = results.strict
   if strict is None or (row is not None and strict.equals(row)):
     return sentence
   return (
-    f'{sentence} Strict speculative decoding, which keeps the law of the'
-    f' verifier, is {_times(strict)} as fast.'
+    f'{sentence} Strict speculative decoding, which is lossless, is'
+    f' {_times(strict)} as fast.'
   )
 
 
@@ -111,11 +111,11 @@ def _best(results: Headline, name: _Namer) -> str:
   """Names the point of the highest quality within the verifier's latency."""
   row = results.best
   if row is None:
-    return 'No point is as fast as the verifier alone.'
+    return 'No point has the modelled latency of the verifier alone or less.'
   return (
     f"Within the verifier's latency, {name(row)} is best: quality"
-    f' {styles.number(row.quality, 3)}, {_signed(row, "over_verifier")} against'
-    f' the verifier, {_times(row)} as fast.'
+    f' {styles.number(row.quality, 3)}, which differs from the verifier by'
+    f' {_signed(row, "over_verifier")}, {_times(row)} as fast (modelled).'
   )
 
 
@@ -125,11 +125,11 @@ def _above(results: Headline, name: _Namer) -> str:
   if row is None or pd.isna(row.over_drafter):
     return 'The drafter alone was not run: a gain over both models is unknown.'
   better = min(('over_verifier', 'over_drafter'), key=lambda field: row[field])
-  gain = f'{_signed(row, better)} over the better model'
+  gain = f'{_signed(row, better)} in quality over the better model'
   if row.above > 0 and row.above_low > 0:
-    return f'A cascade is better than both models: {name(row)}, {gain}.'
+    return f'A method is better than both models alone: {name(row)}, {gain}.'
   return (
-    'No cascade is better than both models beyond chance: the closest is'
+    'No method is shown to be better than both models alone: the nearest is'
     f' {name(row)}, {gain}.'
   )
 
@@ -138,7 +138,8 @@ def _times(row: pd.Series) -> str:
   """Returns the speed-up over the verifier alone, with its interval."""
   ends = sorted(1 / row[name] for name in ('latency_low', 'latency_high'))
   low, high = map(styles.number, ends)
-  return f'{styles.number(1 / row.latency)} times ({low} to {high})'
+  value = styles.number(1 / row.latency)
+  return f'{value} times (95 % interval {low} to {high})'
 
 
 def _signed(row: pd.Series, name: str) -> str:

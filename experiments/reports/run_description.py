@@ -58,8 +58,8 @@ def cost_notices(runs_by_name: Mapping[str, Run]) -> list[str]:
     notices.append(
       f"Unit costs{of_run} changed: relative to the verifier's token, {unit}"
       f' took {styles.number(ratio)} times as long at the end of the run as at'
-      ' its start. Other work on the machine may be the cause; read latencies'
-      ' with that in mind.'
+      ' its start. Other work on the machine may be the cause; the modelled'
+      ' latencies are less certain.'
     )
   return notices
 
@@ -106,13 +106,13 @@ def footer(runs_by_name: Mapping[str, Run], config: AnalysisConfig) -> str:
   version_line = ', '.join(f'{name} {v}' for name, v in versions.items())
   costs, details = ' '.join(costs), '\n'.join(details)
   return f"""<footer>
-<p>Latency is modelled: counted calls times measured unit costs, per emitted
-token, over the verifier's cost of one token. {costs} Prefill is excluded.
-Wall-clock time has columns of its own and is never combined with modelled
-latency.</p>
-<p>Intervals are percentiles of {config.resamples:,} bootstrap resamples of the
-examples, seed {config.seed}. Intervals of differences are paired: both points
-have the same resamples. {' '.join(sources)}</p>
+<p>Modelled latency is counted calls times measured unit costs, per emitted
+token, divided by the verifier's cost of one token; modelled speed-up is its
+inverse. {costs} Prefill is excluded. Measured (wall-clock) speed-ups have
+separate columns and are never combined with modelled latency.</p>
+<p>Intervals have level 95 %: percentiles of {config.resamples:,} bootstrap
+resamples of the examples, seed {config.seed}. Intervals of differences are
+paired: both points have the same resamples. {' '.join(sources)}</p>
 {details}
 <p>{display.for_html(version_line)}</p>
 </footer>"""

@@ -7,53 +7,57 @@ from experiments.analysis import reference_points, slices
 from experiments.analysis.slices import SummarySlice
 from experiments.reports import figures, html_parts, styles, tables
 from experiments.reports.drawings import Drawing
+from experiments.tasks import quality_metric
 
 # Captions of the plots, by the column of the horizontal axis or the plot.
 _CAPTIONS = {
   'relative_latency': (
     'Up and to the left is better. Each line is one method as its lenience'
-    ' grows; a latency below 1 is faster than the verifier alone.'
+    ' grows; a latency below 1 is faster than the verifier alone. Bands are'
+    ' 95 % intervals over {n} examples.'
   ),
   'rejection_rate': (
-    'The same points by the share of examined drafts that are rejected. Of two'
-    ' lines, the higher one has more quality at the same rejection rate.'
+    'The same points by rejection rate: rejected drafts / examined drafts. Of'
+    ' two lines, the higher one has more quality at the same rejection rate.'
   ),
   'panels': (
-    'Each method in a panel of its own, with all methods in pale grey. Dashed'
-    ' lines are the two models alone; bands are 95 % bootstrap intervals over'
-    ' the examples.'
+    'One panel for each method, with all methods in pale grey. Numbers at marks'
+    ' are leniences, dashed lines are the two models alone, and bands are 95 %'
+    ' intervals over {n} examples.'
   ),
   'latency_by_rejections': (
-    'Lower is faster; below 1 is faster than the verifier alone. Further to the'
-    ' left, fewer examined drafts are rejected.'
+    'Lower is faster; below 1 is faster than the verifier alone. Points further'
+    ' to the left have a lower rejection rate.'
   ),
   'relative_length': (
-    'Above 1, answers are longer than those of the verifier alone, which'
-    ' offsets part of the time saved per token.'
+    'Mean tokens per answer. Above 1, answers are longer than those of the'
+    ' verifier alone, which offsets part of the time saved per token.'
   ),
 }
 # Notes on how to read the section.
 _NOTES = {
   'no_quality': (
-    'This task measures speed only: its answers have no quality, and only'
-    ' strict decoding is known to keep the law of the verifier.'
+    'This task measures speed only: its answers are not scored, and only strict'
+    ' decoding is known to be lossless.'
   ),
   'gamma_tuned': (
     'Each point is shown at the gamma that made it fastest on these same'
-    ' examples; the emitted tokens have the same law at any gamma, so that'
-    ' quality differs by sampling noise only.'
+    ' examples. The emitted tokens have the same distribution at any gamma, so'
+    ' that quality differs by sampling noise only.'
   ),
   'verifier_bonus': (
-    'With bonus tokens from the verifier, gamma changes the law, and each gamma'
-    ' is a point of its own.'
+    'With bonus tokens from the verifier, gamma changes the distribution of the'
+    ' answers, and each gamma is a separate point.'
   ),
   'variants': (
-    'Hollow marks on dashed lines are a method with non-standard options, which'
-    ' the legend names.'
+    'Hollow marks on dashed lines are a method with other options than the'
+    ' defaults, which the legend names in parentheses.'
   ),
+  'lenient': 'Speculative decoding is strict, or lossless, at lenience 0 only.',
   'oracle': (
-    'An oracle reads the verifier at every token to decide, and is charged only'
-    ' where it defers: a bound, not a method that can be run.'
+    'A sequential oracle reads the verifier at every token to decide, but its'
+    ' latency counts only calls where it defers: a bound, not a method that can'
+    ' be run.'
   ),
 }
 
@@ -65,14 +69,14 @@ def _tiles(part: SummarySlice, curve_styles: styles.CurveStyles) -> str:
     rows = part.frame[part.frame.method == baseline]
     if len(rows):
       row = rows.iloc[0]
-      value, detail = styles.number(row.relative_latency), 'latency per token'
+      value, detail = styles.number(row.relative_latency), 'modelled latency'
       if part.has_quality:
-        detail = f'quality, at latency {value}'
-        value = styles.number(row.quality, 3)
+        detail = f'quality, at a modelled latency of {value}'
+        value = styles.quality(row.quality)
       tiles.append(html_parts.tile(curve_styles[baseline].label, value, detail))
   fit = slices.no_worse(part)
   if fit is not None:
-    value, detail = 'none', 'every point has a lower quality'
+    value, detail = 'none', 'all points are below the verifier alone'
     if len(fit):
       best = fit.iloc[0]
       value = f'{styles.number(1 / best.relative_latency)} times as fast'
@@ -80,7 +84,7 @@ def _tiles(part: SummarySlice, curve_styles: styles.CurveStyles) -> str:
         f'{curve_styles[best.variant].label}, {best.point_label};'
         ' chosen on these same examples, without a margin for chance'
       )
-    heading = "Fastest at the verifier's quality or above"
+    heading = "Fastest at the verifier's quality or above (modelled)"
     tiles.append(html_parts.tile(heading, value, detail))
   return f'<div class="tiles">{"".join(tiles)}</div>'
 
@@ -107,9 +111,13 @@ def _notes(part: SummarySlice, has_hollow_marks: bool) -> str:
     'verifier_bonus': part.gamma_tuned
     and (frame.bonus_from == 'verifier').any(),
     'variants': has_hollow_marks,
+    'lenient': (frame.method == 'speed').any(),
     'oracle': frame.oracle.any(),
   }
   text = ' '.join(_NOTES[name] for name, holds in applies.items() if holds)
+  if (metric := quality_metric(part.task)) and part.has_quality:
+    name = styles.words(metric.scores[0])
+    text = f'Quality is {name}, from 0 to {metric.scale:g}. {text}'
   return f'<p class="guide">{display.for_html(text)}</p>\n' if text else ''
 
 
@@ -130,7 +138,7 @@ def _plots(
 
   def figure(drawing: Drawing, caption: str) -> str:
     drawings.append(drawing)
-    text = _CAPTIONS[caption]
+    text = _CAPTIONS[caption].format(n=f'{frame.n.max():,}')
     return html_parts.figure(dataclasses.replace(drawing, caption=text))
 
   def against(x: str, y: str, caption: str, **size) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.reference_points import DRAFTER, VERIFIER, is_oracle
+from experiments.tasks import quality_metric
 
 MINUS = '\N{MINUS SIGN}'
 # The text of a missing value.
@@ -33,7 +34,7 @@ DASH = '\N{EN DASH}'
 _BUILT_IN = {
   VERIFIER: ('Verifier alone', '*', '#1d2430', '#f3f5f8'),
   DRAFTER: ('Drafter alone', 'h', '#1d2430', '#f3f5f8'),
-  'speed': ('Lenient SD', 'D', '#8a7a00', '#e8d944'),
+  'speed': ('Speculative decoding', 'D', '#8a7a00', '#e8d944'),
   'chow': ('Chow', 's', '#2f9bd6', '#7cc8f5'),
   'diff': ('Diff', '^', '#0b4f8a', '#3f8fd9'),
   'opt': ('OPT', 'v', '#b3488f', '#e08cc0'),
@@ -60,8 +61,8 @@ _BUILT_IN = {
   'top_p': ('Top-p', '>', '#52603a', '#a9b98c'),
   'top_k': ('Top-k', (3, 0, 225), '#6f5a4e', '#c4ab9d'),
   'eta': ('Eta', (3, 0, 315), '#9a6a8a', '#d3a6c3'),
-  'sequence_mean': ('Sequence mean', 'p', '#0a7a5a', '#5fd3ae'),
-  'sequence_least': ('Sequence least', 'd', '#33627f', '#93bfd8'),
+  'sequence_mean': ('SeqCascade, mean q', 'p', '#0a7a5a', '#5fd3ae'),
+  'sequence_least': ('SeqCascade, min q', 'd', '#33627f', '#93bfd8'),
 }
 # Looks of plug-in methods, in order of appearance.
 _PLUG_IN = (
@@ -143,7 +144,8 @@ def number(value: float, decimals: int = 2) -> str:
     return DASH
   if math.isinf(value):
     return '∞' if value > 0 else MINUS + '∞'
-  return f'{value:.{decimals}f}'.replace('-', MINUS)
+  # + 0.0 makes 0.0 of -0.0.
+  return f'{round(value, decimals) + 0.0:.{decimals}f}'.replace('-', MINUS)
 
 
 def lenience(value: float) -> str:
@@ -183,6 +185,22 @@ def milliseconds(seconds: float) -> str:
   return f'{float(f"{seconds * 1e3:.3g}"):,.10g} ms'
 
 
+def quality(value: float, task: str = '') -> str:
+  """Formats a quality, with one decimal if it is from 0 to 100."""
+  metric = quality_metric(task)
+  scale = metric.scale if metric else 1
+  return number(value, 1 if max(value, scale) > 1 else 3)
+
+
+# Labels of tasks and of scores whose names say too little.
+_WORDS = {
+  'multi30k_de_en': 'Multi30k de-en',
+  'multi30k_en_de': 'Multi30k en-de',
+  'wmt14_en_de': 'WMT14 en-de',
+  'sentence_bleu': 'BLEU of all answers together',
+}
+
+
 def words(name: str) -> str:
-  """Returns the name of a column or task with spaces."""
-  return name.replace('_', ' ')
+  """Returns the label of a column, task or score, with spaces."""
+  return _WORDS.get(name, name.replace('_', ' '))

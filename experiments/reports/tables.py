@@ -4,6 +4,7 @@ All forms of a table are made of the same frame and columns.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -113,12 +114,14 @@ def _name(row: Mapping, curve_styles: styles.CurveStyles) -> str:
 
 def _cell_texts(row: Mapping, column: Column) -> tuple[str, str]:
   """Returns the texts of a cell and of its interval, which may be empty."""
-  value = row[column.field]
-  text, ends = column.show(value), ''
+  value, show = row[column.field], column.show
+  if column.field in ('quality', 'difference'):
+    show = functools.partial(styles.quality, task=row.get('task', ''))
+  text, ends = show(value), ''
   _, *end_names = comparisons.with_ends(column.field)
   bounds = [row.get(name, math.nan) for name in end_names]
   if all(map(math.isfinite, bounds)) and math.isfinite(value):
-    ends = f'{column.show(bounds[0])} to {column.show(bounds[1])}'
+    ends = f'{show(bounds[0])} to {show(bounds[1])}'
   return text, ends
 
 

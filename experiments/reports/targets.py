@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from cascades import atomic
 from experiments.reports.styles import lenience
 
-_TITLES = ('p and q agree well', 'partly', 'badly')
+_TITLES = tuple(f'p and q agree {x}' for x in ('well', 'partly', 'badly'))
 
 
 def draw(
@@ -66,11 +66,11 @@ def draw(
         )
       axes.set_title(title, loc='left', fontsize=11)
       axes.set_xticks(x, [str(i + 1) for i in x])
-      axes.set_xlabel("token, by the verifier's rank")
+      axes.set_xlabel('rank of the token under p')
       axes.spines[['top', 'right']].set_visible(False)
     all_axes[0].set_ylabel('probability')
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside right upper', frameon=False)
-    figure.suptitle(f'{name}: the target', x=0.01, ha='left', fontsize=13)
+    figure.suptitle(f'{name}: target', x=0.01, ha='left', fontsize=13)
     with atomic.replace_file(path) as part:
       figure.savefig(part, format='png', dpi=110)

@@ -132,7 +132,7 @@ def answer(
   block_html = ''.join(parts)
   return f"""{_clock_bars(timeline.blocks, end)}
 <p class="clock"><b role="timer">{styles.milliseconds(timeline.end)}</b>
-modelled, per token {styles.number(timeline.pace)} times the verifier alone</p>
+modelled; per token {styles.number(timeline.pace)} of the verifier alone</p>
 <div class="text tokens{css_class}" data-name="{display.for_html(name)}"
 data-step="{timeline.step:.6g}" data-to="{timeline.end:.6g}"
 >{block_html}</div>"""

@@ -231,7 +231,7 @@ def sentence(
   text = f'Use {setting}: {_over_verifier(verdict)}'
   if verdict.speedup_over_strict:
     text += f' and {_over_strict(verdict)}'
-  text += ', modelled for one answer at a time'
+  text += ', modelled for one answer at a time, with 95 % intervals'
   if setting.is_strict:
     return (
       f"{text}; its answers have the verifier's law, so no quality is lost."

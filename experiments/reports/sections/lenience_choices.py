@@ -37,17 +37,17 @@ def decision(context: SectionContext) -> Section | None:
   columns = [
     GAMMA,
     LENIENCE,
-    Column('speedup', 'Speed-up', RATIO, 'modelled, over the verifier alone'),
-    Column('loss', 'Quality lost', SCORE, 'mean loss above the verifier'),
-    Column('p', 'p', p_value, 'that more than the risk is lost'),
+    Column('speedup', 'Modelled speed-up', RATIO, 'over the verifier alone'),
+    Column('loss', 'Quality loss', SCORE, 'below the verifier alone; best = 1'),
+    Column('p', 'p-value', p_value, 'that more than the risk is lost'),
     Column('is_certified', 'Certified', check_mark, 'may be chosen'),
   ]
   guide = (
-    'The numbers of the table are those of the'
-    f' {evidence["choosing_examples"]} examples that the setting was chosen on.'
-    ' Lossless settings need no test; the other'
-    ' leniences of a curve are tested from strict on, up to the first that'
-    f' fails, at level {evidence["delta_per_curve"]:.3g} for each curve.'
+    '(The method speed is speculative decoding.) The table has the numbers of'
+    f' the {evidence["choosing_examples"]} examples that the setting was chosen'
+    ' on. Lossless settings need no test. The other leniences of a curve (a'
+    ' method with its options and a gamma) are tested from strict on, up to the'
+    f' first that fails, at level {evidence["delta_per_curve"]:.3g} each.'
     if evidence['choosing_examples']
     else 'The config fixes the settings; nothing was chosen on these examples.'
   )
@@ -76,8 +76,8 @@ def guaranteed(context: SectionContext) -> Section | None:
   columns = [
     *context.group_columns,
     Column('chosen', 'Loosest lenience', text_or_dash, 'with the guarantee'),
-    Column('of', 'Guaranteed', text_or_dash, 'leniences with the guarantee'),
-    Column('lost', 'Quality lost', SCORE, 'on these examples'),
+    Column('of', 'Guaranteed', text_or_dash, 'leniences, without the strict'),
+    Column('lost', 'Quality loss', SCORE, 'on these examples; best score = 1'),
     LATENCY,
     Column('examples', 'Examples', count, 'answered at every lenience'),
   ]
@@ -86,17 +86,18 @@ def guaranteed(context: SectionContext) -> Section | None:
     f' The guarantee needs at least {needed} examples, which no task has:'
     ' strict decoding remains.'
     if table.examples.max() < needed
-    else f' The guarantee needs at least {needed} examples, if none of them has'
-    ' a loss.'
+    else f' The guarantee needs at least {needed} examples, even if none of'
+    ' them has a loss.'
   )
   return Section(
-    'Leniences with a guaranteed loss',
-    f'The loosest lenience that loses at most {config.risk:g} of the quality'
-    f' against the verifier, with probability at least {1 - config.delta:g}'
-    ' for any distribution of the examples. Leniences are tested from strict'
-    ' on, up to the first that fails the test (learn-then-test, arXiv'
-    ' 2110.01052; test by betting, arXiv 2010.09686). The guarantee holds for'
-    ' one curve that is chosen beforehand.' + too_few,
+    'Leniences with a guaranteed bound on the quality loss',
+    'The table shows the loosest lenience whose mean quality is at most'
+    f' {config.risk:g} of the best score below the verifier alone, with'
+    f' probability at least {1 - config.delta:g} for any distribution of the'
+    ' examples. Leniences are tested from strict on, up to the first that fails'
+    ' the test (learn-then-test, arXiv 2110.01052; test by betting, arXiv'
+    ' 2010.09686). The guarantee holds for one curve (a method with its options'
+    ' and a gamma) that is chosen beforehand.' + too_few,
     [Table('guaranteed', 'Leniences with a guarantee', table, columns)],
   )
 
@@ -105,21 +106,18 @@ def calibrated(context: SectionContext) -> Section:
   """Builds the section of leniences chosen on half of the examples."""
   table, config = context.calibrated, context.config
   targets = {
-    'quality': f'at most {config.loss:g} of quality lost',
+    'quality': f'quality loss of at most {config.loss:g}',
     'latency': f'modelled latency of at most {config.latency:g}',
   }
-  minimized = {'quality': 'latency', 'latency': 'quality'}
+  minimized = {'quality': 'latency', 'latency': 'quality loss'}
   columns = [
     *context.group_columns,
     Column('lenience', 'Lenience', styles.lenience, 'chosen on one half'),
-    Column('loss', 'Quality lost', SCORE, 'on the other half'),
+    Column('loss', 'Quality loss', SCORE, 'on the other half; best score = 1'),
     LATENCY,
     Column('kept', 'Target met', check_mark, 'on the other half'),
     Column(
-      'best_lenience',
-      'Best lenience',
-      styles.lenience,
-      'the best choice on the other half',
+      'best_lenience', 'Best lenience', styles.lenience, 'on the other half'
     ),
   ]
   tables = []
@@ -128,8 +126,7 @@ def calibrated(context: SectionContext) -> Section:
       'regret',
       f'Regret ({minimized[target]})',
       SCORE,
-      'given away against the best choice on the other half; below 0 if the'
-      ' target is not met',
+      'above that of the best lenience; below 0 if the target is missed',
     )
     tables.append(
       Table(
@@ -142,8 +139,8 @@ def calibrated(context: SectionContext) -> Section:
   return Section(
     'Leniences chosen on half of the examples',
     'Each lenience is chosen on one half of the examples and judged on the'
-    f' other half (halves by a hash of the id, seed {config.seed}). All methods'
-    ' have the same gamma.',
+    f' other half (halves by a hash of the id, seed {config.seed}), against the'
+    ' verifier alone. All methods have the same gamma.',
     tables,
     empty_text='There are too few examples, or no verifier alone, to choose a'
     ' lenience.',
@@ -161,18 +158,16 @@ def significance(context: SectionContext) -> Section:
     EXAMPLES,
     Column('only_verifier', 'Only verifier right', count, 'method wrong'),
     Column('only_method', 'Only method right', count, 'verifier wrong'),
-    Column('p', 'p', p_value, "McNemar's exact test"),
-    Column(
-      'p_holm', 'p, corrected', p_value, 'Holm, over the methods of a task'
-    ),
+    Column('p', 'p-value', p_value, "McNemar's exact test"),
+    Column('p_holm', 'Corrected p-value', p_value, 'by Holm, for each task'),
   ]
   return Section(
-    'Tests for lost right answers',
-    "McNemar's exact test of each method against the verifier alone, at the"
+    'Tests for a loss of right answers',
+    "McNemar's exact test compares each method with the verifier alone, at the"
     ' lenience that was chosen for quality, on the half of the examples on'
-    ' which it was not chosen. P-values are corrected after Holm for the number'
-    ' of methods. A large p-value does not prove that no quality is lost; see'
-    ' the intervals.',
+    " which it was not chosen. P-values are corrected by Holm's method for the"
+    ' number of methods. A large p-value does not prove that no quality is'
+    ' lost; see the intervals of the quality difference.',
     [Table('mcnemar', 'Right and wrong answers', table, columns)],
     empty_text='No task has right or wrong answers on both halves.',
   )

@@ -47,48 +47,38 @@ def two_sided(context: SectionContext) -> Section:
   ]
   return Section(
     'Speed at equal quality, quality at equal speed',
-    'For each method, on the left the fastest point with the quality of the'
-    ' verifier alone: the lower end of the paired 95 % interval of the'
+    'The left columns show the fastest point of each method at the quality of'
+    ' the verifier alone: the lower end of the paired 95 % interval of the'
     f' difference is above {styles.MINUS}{context.config.margin:g} of the best'
-    ' score. On the right the best point that takes no longer than the'
-    ' verifier. A dash marks a method without such a point. Both points are'
-    ' chosen on these same examples, which favours them; a section below'
-    ' chooses leniences on separate examples.',
-    [
-      Table(
-        'two_sided_modelled',
-        'Latency as modelled from counted calls',
-        table,
-        columns,
-      )
-    ],
+    ' score. The right columns show the point of the highest quality that takes'
+    ' no longer than the verifier alone. A dash marks a method without such a'
+    ' point. Both points are chosen on these same examples, which favours them;'
+    ' a section below chooses leniences on separate examples.',
+    [Table('two_sided_modelled', 'Fastest and best points', table, columns)],
   )
 
 
 def wall_clock(context: SectionContext) -> Section | None:
-  """Builds the section of speed-ups on the clock."""
+  """Builds the section of measured speed-ups."""
   if context.timed_points is None:
     return None
   table = race.compare(context.timed_points, context.config)
   columns = [
     *(c for c in context.group_columns if c is not TASK),
     *context.point_columns,
-    Column('wall_speedup', 'Wall clock', RATIO, 'measured speed-up'),
-    Column('speedup', 'Modelled', RATIO, 'of the same answers'),
+    Column('wall_speedup', 'Measured speed-up', RATIO, 'of wall-clock time'),
+    Column('speedup', 'Modelled speed-up', RATIO, 'of the same answers'),
     Column(
-      'by_model',
-      'Measured / modelled',
-      RATIO,
-      'ratio of times; 1 if the model is exact',
+      'by_model', 'Measured / modelled time', RATIO, '1 if the model is exact'
     ),
     Column('n', 'Prompts', count, 'decoded one at a time'),
   ]
   return Section(
-    'Speed-ups on the clock',
-    'Selected points were timed against each other: the same prompts of all'
-    ' tasks, one at a time, in turn, with the shortest time of three; prefill'
-    ' is excluded. No other part of this page compares wall-clock times,'
-    ' because other points were decoded in batches of different sizes.',
+    'Measured and modelled speed-ups',
+    'Selected points decoded the same prompts of all tasks, one at a time and'
+    ' in turn; the shortest of three wall-clock times counts, without prefill.'
+    ' All other speed-ups on this page are modelled, because other points were'
+    ' decoded in batches of different sizes.',
     [Table('race', 'Speed-ups over the verifier alone', table, columns)],
   )
 
@@ -113,32 +103,29 @@ def simpler_decoding(context: SectionContext) -> Section:
     DIFFERENCE,
     BEST_SPEEDUP,
   ]
-  gained = 'over min-p, on the same examples, with its 95 % interval'
+  gained = 'from min-p, on the same examples, with its 95 % interval'
   return Section(
     'Comparison with simpler decoding',
     'The first table shows each kind of decoding by its best points; a kind'
-    ' with more points had more chances. The second table compares TokenV3'
-    ' with strict decoding of the verifier truncated by min-p at 1'
-    f' {styles.MINUS} lenience, which restricts both to the same tokens. The'
-    ' truncated verifier shows the effect of truncation alone; the difference'
-    ' is the contribution of the drafter.',
+    ' with more points had more chances. Relaxed decoding accepts more drafts'
+    ' than strict decoding, without a deferral rule. Sequential cascades do not'
+    ' speculate; sequence-level cascades keep or replace the whole answer of'
+    ' the drafter. If the sweep has min-p, a second table compares TokenV3 with'
+    f' strict decoding of the verifier truncated by min-p at 1 {styles.MINUS}'
+    ' lenience, which restricts both to the same tokens: the difference is the'
+    ' contribution of the drafter, without that of truncation.',
     [
       Table('kinds', 'Kinds of decoding', table, columns, row_heading='Kind'),
       Table(
         'truncated_alike',
-        'TokenV3 over the verifier truncated to the same tokens',
+        'TokenV3 against the verifier truncated to the same tokens',
         method_kinds.compare_with_truncation(context.points, context.config),
         [
           *context.group_columns,
           *context.point_columns,
           EXAMPLES,
-          Column('gained', 'Quality gained', SCORE, gained),
-          Column(
-            'faster',
-            'Relative speed',
-            RATIO,
-            'over min-p, with its 95 % interval',
-          ),
+          Column('gained', 'Quality difference', SCORE, gained),
+          Column('faster', 'Modelled speed-up', RATIO, 'over min-p'),
         ],
       ),
     ],
@@ -166,9 +153,9 @@ def gain_over_both(context: SectionContext) -> Section:
     ]
     caption = ', '.join([mixture.ALL, *filter(None, labels)])
     drawings.append(dataclasses.replace(drawing, caption=caption))
-  gained = 'quality gained, on the same examples, with its 95 % interval'
+  gained = 'quality difference, on the same examples, with its 95 % interval'
   gains = [
-    Column(f'over_{model}', f'Over {model} alone', SCORE, gained)
+    Column(f'over_{model}', f'Gain over {model} alone', SCORE, gained)
     for model in ('verifier', 'drafter')
   ]
   columns = [
@@ -180,12 +167,13 @@ def gain_over_both(context: SectionContext) -> Section:
   ]
   return Section(
     'Gain over both models',
-    'All tasks together, with equal weight, as a share of the best score of'
-    ' each. The table shows the point of each method with the largest gain over'
-    ' the better of the two models alone, chosen on these same examples.',
+    'Quality is the mean over all tasks, as a share of the best score of each.'
+    ' The table shows the point of each method with the largest gain over the'
+    ' better of the two models alone, chosen on these same examples.',
     [Table('mixture', 'All tasks together', best, columns, csv_frame=frame)],
     drawings,
-    empty_text='It needs at least two tasks, and both models alone on each.',
+    empty_text='This section needs both models alone on at least two tasks'
+    ' whose metric is a mean over examples.',
   )
 
 
@@ -206,9 +194,8 @@ def pareto_front(context: SectionContext) -> Section:
       drawing = figures.front(
         part, part.loc[indices], context.curve_styles, name=f'pareto-{file}'
       )
-      drawings.append(
-        dataclasses.replace(drawing, caption=styles.words(name), wide=False)
-      )
+      caption = styles.words(task) + name.removeprefix(task)
+      drawings.append(dataclasses.replace(drawing, caption=caption, wide=False))
   columns = [
     *context.group_columns,
     *context.point_columns,
@@ -218,10 +205,10 @@ def pareto_front(context: SectionContext) -> Section:
   ]
   return Section(
     'Pareto front',
-    'For every point off the line, some point on it is at least as fast and at'
-    ' least as good. A front favours points with lucky samples: points with'
-    ' overlapping intervals cannot be told apart.',
-    [Table('pareto', 'Points on the front', best, columns)],
+    'For every point off the line, a point on the line has at most its modelled'
+    ' latency and at least its quality. A front favours points with lucky'
+    ' samples: points with overlapping intervals cannot be told apart.',
+    [Table('pareto', 'Points on the Pareto front', best, columns)],
     drawings,
     empty_text='No point has a known quality.',
   )
