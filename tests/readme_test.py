@@ -180,8 +180,8 @@ _SHOWN = re.findall(
 # Columns of the tables of points, as summary.csv calls them.
 _COLUMNS = {
   'Gamma': 'gamma',
-  'Rejected drafts': 'rejection_rate',
-  'Tokens per verifier call': 'block_efficiency',
+  'Rejection rate': 'rejection_rate',
+  'Block efficiency': 'block_efficiency',
   'Modelled latency': 'relative_latency',
 }
 

@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import pathlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,8 +28,8 @@ RESULTS = pathlib.Path(__file__).parents[2] / 'experiments/results'
 _COLUMNS = (
   columns.LENIENCE,
   Column('quality', 'Exact match (95 % interval)', SCORE, ''),
-  Column('rejection_rate', 'Rejected drafts', RATIO, ''),
-  Column('block_efficiency', 'Tokens per verifier call', RATIO, ''),
+  Column('rejection_rate', 'Rejection rate', RATIO, ''),
+  Column('block_efficiency', 'Block efficiency', RATIO, ''),
   Column('relative_latency', 'Modelled latency', RATIO, ''),
 )
 # Labels of drafters and loops whose names in the config say too little.
@@ -40,14 +41,26 @@ _DRAFTERS = {
   'n-gram': 'n-grams of the text',
 }
 _LOOPS = {
-  'alone': 'this loop, verifier alone',
-  'strict': 'this loop, strict, trained drafter',
-  'n-gram': 'this loop, strict, n-grams',
-  'gemma': "gemma's sampler",
+  'alone': 'cascades, verifier alone',
+  'strict': 'cascades, strict, trained drafter',
+  'n-gram': 'cascades, strict, n-grams',
+  'gemma': "gemma's sampler, verifier alone",
   'transformers, plain': 'transformers, verifier alone',
   'transformers, assisted': 'transformers, the same drafter',
   'transformers, look-up': 'transformers, n-grams',
-  'llama.cpp, plain': 'llama.cpp, 4-bit weights',
+  'llama.cpp, plain': 'llama.cpp, verifier alone, 4-bit weights',
+}
+
+# Labels of measures that are BLEU.
+_DISTANCES = {
+  'quality, floats': 'BLEU, float32',
+  'quality, int8': 'BLEU, int8',
+  'difference': 'BLEU difference, int8 less float32',
+}
+_ENTRANTS = {
+  'alone': 'verifier alone',
+  'strict': 'strict decoding',
+  'llama.cpp, plain': 'llama.cpp on the same file, verifier alone',
 }
 
 
@@ -63,6 +76,7 @@ def points(folder: str, title: str, *picks: str) -> str:
   frame = pd.read_csv(RESULTS / folder / 'summary.csv')
   frame['variant'] = metrics.variants(frame)
   frame = frame[frame.task == 'word_problems'].sort_values('relative_latency')
+  title = f'{title}, {frame.n.max()} examples'
   rows = []
   for pick in picks:
     variant, _, lenience = pick.rpartition(' ')
@@ -119,7 +133,7 @@ def _number(value: float | None, decimals: int = 2) -> str:
 def _targets(thresholds: Sequence[tuple[str, ...]]) -> str:
   """Returns a paragraph on the targets of a benchmark."""
   missed = [
-    f'{name} ({bound}; found {ratio})'
+    f'{name} (target {bound}, measured {ratio})'
     for name, bound, ratio, verdict in thresholds
     if verdict != 'yes'
   ]
@@ -163,15 +177,16 @@ def fastest(folder: str) -> str:
       ]
     )
   return _table(
-    'Strict decoding at its fastest gamma, greedy; ranges of all turns',
+    'Measured speed of strict decoding at its fastest gamma, greedy;'
+    ' in parentheses the range over all repeats',
     [
       'Verifier, prompts at a time',
       'Gamma',
-      'Accepted drafts',
+      'Acceptance rate',
       'Tokens per second',
-      "Speed / gemma's sampler",
-      'Speed / verifier alone',
-      'Time / its forward passes',
+      "Speed-up over gemma's sampler",
+      'Speed-up over the verifier alone',
+      'Time / time of its forward passes',
     ],
     rows,
   ) + _targets(loops.thresholds(_figures(folder)))
@@ -208,15 +223,16 @@ def drafters(folder: str) -> str:
     for figure, alone, row in _answers(folder)
   ]
   return _table(
-    'Strict decoding with several drafters; ranges of five turns',
+    'Strict decoding with several drafters, one prompt at a time;'
+    ' in parentheses the range over five repeats',
     [
       'Drafter',
       'Prompts',
       'Drafts per block',
-      'Accepted drafts',
-      'Tokens per verifier call',
+      'Acceptance rate',
+      'Block efficiency',
       'Modelled latency',
-      'Speed / verifier alone',
+      'Measured speed-up over the verifier alone',
     ],
     rows,
   )
@@ -236,9 +252,9 @@ def speeds(folder: str) -> str:
       cell = _turns(figure, alone)
     cells.setdefault((part, arm), {})[head] = cell
   return _table(
-    'Speed of decoding by that of this loop with the verifier alone;'
-    ' dtype, prompts at a time; ranges of five turns',
-    ['Loop', 'Prompts', *heads],
+    'Measured speed-up over cascades with the verifier alone, by dtype and'
+    ' prompts at a time; in parentheses the range over five repeats',
+    ['Library', 'Prompts', *heads],
     [
       [arm, part, *(by_head.get(head, styles.DASH) for head in heads)]
       for (part, arm), by_head in cells.items()
@@ -246,15 +262,44 @@ def speeds(folder: str) -> str:
   ) + _targets(answering.thresholds(_figures(folder)))
 
 
+def _distance(name: str, *values: str) -> list[str]:
+  """Returns a row on the distance of int8; BLEU has one decimal."""
+  if name not in _DISTANCES:
+    return [name, *values]
+
+  def rounded(match: re.Match) -> str:
+    return styles.number(float(match[0]), 1)
+
+  return [_DISTANCES[name], *(re.sub(r'[-.\d]+', rounded, x) for x in values)]
+
+
 def int8(folder: str) -> str:
-  """Returns the tables of a model in eight bits beside the same in floats."""
+  """Returns the tables of a model in eight bits and of the same in floats."""
   figures = _figures(folder)
   passes, answers, _, distance = eight_bits.tables(figures)
   return '\n'.join(
     [
-      _table('Milliseconds of a forward pass', passes[0], passes[1:]),
-      _table('Tokens per second on greedy captions', answers[0], answers[1:]),
-      _table('Eight bits beside float32', distance[0], distance[1:])
+      _table(
+        'Time of a forward pass of the verifier',
+        ['Dtype', 'Tokens per pass', 'Time, ms'],
+        passes[1:],
+      ),
+      _table(
+        'Measured speed on greedy captions',
+        [
+          'Decoding',
+          'Dtype',
+          'Prompts at a time',
+          'Tokens per second',
+          'Speed-up over float32',
+        ],
+        [[_ENTRANTS.get(name, name), *cells] for name, *cells in answers[1:]],
+      ),
+      _table(
+        'Int8 compared with float32',
+        ['Measure', 'Value', '95 % interval'],
+        [_distance(*cells) for cells in distance[1:]],
+      )
       + _targets(eight_bits.thresholds(figures)),
     ]
   )
