@@ -12,7 +12,6 @@ from experiments.analysis import comparisons, reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import GROUP, RUN, Points
 
-_CASCADES = ('chow', 'diff', 'opt', 'token_v1', 'token_v2', 'token_v3')
 _TRUNCATED = ('min_p', 'top_p', 'top_k', 'eta')
 _ANSWER_CASCADES = ('sequence_mean', 'sequence_least')
 # In the order of the table.
@@ -25,16 +24,20 @@ KINDS = (
   'sequential oracle',
   'sequence-level cascade',
   'always accept',
+  'other method',
 )
 
 
-def classify(method: str, verification: str, lenience: float) -> str:
+def classify(
+  method: str, verification: str, lenience: float, has_rule: bool
+) -> str:
   """Returns the kind of decoding of a point.
 
   Args:
-    method: Name of the method; it may be registered by a plug-in.
+    method: Name of the method; it need not be registered.
     verification: Verification of the blocks, as in a record.
     lenience: Lenience of the point; nan if the method has none.
+    has_rule: True if the method has a deferral rule.
 
   Returns:
     One of `KINDS`; '' for a model alone.
@@ -46,17 +49,21 @@ def classify(method: str, verification: str, lenience: float) -> str:
     return 'sequential oracle' if oracle else 'sequential cascade'
   if method == 'speed' and lenience == 0:
     return 'strict decoding'
+  if has_rule:
+    return 'speculative cascade'
   methods_by_kind = {
-    'speculative cascade': _CASCADES,
     'truncated verifier': _TRUNCATED,
     'sequence-level cascade': _ANSWER_CASCADES,
     'always accept': ('always_accept',),
   }
-  # The methods of plug-ins relax strict decoding in one way or another.
-  return next(
-    (k for k, methods in methods_by_kind.items() if method in methods),
-    'relaxed decoding',
-  )
+  for kind, names in methods_by_kind.items():
+    if method in names:
+      return kind
+  # The import loads JAX, which not every page needs.
+  from cascades.methods import METHODS
+
+  # What a method of the user does without a rule is not known.
+  return 'relaxed decoding' if METHODS.is_builtin(method) else 'other method'
 
 
 _POINT_COLUMNS = ['variant', 'run', 'lenience', 'gamma', 'speedup']
@@ -80,7 +87,11 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   kind_column = [
     classify(*key)
     for key in zip(
-      frame.method, frame.verification, frame.lenience, strict=True
+      frame.method,
+      frame.verification,
+      frame.lenience,
+      frame.has_rule,
+      strict=True,
     )
   ]
   frame = frame.assign(kind=kind_column)

@@ -297,8 +297,9 @@ class Points:
   Attributes:
     table: A row per point: run, batch_size, task, temperature, method, variant,
       verification, lenience, gamma, oracle (True if the cost leaves out
-      verifier calls that the rule needs), n (number of answers), failed (number
-      of examples without an answer).
+      verifier calls that the rule needs), has_rule (True if its answers record
+      deferrals, as only those of a method with a deferral rule do), n (number
+      of answers), failed (number of examples without an answer).
     answers: A row per answer: point (a row of `table`), id, quality, emitted,
       latency (modelled, in units of the verifier's token), wall_s (seconds; nan
       if times cannot be compared), and `score:NAME` for the sums of a corpus
@@ -364,6 +365,7 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
       points[index]['n' if r.failure is None else 'failed'] += 1
       if r.failure is not None:
         continue
+      points[index]['has_rule'] = r.deferred is not None
       answer = {
         'point': index,
         'id': r.id,
@@ -387,7 +389,7 @@ def is_corpus(task: str) -> bool:
 
 
 def _row(r: records.Record) -> dict[str, Any]:
-  """Returns the row of a point from one of its records, with counts of 0."""
+  """Returns the row of a point from a record, before answers are counted."""
   return {
     'task': r.task,
     'temperature': r.temperature,
@@ -397,6 +399,7 @@ def _row(r: records.Record) -> dict[str, Any]:
     'lenience': r.lenience,
     'gamma': 0 if r.verification == reference_points.SEQUENTIAL else r.gamma,
     'oracle': reference_points.is_oracle(r.method, r.verification),
+    'has_rule': False,
     'n': 0,
     'failed': 0,
   }

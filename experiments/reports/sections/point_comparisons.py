@@ -107,9 +107,10 @@ def simpler_decoding(context: SectionContext) -> Section:
   return Section(
     'Comparison with simpler decoding',
     'The first table shows each kind of decoding by its best points; a kind'
-    ' with more points had more chances. Relaxed decoding accepts more drafts'
-    ' than strict decoding, without a deferral rule. Sequential cascades do not'
-    ' speculate; sequence-level cascades keep or replace the whole answer of'
+    ' with more points had more chances. A speculative cascade has a deferral'
+    ' rule; relaxed decoding accepts more drafts than strict decoding without'
+    ' one. Other methods are your own without a deferral rule. Sequential'
+    ' cascades do not speculate; sequence-level cascades keep or replace the whole answer of'
     ' the drafter. If the sweep has min-p, a second table compares TokenV3 with'
     f' strict decoding of the verifier truncated by min-p at 1 {styles.MINUS}'
     ' lenience, which restricts both to the same tokens: the difference is the'
