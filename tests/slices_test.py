@@ -5,7 +5,9 @@ import math
 import pandas as pd
 import pytest
 
-from experiments.analysis import slices
+from experiments.analysis import comparisons, slices
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis.runs import Points
 from experiments.records import metrics
 
 NAN = math.nan
@@ -42,8 +44,36 @@ def make_frame(rows, names=POINTS):
   return summary.assign(run='', variant=metrics.variants(summary))
 
 
+def make_points(summary):
+  """The points of a summary, each with two answers of its mean quality."""
+  table = summary.assign(run='run', batch_size=1, oracle=False)
+  table = table.assign(variant=metrics.variants(summary))
+  is_sequential = table.verification == 'sequential'
+  table = table.assign(gamma=table.gamma.where(~is_sequential, 0))
+  answers = [
+    dict(point=i, id=example, emitted=1.0, wall_s=NAN)
+    | dict(quality=row.quality, latency=row.relative_latency)
+    for i, row in table.iterrows()
+    for example in 'ab'
+  ]
+  table = table.drop(columns=['quality', 'mean_output_tokens'])
+  return Points(table, pd.DataFrame(answers))
+
+
+def judged(rows, names=POINTS):
+  """The frame of rows, compared with the verifier alone."""
+  points = make_points(make_summary(rows, names))
+  compared = comparisons.compare(points, AnalysisConfig(resamples=9))
+  return comparisons.with_differences(make_frame(rows, names), compared)
+
+
+def best_points(rows, names=POINTS):
+  summary = make_summary(rows, names)
+  return slices.best_points(summary, make_points(summary))
+
+
 def no_worse(rows):
-  (part,) = slices.slice_summary(make_frame(rows))
+  (part,) = slices.slice_summary(judged(rows))
   return slices.no_worse(part)
 
 
@@ -60,8 +90,9 @@ def test_no_worse_is_by_the_verifiers_quality_and_fastest_first():
       ('a', 0.5, 0.95, 0.6),
       ('a', 1.0, 0.5, 0.3),
       ('b', 0.0, 0.8, 0.2),
-      ('b', 0.5, 0.9, 0.65),
-      # Of points that are alike the first; of no latency none.
+      ('b', 0.5, 0.88, 0.65),
+      # Within the margin of 0.03; of points that are alike the first; of no
+      # latency none.
       ('c', 0.0, 0.9, 0.7),
       ('c', 0.5, 0.9, NAN),
     ]
@@ -80,7 +111,7 @@ def test_where_nobody_knows_the_verifiers_quality_nothing_is_judged(
   rows = [*verifier_rows, ('a', 0.0, 0.9, 0.7), ('a', 1.0, 0.5, 0.3)]
   assert no_worse(rows) is None
   # Of its best points the fastest.
-  assert slices.best_points(make_summary(rows)).lenience.iloc[-1] == 0.0
+  assert best_points(rows).lenience.iloc[-1] == 0.0
 
 
 def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
@@ -96,9 +127,10 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
     ('u', 'a', 0.0, 0.4, 0.7),
     ('u', 'a', 1.0, 0.3, 0.1),
   ]
-  best = slices.best_points(make_summary(rows, f'task {POINTS}'))
+  best = best_points(rows, f'task {POINTS}')
   assert best.index.tolist() == [0, 1, 3, 6, 8]
   assert best.variant.tolist() == best.method.tolist()
+  assert best.at_quality.tolist() == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +145,7 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
   ],
 )
 def test_best_points_of_odd_curves(rows, expected):
-  assert slices.best_points(make_summary(rows)).index.tolist() == expected
+  assert best_points(rows).index.tolist() == expected
 
 
 def test_an_oracle_is_no_best_point():
@@ -124,7 +156,7 @@ def test_an_oracle_is_no_best_point():
     ('diff', 'token', 0.9, 0.6),
   ]
   names = 'method verification quality relative_latency'
-  best = slices.best_points(make_summary(rows, names))
+  best = best_points(rows, names)
   assert best.variant.tolist() == ['verifier_only', 'chow sequential', 'diff']
   # As the summary has it, though a sequential cascade has no blocks.
   assert best.gamma.tolist() == [0, 2, 2]
@@ -148,7 +180,7 @@ def test_best_points_are_of_each_variant_at_the_gamma_that_suits_each_point():
     ('c', 'token', 0.5, 0, 0.9, 1.0),
     ('c', 'token', 0.5, 2, 0.7, 0.2),
   ]
-  best = slices.best_points(make_summary(rows, GAMMAS))
+  best = best_points(rows, GAMMAS)
   assert best.variant.tolist() == ['verifier_only', 'a', 'b', 'a block', 'c']
   assert best.gamma.tolist() == [0, 4, 2, 4, 2]
 
@@ -161,9 +193,9 @@ def test_the_fastest_of_a_sweeps_table_is_that_of_its_page():
     ('b', 'token', 0.0, 2, 0.9, 0.6),
     ('b', 'token', 0.0, 4, 0.9, 0.7),
   ]
-  page, *_ = slices.slice_summary(make_frame(rows, GAMMAS))
+  page, *_ = slices.slice_summary(judged(rows, GAMMAS))
   assert page.gamma_tuned
-  best = slices.best_points(make_summary(rows, GAMMAS)).iloc[1:]
+  best = best_points(rows, GAMMAS).iloc[1:]
   as_good = best[best.quality >= 0.9].sort_values('relative_latency')
   assert slices.no_worse(page).index.tolist() == as_good.index.tolist() == [3]
 

@@ -503,7 +503,8 @@ def test_points_of_other_code_are_put_aside_and_said(
   monkeypatch.setattr(versions, 'current_code', lambda: 'source ' + '0' * 64)
   message = run()
   assert 'source 000000000000, which belongs to no results version' in message
-  assert '1 points of other weights, data, code or versions were mo' in message
+  assert 'the results are valid, but an edit of cascades/' in message
+  assert '1 files of records of other weights, data, code or ' in message
   (new,) = _files(measured)
   assert new.name != old.name
   assert (measured / 'stale/records' / old.name).exists()
@@ -637,6 +638,14 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
       sweep.run(
         config, curves, measured, on_point=lambda: kept.append(_files(measured))
       )
+  # Each curve here has one lenience; a point of a plan may have several.
+  curve = types.SimpleNamespace(name='opt', leniences=(0.0, 0.5, 1.0))
+  planned = [
+    plan.Point(task, curve, first, first + 1, '')
+    for task in ('a', 'b')
+    for first in (0, 1)
+  ]
+  assert plan.progress(planned, planned[:3]) == '3 of 6 points'
   # Whoever copies what is kept is told of each point, once it is there.
   assert [len(files) for files in kept] == [1]
   assert signal.getsignal(signal.SIGINT) is before

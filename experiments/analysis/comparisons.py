@@ -284,6 +284,33 @@ def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
   return frame.assign(as_good=good)
 
 
+def with_differences(
+  summary: pd.DataFrame, compared: pd.DataFrame
+) -> pd.DataFrame:
+  """Adds the comparison with the verifier alone to the rows of a summary.
+
+  Args:
+    summary: Rows with their `variant` and `run`, as `runs.summary` makes them.
+    compared: A row per point, as `compare` makes them.
+
+  Returns:
+    The rows with `difference` and its ends (nan if unknown), and `as_good`.
+  """
+  columns = [*with_ends('difference'), 'as_good']
+  keys = [*GROUP, 'variant', 'lenience', 'gamma']
+  # `run` is empty if no point is in several runs.
+  keys += ['run'] if (summary.run != '').any() else []
+  rows = summary[keys].assign(
+    gamma=summary.gamma.where(
+      summary.verification != reference_points.SEQUENTIAL, 0
+    )
+  )
+  compared = compared.drop_duplicates(keys)
+  differences = rows.merge(compared, 'left', on=keys)[columns]
+  differences = differences.assign(as_good=differences.as_good.eq(True))
+  return summary.assign(**differences.set_index(summary.index))
+
+
 def pair(
   points: Points, index: int, reference: int, config: AnalysisConfig
 ) -> dict[str, float]:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from experiments.analysis import reference_points
+from experiments.analysis import comparisons, reference_points
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis.runs import Points
 from experiments.records import metrics
 
 # Columns that are equal in all rows of a slice.
@@ -131,13 +133,13 @@ def _with_derived(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def no_worse(part: SummarySlice) -> pd.DataFrame | None:
-  """Selects points whose quality is at least that of the verifier alone.
+  """Selects points with the quality of the verifier alone.
 
-  Points are judged on these same examples, without a margin for chance;
-  `comparisons.fastest_as_good` has a margin.
+  The criterion is that of `comparisons.fastest_as_good`.
 
   Args:
-    part: A slice of the summary.
+    part: A slice of the summary, `comparisons.with_differences` of which has
+      judged the rows.
 
   Returns:
     Rows by latency, fastest first, without models alone and oracles; None if
@@ -145,17 +147,15 @@ def no_worse(part: SummarySlice) -> pd.DataFrame | None:
   """
   frame = part.frame
   is_verifier = frame.method == reference_points.VERIFIER
-  levels = frame[is_verifier].quality.dropna()
-  if levels.empty:
+  if frame[is_verifier].quality.isna().all():
     return None
   is_baseline = frame.method.isin(reference_points.BASELINES)
   candidates = frame[~is_baseline & ~frame.oracle]
-  fit = candidates[candidates.quality >= levels.iloc[0]]
-  fit = fit[fit.relative_latency.notna()]
+  fit = candidates[candidates.as_good & candidates.relative_latency.notna()]
   return fit.sort_values('relative_latency', kind='stable')
 
 
-def best_points(summary: pd.DataFrame) -> pd.DataFrame:
+def best_points(summary: pd.DataFrame, points: Points) -> pd.DataFrame:
   """Selects the best point of each variant, and the two models alone.
 
   The best point is the fastest of `no_worse`, at the gamma that makes it
@@ -166,21 +166,26 @@ def best_points(summary: pd.DataFrame) -> pd.DataFrame:
 
   Args:
     summary: A row per point of one sweep, from `metrics.summarize`.
+    points: The same points, with their answers.
 
   Returns:
-    Rows of the summary with their `variant`, by task and then in the order of
-    the sweep.
+    Rows of the summary with their `variant` and with `at_quality` (True if the
+    point has the verifier's quality), by task and then in the order of the
+    sweep.
   """
   frame = summary.assign(variant=metrics.variants(summary), run='')
+  compared = comparisons.compare(points, AnalysisConfig())
+  frame = comparisons.with_differences(frame, compared)
   indices = []
   for part in slice_summary(frame):
     fit = no_worse(part)
     possible = part.frame[~part.frame.oracle]
-    for variant, points in possible.groupby('variant', sort=False):
-      good = points.iloc[:0] if fit is None else fit[fit.variant == variant]
+    for variant, rows in possible.groupby('variant', sort=False):
+      good = rows.iloc[:0] if fit is None else fit[fit.variant == variant]
       if good.empty:
-        good = points.sort_values(
+        good = rows.sort_values(
           ['quality', 'relative_latency'], ascending=[False, True]
         )
       indices.append(good.index[0])
-  return frame.loc[indices].drop(columns='run')
+  best = frame.loc[indices, [*summary.columns, 'variant']]
+  return best.assign(at_quality=frame.as_good)

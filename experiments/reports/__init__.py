@@ -40,7 +40,13 @@ import pandas as pd
 
 from cascades.untrusted import display, paths
 from experiments import records
-from experiments.analysis import example_selection, race, reference_points, runs
+from experiments.analysis import (
+  comparisons,
+  example_selection,
+  race,
+  reference_points,
+  runs,
+)
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.example_selection import SelectedAnswer
 from experiments.reports import (
@@ -141,7 +147,7 @@ def _page_content(
     decision=decision if len(contents) == 1 and decision.is_file() else None,
   )
   content = PageContent(
-    frame=frame,
+    frame=comparisons.with_differences(frame, context.frame),
     answers=answers,
     runs_by_name=runs_by_name,
     screens=first_screen.first_screens(

@@ -98,6 +98,7 @@ LATENCY = Column(
 SUMMARY = (
   LENIENCE,
   QUALITY,
+  dataclasses.replace(DIFFERENCE, heading='Difference from the verifier'),
   dataclasses.replace(LATENCY, field='relative_latency'),
   Column('acceptance_rate', 'Acceptance rate', SCORE, 'of examined drafts'),
   Column('rejection_rate', 'Rejection rate', SCORE, 'of examined drafts'),

@@ -174,7 +174,9 @@ def render(
   title = str(first_run.config.get('name') or 'Speculative cascades')
   parts = list(slices.slice_summary(content.frame))
   rendered = [
-    slice_sections.slice_section(part, curve_styles, f'p{i}')
+    slice_sections.slice_section(
+      part, curve_styles, f'p{i}', content.config.margin
+    )
     for i, part in enumerate(parts)
   ]
   drawings = [screen.drawing for screen in content.screens]

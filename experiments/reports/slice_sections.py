@@ -62,7 +62,9 @@ _NOTES = {
 }
 
 
-def _tiles(part: SummarySlice, curve_styles: styles.CurveStyles) -> str:
+def _tiles(
+  part: SummarySlice, curve_styles: styles.CurveStyles, margin: float
+) -> str:
   """Returns tiles of both models alone and of the fastest point as good."""
   tiles = []
   for baseline in reference_points.BASELINES:
@@ -76,15 +78,18 @@ def _tiles(part: SummarySlice, curve_styles: styles.CurveStyles) -> str:
       tiles.append(html_parts.tile(curve_styles[baseline].label, value, detail))
   fit = slices.no_worse(part)
   if fit is not None:
-    value, detail = 'none', 'all points are below the verifier alone'
+    limit = f'{styles.MINUS}{margin:g} of the best score'
+    value = 'none'
+    detail = f'no difference in quality is shown to be above {limit}'
     if len(fit):
       best = fit.iloc[0]
       value = f'{styles.number(1 / best.relative_latency)} times as fast'
       detail = (
-        f'{curve_styles[best.variant].label}, {best.point_label};'
-        ' chosen on these same examples, without a margin for chance'
+        f'{curve_styles[best.variant].label}, {best.point_label}; the'
+        f' difference in quality is shown to be above {limit}; chosen on these'
+        ' same examples'
       )
-    heading = "Fastest at the verifier's quality or above (modelled)"
+    heading = "Fastest at the verifier's quality (modelled)"
     tiles.append(html_parts.tile(heading, value, detail))
   return f'<div class="tiles">{"".join(tiles)}</div>'
 
@@ -172,7 +177,10 @@ def _plots(
 
 
 def slice_section(
-  part: SummarySlice, curve_styles: styles.CurveStyles, name: str
+  part: SummarySlice,
+  curve_styles: styles.CurveStyles,
+  name: str,
+  margin: float,
 ) -> tuple[str, list[Drawing]]:
   """Returns the section of a slice, with a folded section for each gamma.
 
@@ -180,6 +188,8 @@ def slice_section(
     part: Rows that are shown together.
     curve_styles: Styles by variant.
     name: Prefix of the names of its drawings; unique on the page.
+    margin: Share of the best score within which a quality counts as the
+      verifier's.
 
   Returns:
     The section as HTML, and its drawings without those of the folded sections.
@@ -190,7 +200,7 @@ def slice_section(
   notes = _notes(part, any(curve_styles[v].dashes for v in variants))
   plots, drawings = _plots(part, curve_styles, name)
   by_gamma = '\n'.join(
-    slice_section(one_gamma, curve_styles, f'{name}-{i}')[0]
+    slice_section(one_gamma, curve_styles, f'{name}-{i}', margin)[0]
     for i, one_gamma in enumerate(part.by_gamma)
   )
   if by_gamma:
@@ -202,7 +212,7 @@ def slice_section(
   table = tables.summary(frame, curve_styles, part.gamma_tuned)
   text = f"""<section id="{html_parts.anchor(title)}">
 <h2>{display.for_html(title)}</h2>
-{notes}{_tiles(part, curve_styles)}
+{notes}{_tiles(part, curve_styles, margin)}
 {html_parts.legend(variants, curve_styles)}
 {plots}
 {html_parts.folded(table, 'All points', len(frame))}

@@ -16,7 +16,7 @@ import jax
 
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
-from experiments.analysis import example_selection, headline, runs
+from experiments.analysis import example_selection, headline, runs, slices
 from experiments.records import metrics, unit_costs, versions
 from experiments.sweeps import (
   curve_plan,
@@ -207,7 +207,7 @@ class Sweep:
       self._trackers.update(self._points, self._measured.costs)
       on_point()
       done.add(point)
-      self._show_points(len(done))
+      self._bar.set_description(plan.progress(self._points, done))
 
     if not done and self.config.get('preflight'):
       self._bar.set_description('decoding eight prompts')
@@ -217,7 +217,7 @@ class Sweep:
     # The time that is left is estimated from here on.
     self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
     self._bar.unit = ' answers'
-    self._show_points(len(done))
+    self._bar.set_description(plan.progress(self._points, done))
     with cli.stop_on_ctrl_c(self._say) as is_stopping:
       jobs = [
         launchers.Job(point, self._shard(point))
@@ -235,7 +235,7 @@ class Sweep:
           self._bar.update(workdirs.num_answers(point))
     if len(done) < len(self._points):
       raise cli.StoppedError(
-        f'stopped: {len(done)} of {len(self._points)} points are done; the same'
+        f'stopped: {plan.progress(self._points, done)} are done; the same'
         ' command resumes the sweep.'
       )
 
@@ -250,7 +250,9 @@ class Sweep:
       metrics.on_common_examples(decoded), self._measured.costs
     )
     self._files.write_summary(self._summary)
-    self._trackers.log_summary(self._summary)
+    gathered = runs.gather([runs.read(self._files.path)])
+    self._best = slices.best_points(self._summary, gathered)
+    self._trackers.log_summary(self._summary, self._best)
     self._add_views()
     self._add_race()
     self._decide()
@@ -272,7 +274,7 @@ class Sweep:
       ) from error
     if self._decision:
       print(f'\n{self._decision.sentence}')
-    terminal.print_best(self._summary)
+    terminal.print_best(self._summary, self._best)
     terminal.print_usage(self._launcher.usage)
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:
@@ -281,10 +283,6 @@ class Sweep:
   def _say(self, text: str) -> None:
     """Prints a line for the user above the progress bar."""
     self._bar.write(text, file=sys.stderr)
-
-  def _show_points(self, count: int) -> None:
-    """Shows the number of points that are done in the progress bar."""
-    self._bar.set_description(f'{count} of {len(self._points)} points')
 
   def _place(self) -> None:
     """Creates the workdir, if this process has the devices of the mesh."""
@@ -347,8 +345,9 @@ class Sweep:
     previous = self._files.latest_code()
     if not versions.is_version(code):
       self._say(
-        f'code: {versions.describe(code)}; the names of points contain it, so'
-        ' the next edit of the code decodes all points again.'
+        f'code: {versions.describe(code)}; the results are valid, but an edit'
+        ' of cascades/ or experiments/ decodes all points again (an edit of'
+        ' your own rule or task decodes only its points).'
       )
     if previous not in (None, code):
       self._say(
@@ -358,8 +357,8 @@ class Sweep:
     if count := self._files.set_aside_stale(self._points):
       self._files.write('race.jsonl', [])
       self._say(
-        f'workdir: {count} points of other weights, data, code or versions were'
-        f' moved to {self._files.path}/stale.'
+        f'workdir: {count} files of records of other weights, data, code or'
+        f' versions were moved to {self._files.path}/stale.'
       )
 
   def _measure_costs(self) -> None:

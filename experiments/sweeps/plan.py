@@ -10,7 +10,7 @@ import itertools
 import pathlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -264,3 +264,23 @@ def plan_points(
         Point(task, curve, first, last=first + len(shard), identity=identity)
       )
   return planned
+
+
+def progress(points: Collection[Point], done: Collection[Point]) -> str:
+  """Returns how many points are done, such as '3 of 7 points'.
+
+  For a reader, a point is a curve at one lenience, on all of its examples.
+
+  Args:
+    points: All points of the sweep.
+    done: Those with records.
+  """
+  sizes = {
+    (point.task, point.curve.name): max(1, len(point.curve.leniences))
+    for point in points
+  }
+  unfinished = {
+    (point.task, point.curve.name) for point in points if point not in done
+  }
+  count = sum(size for key, size in sizes.items() if key not in unfinished)
+  return f'{count} of {sum(sizes.values())} points'

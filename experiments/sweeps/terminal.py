@@ -3,14 +3,18 @@
 import pandas as pd
 
 from cascades.sampler import batching
-from experiments.analysis import slices
 
 
-def print_best(summary: pd.DataFrame) -> None:
-  """Prints the best point of each method, and the number of failures."""
-  best = slices.best_points(summary)[
-    'task variant gamma lenience quality rejection_rate block_efficiency'
-    ' relative_latency'.split()
+def print_best(summary: pd.DataFrame, best: pd.DataFrame) -> None:
+  """Prints the best point of each method, and the number of failures.
+
+  Args:
+    summary: A row per point, from `metrics.summarize`.
+    best: From `slices.best_points`.
+  """
+  best = best[
+    'task variant gamma lenience quality at_quality rejection_rate'
+    ' block_efficiency relative_latency'.split()
   ]
   # A sweep of oracles alone has no best points.
   if len(best):
@@ -22,7 +26,10 @@ def print_best(summary: pd.DataFrame) -> None:
         index=False,
         na_rep='-',
         float_format='{:.3f}'.format,
-        formatters={'lenience': '{:g}'.format},
+        formatters={
+          'lenience': '{:g}'.format,
+          'at_quality': lambda value: 'yes' if value else 'no',
+        },
       )
     )
   if summary.failed.any():

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from experiments import cli
-from experiments.analysis import slices
 from experiments.records import metrics, unit_costs
 from experiments.sweeps import plan, trackers, workdirs
 
@@ -111,15 +110,14 @@ class TrackerSet:
       state = dict(rows=rows, is_complete=is_complete)
       self._for_each(operator.methodcaller('log_curve', task, curve, **state))
 
-  def log_summary(self, summary: pd.DataFrame) -> None:
+  def log_summary(self, summary: pd.DataFrame, best: pd.DataFrame) -> None:
     """Logs a finished sweep, once all points were logged.
 
     Args:
       summary: A row per point, from `metrics.summarize`.
+      best: From `slices.best_points`.
     """
-    if not self._active:
-      return
-    best = slices.best_points(summary)[_BEST_COLUMNS]
+    best = best[_BEST_COLUMNS]
     self._for_each(lambda tracker: tracker.log_summary(summary, best))
 
   def close(self) -> None:

@@ -96,8 +96,10 @@ def guaranteed(context: SectionContext) -> Section | None:
     f' probability at least {1 - config.delta:g} for any distribution of the'
     ' examples. Leniences are tested from strict on, up to the first that fails'
     ' the test (learn-then-test, arXiv 2110.01052; test by betting, arXiv'
-    ' 2010.09686). The guarantee holds for one curve (a method with its options'
-    ' and a gamma) that is chosen beforehand.' + too_few,
+    ' 2010.09686). The column Guaranteed counts the leniences with the'
+    ' guarantee among those decoded, without the strict one, which needs none.'
+    ' The guarantee holds for one curve (a method with its options and a gamma)'
+    ' that is chosen beforehand.' + too_few,
     [Table('guaranteed', 'Leniences with a guarantee', table, columns)],
   )
 

@@ -110,11 +110,12 @@ def simpler_decoding(context: SectionContext) -> Section:
     ' with more points had more chances. A speculative cascade has a deferral'
     ' rule; relaxed decoding accepts more drafts than strict decoding without'
     ' one. Other methods are your own without a deferral rule. Sequential'
-    ' cascades do not speculate; sequence-level cascades keep or replace the whole answer of'
-    ' the drafter. If the sweep has min-p, a second table compares TokenV3 with'
-    f' strict decoding of the verifier truncated by min-p at 1 {styles.MINUS}'
-    ' lenience, which restricts both to the same tokens: the difference is the'
-    ' contribution of the drafter, without that of truncation.',
+    ' cascades do not speculate; sequence-level cascades keep or replace the'
+    ' whole answer of the drafter. If the sweep has min-p, a second table'
+    ' compares TokenV3 with strict decoding of the verifier truncated by min-p'
+    f' at 1 {styles.MINUS} lenience, which restricts both to the same tokens:'
+    ' the difference is the contribution of the drafter, without that of'
+    ' truncation.',
     [
       Table('kinds', 'Kinds of decoding', table, columns, row_heading='Kind'),
       Table(
