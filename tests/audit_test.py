@@ -110,6 +110,11 @@ def test_a_right_method_passes(name):
   assert found.passed, str(found)
   # Block verification is tried too, where the method has a single target.
   assert len(found.checks) == (13 if name == 'token_v3' else 11)
+  # A row of the report has the limit and, of samples, their leniences.
+  row = 'sampled law, token verification: largest z +ok +[0-9.]+ .limit 5. at'
+  assert re.search(f'  {row} lenience [0-9.]+, [0-9.]+\n', str(found))
+  long = dataclasses.replace(found.checks[-1], name='of block:8:' * 9)
+  assert f'{long.name}  ok' in str(dataclasses.replace(found, checks=(long,)))
   assert found.acceptance[0] < found.acceptance[-1]
   b = found.acceptance[-2]
   assert found.tokens_per_block[-2] == pytest.approx((1 - b**5) / (1 - b))

@@ -62,10 +62,15 @@ class AuditResult:
 
   def __str__(self) -> str:
     text = [f'{self.method}: {"passed" if self.passed else "FAILED"}']
+    width = 2 + max(len(check.name) for check in self.checks)
     for check in self.checks:
-      value = '' if math.isnan(check.value) else f'{check.value:.2g}'
+      value = ''
+      if not math.isnan(check.value):
+        value = f'{check.value:.2g} (limit {check.limit:g})'
+      if check.leniences:
+        value += f' at lenience {", ".join(f"{x:g}" for x in check.leniences)}'
       mark = 'ok' if check.passed else 'FAILED'
-      text.append(f'  {check.name:<48}{mark:<8}{value}')
+      text.append(f'  {check.name:<{width}}{mark:<8}{value}')
       if check.detail:
         text += [f'    {line}' for line in check.detail.splitlines()]
     if self.acceptance:

@@ -35,12 +35,16 @@ class Check:
     passed: True if the property holds.
     value: The largest error, or the largest z-score; nan if there is none.
     detail: A counterexample, over several lines; empty if the check passed.
+    limit: The largest value that passes; nan if there is none.
+    leniences: The leniences that were sampled; empty if nothing was.
   """
 
   name: str
   passed: bool
   value: float = math.nan
   detail: str = ''
+  limit: float = math.nan
+  leniences: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -223,7 +227,11 @@ def _check_errors(
   passed = bool(error[index] <= tolerance)
   detail = '' if passed else _counterexample(evaluation, kind, index, fields)
   return Check(
-    name=name, passed=passed, value=float(error[index]), detail=detail
+    name=name,
+    passed=passed,
+    value=float(error[index]),
+    detail=detail,
+    limit=tolerance,
   )
 
 

@@ -107,6 +107,8 @@ def _compare(
     passed=z < _MAX_Z,
     value=z,
     detail=detail,
+    limit=_MAX_Z,
+    leniences=tuple(leniences),
   )
 
 
