@@ -32,9 +32,7 @@ _METHOD = flags.DEFINE_string('method', None, "Name of a method, or 'all'.")
 _LENIENCE = flags.DEFINE_list(
   'lenience', None, 'Leniences; by default several, strict to drafter-only.'
 )
-_RULES = flags.DEFINE_string(
-  'rules', None, 'Python file that registers your own methods.'
-)
+cli.define_rules()
 _FUNCTION = flags.DEFINE_string(
   'function', None, 'Verification function to audit: my_engine.py:verify.'
 )
@@ -133,15 +131,12 @@ def main() -> None:
   if _TRACE.value is not None:
     _certify_trace(leniences)
     return
-  if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
-    raise ValueError(f'rules: there is no file {_RULES.value}; create it.')
+  cli.load_rules()
   import jax
 
   from cascades import methods, verification
   from cascades.proof import audit
 
-  if _RULES.value is not None:
-    cli.load_config_module(_RULES.value)
   if _METHOD.value == 'all':
     names = list(methods.METHODS.available())
   else:

@@ -60,6 +60,28 @@ def define_dtype() -> None:
   )
 
 
+def define_rules() -> None:
+  """Defines the flag of commands that take a method by name."""
+  if 'rules' not in flags.FLAGS:
+    flags.DEFINE_string(
+      'rules', None, 'Python file that registers your own methods.'
+    )
+
+
+def load_rules() -> None:
+  """Imports the file of --rules, which registers methods of the user.
+
+  Raises:
+    ValueError: There is no such file.
+  """
+  path = flags.FLAGS.rules
+  if path is None:
+    return
+  if not pathlib.Path(path).is_file():
+    raise ValueError(f'rules: there is no file {path}; create it.')
+  load_config_module(path)
+
+
 _DEFINE = {
   bool: flags.DEFINE_bool,
   float: flags.DEFINE_float,
@@ -162,7 +184,11 @@ def _sentence(error: Exception) -> str:
     return 'config: no field ' + ' '.join(
       str(error).replace('\\n', ' ').split()
     )
-  return one_line(error)
+  message = one_line(error)
+  if 'rules' in flags.FLAGS and re.match('method: .* is not known;', message):
+    message = message.removesuffix('.')
+    return f'{message}, or give the file of your rule with --rules.'
+  return message
 
 
 def _quietly(

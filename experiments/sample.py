@@ -61,6 +61,7 @@ _MAX_NEW_TOKENS = flags.DEFINE_integer(
 _STOP_STRING = flags.DEFINE_multi_string(
   'stop_string', [], 'Text that ends the answer; can be given several times.'
 )
+cli.define_rules()
 cli.define_colour()
 cli.define_dtype()
 
@@ -183,6 +184,7 @@ def main() -> None:
     raise app.UsageError(
       "prompt: no text is given; give one, such as --prompt='Hello'."
     )
+  cli.load_rules()
   from cascades.sampler import sampler
   from experiments import records
 

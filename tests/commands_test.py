@@ -41,6 +41,11 @@ _MISTAKES = {
   'sample': [
     ([], "prompt: no text is given; give one, such as --prompt='Hello'."),
     (['--prompt=x', '--method=tokenv3'], 'did you mean'),
+    (['--prompt=x', '--rules=nowhere.py'], 'there is no file nowhere.py'),
+    (
+      ['--prompt=x', '--method=a'],
+      'or give the file of your rule with --rules',
+    ),
     (['--prompt=x', '--gamma=-2'], 'gamma: must be 0 or more, got -2'),
     (
       ['--prompt=x', '--lenience=nan'],

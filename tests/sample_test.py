@@ -122,3 +122,23 @@ def test_what_was_compiled_is_kept_for_the_next_process(tmp_path, monkeypatch):
     return written, done.stdout, done.stderr
 
   assert run() == run()
+
+
+def test_a_rule_from_a_file_decodes(tmp_path):
+  rules = tmp_path / 'rules.py'
+  rules.write_text(
+    'import cascades\n'
+    'cascades.register(cascades.from_rule(\n'
+    '  lambda d, lenience: d.p_gate.max(-1) < lenience, name="unsure",\n'
+    '  equation="defer if mp < lam", strict=2.0, drafter_only=0.0))\n'
+  )
+  done = launching.run(
+    'experiments.sample',
+    '--prompt=The number 4302 in words:',
+    '--method=unsure',
+    '--lenience=0.5',
+    '--max_new_tokens=4',
+    f'--rules={rules}',
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'unsure, lenience 0.5, gamma 4' in done.stdout
