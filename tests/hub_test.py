@@ -385,7 +385,7 @@ def test_a_sweep_records_the_commits(server):
 
 def test_without_the_library_an_extra_is_named(server, monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-  assert "pip install 'speculative-cascades[hub]'" in _refused('acme/verifier')
+  assert "pip install -e '.[hub]' in the checkout" in _refused('acme/verifier')
 
 
 def _command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -89,8 +89,16 @@ def test_the_version_has_one_source():
 @pytest.mark.parametrize(
   'extra', ['eval', 'gemma', 'gguf', 'hub', 'ray', 'track']
 )
-def test_a_message_names_the_extra_that_installs_a_dependency(extra):
+def test_a_message_names_the_extra_that_installs_a_dependency(
+  extra, monkeypatch, tmp_path
+):
   assert extra in _EXTRAS
+  assert extras.missing('model', 'it', extra) == (
+    f"model: it is not installed; run pip install -e '.[{extra}]' in the"
+    ' checkout.'
+  )
+  # Without a checkout, as a wheel is installed.
+  monkeypatch.setattr(extras, '_ROOT', tmp_path)
   assert extras.missing('model', 'it', extra) == (
     f'model: it is not installed; run pip install'
     f" 'speculative-cascades[{extra}]'."
@@ -140,7 +148,7 @@ def test_a_command_without_its_packages_is_one_sentence(command, tmp_path):
   assert done.returncode == 2
   assert done.stderr == (
     'error: experiments: pandas is not installed; run pip install'
-    " 'speculative-cascades[experiments]'.\n"
+    " -e '.[experiments]' in the checkout.\n"
   )
 
 
