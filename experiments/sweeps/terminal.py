@@ -4,6 +4,11 @@ import pandas as pd
 
 from cascades.sampler import batching
 
+_BEST_COLUMNS = (
+  'task variant gamma lenience quality at_quality rejection_rate'
+  ' block_efficiency relative_latency'
+).split()
+
 
 def print_best(summary: pd.DataFrame, best: pd.DataFrame) -> None:
   """Prints the best point of each method, and the number of failures.
@@ -12,10 +17,6 @@ def print_best(summary: pd.DataFrame, best: pd.DataFrame) -> None:
     summary: A row per point, from `metrics.summarize`.
     best: From `slices.best_points`.
   """
-  best = best[
-    'task variant gamma lenience quality at_quality rejection_rate'
-    ' block_efficiency relative_latency'.split()
-  ]
   # A sweep of oracles alone has no best points.
   if len(best):
     print(
@@ -23,6 +24,7 @@ def print_best(summary: pd.DataFrame, best: pd.DataFrame) -> None:
     )
     print(
       best.to_string(
+        columns=_BEST_COLUMNS,
         index=False,
         na_rep='-',
         float_format='{:.3f}'.format,

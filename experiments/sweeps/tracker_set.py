@@ -117,8 +117,8 @@ class TrackerSet:
       summary: A row per point, from `metrics.summarize`.
       best: From `slices.best_points`.
     """
-    best = best[_BEST_COLUMNS]
-    self._for_each(lambda tracker: tracker.log_summary(summary, best))
+    table = best.filter(_BEST_COLUMNS)
+    self._for_each(lambda tracker: tracker.log_summary(summary, table))
 
   def close(self) -> None:
     """Closes all trackers."""
