@@ -41,6 +41,7 @@ _HOME = {
   'Sampler': 'sampler.sampler',
   'SampleOutput': 'sampler.outputs',
   'agreement': 'sampler.agreement',
+  'explain': 'sampler.explanations',
   'load_model': 'models.checkpoints',
   'METHODS': 'methods',
   'Method': 'methods',

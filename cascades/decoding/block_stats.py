@@ -21,6 +21,8 @@ class BlockStats(NamedTuple):
   Attributes:
     sources: Source of each token: DRAFT, RESIDUAL or BONUS.
     deferred: True where the rule defers the examined draft.
+    drafts: The examined draft at each token; -1 for none.
+    accept_uniforms: The number that it was compared with; nan for none.
     logprobs: The verifier's log-probability of each token at temperature 1.
     logits: The verifier's logits of each token; None if not requested.
     drafted: Drafted tokens.
@@ -32,6 +34,8 @@ class BlockStats(NamedTuple):
 
   sources: Int[Array, 'gamma_1']
   deferred: Bool[Array, 'gamma_1']
+  drafts: Int[Array, 'gamma_1']
+  accept_uniforms: Float[Array, 'gamma_1']
   logprobs: Float[Array, 'gamma_1']
   logits: Float[Array, 'gamma_1 V'] | None
   drafted: Int[Array, '']
@@ -47,6 +51,8 @@ class Row(SamplingState):
   Attributes:
     source: Source of each token, an index into `SOURCES`.
     deferral: True where the rule defers the examined draft.
+    draft: The examined draft at each token; -1 for none.
+    accept_uniform: The number that it was compared with; nan for none.
     cumulative_counts: Blocks, drafted tokens, calls of the drafter, and tokens
       that the verifier read, up to the end of the token's block.
     logprob: The verifier's log-probability of each token at temperature 1.
@@ -57,6 +63,8 @@ class Row(SamplingState):
 
   source: Int[Array, 'T']
   deferral: Bool[Array, 'T']
+  draft: Int[Array, 'T']
+  accept_uniform: Float[Array, 'T']
   cumulative_counts: Int[Array, 'T 4']
   logprob: Float[Array, 'T']
   logits: Float[Array, 'R V'] | None
@@ -68,6 +76,8 @@ def empty_statistics(length: int) -> dict[str, Array]:
   return dict(
     source=jnp.zeros((length,), jnp.int8),
     deferral=jnp.zeros((length,), bool),
+    draft=jnp.zeros((length,), jnp.int32),
+    accept_uniform=jnp.zeros((length,), jnp.float32),
     cumulative_counts=jnp.zeros((length, 4), jnp.int32),
     logprob=jnp.zeros((length,), jnp.float32),
   )
@@ -94,10 +104,14 @@ def record(before: Row, after: Row, stats: BlockStats) -> Row:
   if logits is not None and stats.logits is not None:
     logits = write(logits, at - before.prompt_length, stats.logits)
   # At the bonus token no draft was examined.
-  deferred = stats.deferred & (stats.sources != BONUS)
+  is_examined = stats.sources != BONUS
+  drafts = jnp.where(is_examined, stats.drafts, -1)
+  accept_uniforms = jnp.where(is_examined, stats.accept_uniforms, jnp.nan)
   return after.replace(
     source=write(before.source, at, stats.sources),
-    deferral=write(before.deferral, at, deferred),
+    deferral=write(before.deferral, at, stats.deferred & is_examined),
+    draft=write(before.draft, at, drafts),
+    accept_uniform=write(before.accept_uniform, at, accept_uniforms),
     cumulative_counts=write(before.cumulative_counts, at, counts),
     logprob=write(before.logprob, at, stats.logprobs),
     logits=logits,

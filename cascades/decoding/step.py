@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -144,9 +145,13 @@ def step[S: SamplingState](
     emission=emission,
     step_config=step_config,
   )
+  # `verify` fills in the fields that may be None.
+  verdict: Any = result.verdict
   return committed, BlockStats(
     sources=_token_sources(result),
-    deferred=result.verdict.deferred,
+    deferred=verdict.deferred,
+    drafts=verdict.drafts,
+    accept_uniforms=verdict.accept_uniforms,
     logprobs=result.logprobs,
     logits=result.logits,
     drafted=num_drafted,

@@ -25,14 +25,23 @@ class SampleOutput:
     token_strings: The text of each token.
     sources: The source of each token: an index into
       `verification_config.SOURCES` (prompt, draft, residual, bonus).
-    deferred: For each emitted token, True if the method's rule defers to the
-      verifier there; None if the method has no rule.
+    deferred: For each emitted token, True if the method's rule defers the draft
+      that was examined there: at a residual token, the rejected draft. Always
+      False at a bonus token; None if the method has no rule.
     ended: True if a stop token or a stop string ended the answer, False if its
       limit did.
     logprobs: The verifier's log-probability of each emitted token, at
       temperature 1 and before truncation, for every method.
     logits: [emitted tokens, V], the verifier's, float32; None unless requested.
     counts: Counts of tokens and calls by name; see `decoding.summarize_counts`.
+    drafts: For each emitted token, the id of the draft that was examined there:
+      the token itself where it was accepted, the rejected draft at a residual
+      token. None at a bonus token, and at a residual token if `drafts` is above
+      1, since several drafts may have been rejected there.
+    accept_uniforms: The uniform number u that each of these drafts was compared
+      with: it is accepted if u is less than its acceptance probability. None
+      without a draft, and for every verification but 'token', which alone
+      compares each draft with a number and a probability of its own.
     state: The `last_state` with which `Sampler.sample` continues this answer;
       None unless requested.
   """
@@ -46,6 +55,8 @@ class SampleOutput:
   logprobs: list[float]
   logits: np.ndarray | jax.Array | None
   counts: dict[str, int]
+  drafts: list[int | None] = dataclasses.field(default_factory=list)
+  accept_uniforms: list[float | None] = dataclasses.field(default_factory=list)
   state: 'ConversationState | None' = dataclasses.field(
     default=None, repr=False
   )
@@ -157,4 +168,8 @@ def from_row(
     logprobs=row.logprob[new].tolist(),
     logits=row.logits,
     counts=counts,
+    drafts=[x if x >= 0 else None for x in row.draft[new].tolist()],
+    accept_uniforms=[
+      None if math.isnan(u) else u for u in row.accept_uniform[new].tolist()
+    ],
   )

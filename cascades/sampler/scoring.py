@@ -185,6 +185,7 @@ def map_tokens(
   decoder: sampler.Sampler,
   requests: Sequence[tuple[Sequence[int], Sequence[int]]],
   token_fn: TokenFn,
+  examined: Sequence[Sequence[int]] | None = None,
 ) -> list[tuple[np.ndarray, ...]]:
   """Applies a function to the distributions at each token of continuations.
 
@@ -194,6 +195,8 @@ def map_tokens(
     requests: Token ids of a context, at least one, and of its continuation.
     token_fn: Called as token_fn(method, distributions, lenience, token) for one
       position; returns arrays. It is compiled: pass the same function again.
+    examined: The tokens that the function gets, as many as each continuation
+      has; None takes those of the continuations.
 
   Returns:
     For each request the arrays, whose first axis is the continuation's tokens.
@@ -201,23 +204,17 @@ def map_tokens(
   Raises:
     ValueError: The drafter is no language model, or a request does not fit.
   """
-  return _by_size(decoder, _target_of_both(decoder), requests, token_fn)
+  target = _target_of_both(decoder)
+  return _by_size(decoder, target, requests, token_fn, examined=examined)
 
 
 def _by_size(
-  decoder, target, requests, token_fn, *, one_size=False
+  decoder, target, requests, token_fn, *, one_size=False, examined=None
 ) -> list[tuple[np.ndarray, ...]]:
   """Applies a function to requests, those of one size together.
 
-  Args:
-    decoder: As for `map_tokens`.
-    target: The law.
-    requests: As for `map_tokens`.
-    token_fn: As for `map_tokens`.
-    one_size: True to pad all requests to one size.
-
-  Returns:
-    Arrays of each request, in the order of the requests.
+  Args are those of `map_tokens`, but for `target`, the law, and `one_size`,
+  which is True to pad all requests to one size.
   """
   requests = arguments.as_list('requests', requests, 'pairs of lists of ids')
   sizes = _sizes(decoder, requests)
@@ -229,7 +226,10 @@ def _by_size(
   results: list = [None] * len(requests)
   for size, indices in indices_by_size.items():
     for batch in itertools.batched(indices, decoder.config.batch_size):
-      rows = [requests[i] for i in batch]
+      rows = [
+        (*requests[i], requests[i][1] if examined is None else examined[i])
+        for i in batch
+      ]
       arrays = _read_rows(decoder, target, rows, size=size, token_fn=token_fn)
       for i, row_arrays in zip(batch, arrays, strict=True):
         results[i] = row_arrays
@@ -320,12 +320,13 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
   """
   length, scored_length = size
   rows = batching.width(len(requests), decoder.config.batch_size)
-  padded = [*requests, *[((0,), ())] * (rows - len(requests))]
-  texts = [[*context, *continuation][:-1] for context, continuation in padded]
+  padded = [*requests, *[((0,), (), ())] * (rows - len(requests))]
+  contexts, continuations, examined = zip(*padded, strict=True)
+  texts = [[*x, *y][:-1] for x, y in zip(contexts, continuations, strict=True)]
   tokens, _ = batching.pad(texts, length, length)
-  scored, _ = batching.pad([x for _, x in padded], scored_length, scored_length)
+  scored, _ = batching.pad(examined, scored_length, scored_length)
   # A token is predicted at the position before it.
-  starts = np.array([len(context) - 1 for context, _ in padded], np.int32)
+  starts = np.array([len(context) - 1 for context in contexts], np.int32)
   # JAX takes NumPy arrays too.
   arrays: Any = tokens, starts, scored
   results, culprits = sharding.fetch(
@@ -334,12 +335,12 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
       _Rows(*arrays),
       np.float32(decoder.config.lenience),
       decoder.sampling_params(),
-      schedule=decoder.schedule(max(len(x) for _, x in requests)),
+      schedule=decoder.schedule(max(map(len, continuations))),
       models=target.models,
       evaluation=_Evaluation(target.method, decoder.config.gate, token_fn),
     )
   )
-  for i, (context, continuation) in enumerate(requests):
+  for i, (context, continuation, _) in enumerate(requests):
     bad = culprits[i, : len(continuation)]
     if bad.any():
       at = int(bad.argmax())
@@ -349,7 +350,7 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
       )
   return [
     tuple(x[i, : len(continuation)] for x in results)
-    for i, (_, continuation) in enumerate(requests)
+    for i, (_, continuation, _) in enumerate(requests)
   ]
 
 
@@ -377,7 +378,8 @@ class _Rows(NamedTuple):
   Attributes:
     tokens: All but the last token of each text.
     starts: The position that predicts the first scored token.
-    scored: The scored tokens; results at their padding mean nothing.
+    scored: The tokens to evaluate, those of the texts or others in their
+      places; results at their padding mean nothing.
   """
 
   tokens: Int[Array, 'B L']
@@ -476,7 +478,7 @@ def _read_row(
       schedule.start(row.tokens, row.starts + 1),
       lenience,
       method,
-      draft=scored[:-1],
+      draft=row.tokens[positions[1:]],
       distributions_at=lambda i: distributions(unembed([x[i] for x in states])),
     )
 

@@ -105,6 +105,7 @@ def sequential(
     deferred=jnp.append(has_draft & (rule > 0), False),
     draft_index=zero,
     is_valid=is_valid,
+    drafts=jnp.append(jnp.where(has_draft, x, -1), -1),
   )
 
 
@@ -113,7 +114,12 @@ def token(
   accept_uniforms: Float[Array, 'gamma'],
   sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """Accepts tokens from the left, each with its own acceptance probability."""
+  """Accepts tokens from the left, each with its own acceptance probability.
+
+  Draft x_i is accepted if accept_uniforms[i] < a_i(x_i), with a_i the method's
+  acceptance, and the drafts before it are accepted. In place of the first draft
+  that is not, a token is drawn from the method's residual.
+  """
   method, draft_length = inputs.method, inputs.draft_lengths[0]
   acceptance, deferred = values_at_draft(
     inputs, (method.acceptance, method.rule), inputs.tokens[0]
@@ -132,7 +138,7 @@ def token(
     bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0]),
     sample_uniforms=sample_uniforms,
     deferred=deferred,
-  )
+  )._replace(accept_uniforms=jnp.append(accept_uniforms, jnp.nan))
   return check_acceptance(check_law(verdict, law), acceptance, in_draft)
 
 

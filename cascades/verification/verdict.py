@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 class Verdict(NamedTuple):
@@ -18,6 +18,10 @@ class Verdict(NamedTuple):
     is_valid: True if `next_token` was drawn from a distribution and each
       examined draft was accepted with a probability; False if a model or the
       method gave nan.
+    drafts: The draft that was examined at each position, -1 for none. None
+      takes the drafted tokens; `verify` fills them in.
+    accept_uniforms: The uniform number that each draft was compared with, nan
+      for none. None where acceptance is not per token.
   """
 
   num_accepted: Int[Array, '']
@@ -26,3 +30,5 @@ class Verdict(NamedTuple):
   deferred: Bool[Array, 'gamma_1']
   draft_index: Int[Array, '']
   is_valid: Bool[Array, '']
+  drafts: Int[Array, 'gamma_1'] | None = None
+  accept_uniforms: Float[Array, 'gamma_1'] | None = None

@@ -18,7 +18,7 @@ def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
     key: A random key that is used for this block only.
 
   Returns:
-    The accepted tokens, and the token after them.
+    The accepted tokens, and the token after them; no field is None.
   """
   config, (num_drafts, gamma) = inputs.config, inputs.tokens.shape
   size = processing.uniforms_per_token(inputs.vocab_size)
@@ -28,5 +28,16 @@ def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
   accept_uniforms, sample_uniforms = jnp.split(uniforms, [gamma * per_position])
   is_empty = not gamma or inputs.empty_draft
   if is_empty and config.verification != SEQUENTIAL:
-    return single_draft.bonus_only(inputs, sample_uniforms)
-  return config.decide(inputs, accept_uniforms, sample_uniforms)
+    verdict = single_draft.bonus_only(inputs, sample_uniforms)
+  else:
+    verdict = config.decide(inputs, accept_uniforms, sample_uniforms)
+  drafts, uniforms = verdict.drafts, verdict.accept_uniforms
+  if drafts is None:
+    drafts = jnp.append(inputs.tokens[verdict.draft_index], -1)
+    if num_drafts > 1:
+      # Each draft may have been examined where none was accepted.
+      is_accepted = jnp.arange(gamma + 1) < verdict.num_accepted
+      drafts = jnp.where(is_accepted, drafts, -1)
+  if uniforms is None:
+    uniforms = jnp.full(gamma + 1, jnp.nan)
+  return verdict._replace(drafts=drafts, accept_uniforms=uniforms)

@@ -17,7 +17,8 @@ PAGES = {
   'sampler': (
     'Sampler',
     'sampler.sampler sampler.outputs sampler.requests sampler.batching'
-    ' sampler.scoring sampler.agreement sampler.stopping sampler.memory',
+    ' sampler.scoring sampler.explanations sampler.agreement sampler.stopping'
+    ' sampler.memory',
   ),
   'config': (
     'Options and decisions',

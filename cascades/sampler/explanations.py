@@ -1,0 +1,133 @@
+"""Why the drafts of an answer were accepted or rejected.
+
+`Sampler.sample` records the draft that was examined for each emitted token, and
+the uniform number that it was compared with. Both models read the answer again,
+in one pass each, for the probabilities that decided.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+
+from cascades import arguments
+from cascades.models.conversations import Prompt
+from cascades.sampler import sampler, scoring
+from cascades.sampler.outputs import SampleOutput
+from cascades.verification.single_draft import value_at_token
+from cascades.verification_config import RESIDUAL
+
+# Likeliest tokens of a residual that an explanation has.
+NUM_RESIDUAL_TOKENS = 5
+
+
+class Explanation(NamedTuple):
+  """One emitted token, and the draft that was examined there.
+
+  Fields of the draft are None if there is none; see `SampleOutput.drafts`.
+
+  Attributes:
+    token: Id of the emitted token.
+    source: An index into `verification_config.SOURCES`.
+    draft: Id of the draft.
+    q: The draft's probability under the drafter, after temperature and
+      truncation.
+    p: The draft's probability under the verifier, after the same.
+    pi: The draft's probability in the method's law.
+    acceptance: The probability a with which the method accepts the draft; None
+      for verifications other than 'token'.
+    uniform: The number u that a was compared with; the draft is accepted if
+      u < a.
+    deferred: True if the rule defers the draft, False if there is no draft; None
+      without a rule.
+    residual: At a residual token the likeliest tokens of the distribution that
+      it was drawn from, as (id, probability). Empty elsewhere, and for
+      verifications other than 'token'.
+  """
+
+  token: int
+  source: int
+  draft: int | None
+  q: float | None
+  p: float | None
+  pi: float | None
+  acceptance: float | None
+  uniform: float | None
+  deferred: bool | None
+  residual: Sequence[tuple[int, float]]
+
+
+def explain(
+  decoder: sampler.Sampler,
+  prompt: Prompt,
+  answer: SampleOutput,
+  *,
+  apply_chat_template: bool = False,
+) -> list[Explanation]:
+  """Explains each emitted token of an answer, in their order.
+
+  The probabilities are computed again, with another shape of batch: they equal
+  those of the decoding up to rounding.
+
+  Args:
+    decoder: The sampler that made the answer, at its own lenience.
+    prompt: The prompt of the answer.
+    answer: An answer of `Sampler.sample` without `last_state` and
+      `forbidden_tokens`.
+    apply_chat_template: As it was for the answer.
+
+  Raises:
+    ValueError: The drafter is no language model, or the answer is of another
+      kind.
+  """
+  arguments.instance(
+    'answer', answer, SampleOutput, 'an answer of Sampler.sample'
+  )
+  drafts, count = answer.drafts, len(answer.logprobs)
+  if len(drafts) != count:
+    raise ValueError(
+      f'answer: has {len(drafts)} drafts for {count} tokens; give an answer as'
+      ' Sampler.sample returns it.'
+    )
+  # With `echo` the prompt's tokens come first.
+  first = len(answer.tokens) - count
+  tokens, sources = answer.tokens[first:], answer.sources[first:]
+  examined = [
+    x if draft is None else draft
+    for x, draft in zip(tokens, drafts, strict=True)
+  ]
+  (arrays,) = scoring.map_tokens(
+    decoder,
+    [(decoder.encode(prompt, apply_chat_template), tokens)],
+    _evaluate,
+    examined=[examined],
+  )
+  is_per_token = decoder.config.verification == 'token'
+  deferred = answer.deferred or [None] * count
+  explanations = []
+  for i, draft in enumerate(drafts):
+    q, p, pi, acceptance, *residual = (x[i].tolist() for x in arrays)
+    is_residual = is_per_token and sources[i] == RESIDUAL
+    values: tuple = (q, p, pi, acceptance if is_per_token else None)
+    explanations.append(
+      Explanation(
+        tokens[i],
+        sources[i],
+        draft,
+        *((None,) * len(values) if draft is None else values),
+        uniform=answer.accept_uniforms[i],
+        deferred=deferred[i],
+        residual=list(zip(*residual, strict=True)) if is_residual else [],
+      )
+    )
+  return explanations
+
+
+def _evaluate(method, d, lenience, token):
+  """Returns q, p, pi and a of a token, and the residual's likeliest tokens."""
+  residual = method.residual(d, lenience)
+  count = min(NUM_RESIDUAL_TOKENS, len(residual))
+  probs, ids = jax.lax.top_k(residual, count)
+  acceptance = value_at_token(method.acceptance, d, lenience, token)
+  law = method.law(d, lenience)
+  return d.q[token], d.p[token], law[token], acceptance, ids, probs

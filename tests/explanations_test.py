@@ -1,0 +1,130 @@
+"""Why drafts were rejected: what the loop records, and what decided."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import small
+
+import cascades
+from cascades.sampler import explanations, scoring
+from cascades.verification_config import BONUS, DRAFT, RESIDUAL
+
+_PROMPTS = [f'The number {n} in words:' for n in range(4302, 4326)]
+
+
+def _distributions(method, d, lenience, token):
+  del method, lenience, token
+  return d.q, d.p, d.p_gate
+
+
+def _sampler(**options):
+  config = cascades.DecodingConfig(temperature=1.7, **options)
+  return cascades.Sampler('tiny-verifier', 'tiny-drafter', config=config)
+
+
+def _explained(decoder, **options):
+  """Yields a prompt's ids, its answer and the explanation, token by token."""
+  answers = decoder.sample(_PROMPTS, max_new_tokens=32, seed=3, **options)
+  for prompt, answer in zip(_PROMPTS, answers, strict=True):
+    yield prompt, answer, explanations.explain(decoder, prompt, answer)
+
+
+def _check_fields(answer, explained):
+  new = slice(len(answer.tokens) - len(answer.logprobs), None)
+  rows = zip(answer.tokens[new], answer.sources[new], strict=True)
+  assert [(x.token, x.source) for x in explained] == list(rows)
+  assert [x.draft for x in explained] == answer.drafts
+  assert [x.uniform for x in explained] == answer.accept_uniforms
+  for x in explained:
+    assert (x.draft is None) == (x.q is None) == (x.source == BONUS)
+    assert x.source != DRAFT or x.draft == x.token
+
+
+@pytest.mark.parametrize(
+  ('method', 'lenience'),
+  [
+    pytest.param('speed', 0.0, marks=pytest.mark.slow),
+    ('token_v3', 0.5),
+    pytest.param('opt', 0.1, marks=pytest.mark.slow),
+  ],
+)
+def test_a_draft_is_accepted_where_its_number_is_below_its_probability(
+  method, lenience
+):
+  decoder, sources = _sampler(method=method, lenience=lenience), []
+  for _, answer, explained in _explained(decoder, echo=True):
+    _check_fields(answer, explained)
+    for x in explained:
+      sources.append(x.source)
+      if x.draft is None:
+        assert x.uniform is x.acceptance is None
+        continue
+      assert (x.uniform < x.acceptance) == (x.source == DRAFT)
+      assert x.acceptance == pytest.approx(min(1, x.pi / x.q), rel=1e-5)
+      assert bool(x.residual) == (x.source == RESIDUAL)
+      # A token of the residual is likelier in the law than for the drafter.
+      assert x.token != x.draft or x.source == DRAFT
+  assert sources.count(DRAFT) > 30
+  assert sources.count(RESIDUAL) > 10
+
+
+def test_probabilities_and_residual_equal_those_computed_in_numpy():
+  lenience, count = 0.5, 0
+  decoder = _sampler(method='token_v3', lenience=lenience)
+  for prompt, answer, explained in _explained(decoder):
+    request = decoder.encode(prompt), answer.tokens
+    ((qs, ps, gates),) = scoring.map_tokens(decoder, [request], _distributions)
+    for x, q, p, gate in zip(explained, qs, ps, gates, strict=True):
+      if x.draft is None:
+        continue
+      defers = gate < (1 - lenience) * gate.max()
+      pi = q * ~defers + q[defers].sum() * p
+      want = q[x.draft], p[x.draft], pi[x.draft]
+      np.testing.assert_allclose((x.q, x.p, x.pi), want, rtol=1e-4)
+      a = min(1, pi[x.draft] / q[x.draft])
+      assert x.acceptance == pytest.approx(a, rel=1e-4)
+      assert x.deferred == defers[x.draft]
+      if x.source == RESIDUAL:
+        residual = np.maximum(0, pi - q) / np.maximum(0, pi - q).sum()
+        ids, probs = zip(*x.residual, strict=True)
+        np.testing.assert_allclose(probs, np.sort(residual)[:-6:-1], atol=1e-5)
+        np.testing.assert_allclose(residual[list(ids)], probs, atol=1e-5)
+        assert residual[x.token] > 0
+        count += 1
+  assert count > 10
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    dict(verification='block'),
+    dict(verification='sequential', gamma=1),
+    dict(verification='match'),
+    dict(verification='traversal', drafts=2),
+  ],
+  ids=lambda x: x['verification'],
+)
+def test_without_a_test_per_token_no_number_is_given(options):
+  options = dict(method='token_v3', lenience=0.1, temperature=1.0) | options
+  decoder, rejected = small.sampler(*small.tables(), **options), 0
+  for _, answer, explained in _explained(decoder):
+    for x in explained:
+      assert x.uniform is x.acceptance is None
+      assert not x.residual
+      has_draft = x.source == DRAFT or (
+        x.source == RESIDUAL and decoder.config.drafts == 1
+      )
+      assert (x.draft is not None) == has_draft == (x.pi is not None)
+      rejected += has_draft and x.source == RESIDUAL
+  assert bool(rejected) == (decoder.config.drafts == 1)
+  assert answer.drafts == [x.draft for x in explained]
+
+
+def test_an_answer_without_drafts_is_refused():
+  decoder = small.sampler(*small.tables())
+  answer = decoder.sample('a', max_new_tokens=3)
+  with pytest.raises(ValueError, match='^answer: has 0 drafts for'):
+    cascades.explain(decoder, 'a', dataclasses.replace(answer, drafts=[]))
+  with pytest.raises(ValueError, match='answer: must be an answer'):
+    cascades.explain(decoder, 'a', 'b')
