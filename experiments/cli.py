@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import select
 import signal
 import sys
 import tempfile
@@ -200,8 +201,14 @@ def _quietly(
   # By default absl shows the information logs of every library.
   logging.set_verbosity(logging.ERROR)
   try:
-    return fn(argv)
+    result = fn(argv)
+    sys.stdout.flush()
+    return result
   except mistakes as e:
+    if isinstance(e, BrokenPipeError) and _is_output_closed():
+      # The interpreter flushes stdout again when it exits.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      sys.exit(128 + signal.SIGPIPE)
     # Flags may not be parsed yet, which plain attribute access insists on.
     if flags.FLAGS['debug'].value:
       raise
@@ -217,6 +224,13 @@ def _quietly(
       raise
     print(f'error: {display.sentence(_bug(e))}', file=sys.stderr)
     sys.exit(1)
+
+
+def _is_output_closed() -> bool:
+  """Returns True if stdout is a pipe that nobody reads any more."""
+  poll = select.poll()
+  poll.register(sys.stdout, select.POLLOUT)
+  return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _bug(error: Exception) -> str:

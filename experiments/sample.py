@@ -2,19 +2,23 @@ r"""Answers one prompt, and shows the source of every token.
 
 Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \
   --prompt='The number 4302 in words:'
-Shows: the text, its tokens coloured by source, and the counts.
+Shows: the text, its tokens coloured by source, and the counts; with --explain
+  also why drafts were rejected.
 """
 
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from absl import app, flags
 
+import cascades
 from cascades import arguments, drafters
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.models.conversations import Conversation, Prompt
 from cascades.untrusted import bounded, display
+from cascades.verification_config import DRAFT, RESIDUAL, SOURCES
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'Text to continue.')
@@ -62,6 +66,11 @@ _STOP_STRING = flags.DEFINE_multi_string(
   'stop_string', [], 'Text that ends the answer; can be given several times.'
 )
 cli.define_rules()
+_EXPLAIN = flags.DEFINE_bool(
+  'explain',
+  False,
+  'Prints a line for each rejected draft, with the probabilities that decided.',
+)
 cli.define_colour()
 cli.define_dtype()
 
@@ -70,7 +79,7 @@ cli.define_dtype()
 _STYLES = (
   ('prompt', '2', ('', '')),
   ('accepted draft', '32', ('', '')),
-  ("verifier's residual", '1;31', ('[', ']')),
+  ('residual of the target', '1;31', ('[', ']')),
   ('bonus', '1;34', ('{', '}')),
 )
 
@@ -178,6 +187,32 @@ def _sample_options() -> dict[str, Any]:
   }
 
 
+def _quote(decoder: Any, token: int) -> str:
+  """Returns a token's text in quotation marks, or its name without a text."""
+  (text,) = decoder.tokenizer.token_strings([token])
+  return display.printable(repr(text or decoder.tokenizer.piece(token)))
+
+
+def rejections(decoder: Any, explanations: list[Any]) -> Iterator[str]:
+  """Yields a line for each rejected draft, with its block and position."""
+  block, position = 1, 0
+  for x in explanations:
+    position += 1
+    if x.source == RESIDUAL and x.draft is not None:
+      numbers = dict(q=x.q, p=x.p, pi=x.pi, a=x.acceptance, u=x.uniform)
+      values = [f'{k} {v:.3g}' for k, v in numbers.items() if v is not None]
+      residual = [
+        f'{_quote(decoder, token)} {p:.3g}' for token, p in x.residual
+      ]
+      yield (
+        f'{block}/{position} {_quote(decoder, x.draft)} rejected:'
+        f' {", ".join(values)}; {_quote(decoder, x.token)} from the'
+        f' {": ".join([SOURCES[x.source], ", ".join(residual)]).rstrip(": ")}'
+      )
+    if x.source != DRAFT:
+      block, position = block + 1, 0
+
+
 def main() -> None:
   """Runs the command."""
   if not _PROMPT.value:
@@ -189,13 +224,16 @@ def main() -> None:
   from experiments import records
 
   decoder = (_decided if _DECISION.value else _configured)(sampler.Sampler)
-  answer = decoder.sample(
-    _read_prompt(), seed=_SEED.value, echo=True, **_sample_options()
-  )
+  prompt, options = _read_prompt(), _sample_options()
+  answer = decoder.sample(prompt, seed=_SEED.value, echo=True, **options)
   colour = cli.colours()
   print(paint(answer.token_strings, answer.sources, colour))
   print(f'\n{legend(colour)}')
-  counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())
+  has_rule = answer.deferred is not None
+  counts = ', '.join(
+    f'{name} {count if has_rule or name != "deferred" else "-"}'
+    for name, count in answer.counts.items()
+  )
   print(f'{counts}.')
   config = decoder.config
   variant = records.variant(
@@ -208,6 +246,15 @@ def main() -> None:
     f' {answer.acceptance_rate:.3f}, {answer.block_efficiency:.2f} tokens per'
     ' verifier call.'
   )
+  if _EXPLAIN.value:
+    explained = cascades.explain(
+      decoder,
+      prompt,
+      answer,
+      apply_chat_template=options['apply_chat_template'],
+    )
+    lines = [*rejections(decoder, explained)] or ['No draft was rejected.']
+    print('', *lines, sep='\n')
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """Mistakes of a command are one sentence, and exit code 2."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -92,6 +93,17 @@ def test_a_mistake_is_one_sentence(command, flags, said, tmp_path):
   assert done.stderr.count('\n') == 1
   # Nothing was written.
   assert [*tmp_path.rglob('*')] == [tmp_path / 'records']
+
+
+@pytest.mark.parametrize('size', [1, 1_000_000])
+def test_a_command_ends_quietly_if_nobody_reads_its_output(size):
+  code = f"from experiments import cli\ncli.run(lambda: print('a' * {size}))"
+  process = subprocess.Popen(
+    [sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+  )
+  process.stdout.close()
+  assert process.stderr.read() == b''
+  assert process.wait() == 128 + signal.SIGPIPE
 
 
 def test_a_mistake_of_ours_is_a_sentence_and_a_file(tmp_path):

@@ -12,6 +12,7 @@ import small
 from absl import flags
 
 from cascades import verification
+from cascades.sampler.explanations import Explanation
 from cascades.verification_config import BONUSES, GATES
 from experiments import sample
 
@@ -38,6 +39,7 @@ def test_it_prints_the_answer_coloured_and_the_counts():
     '--temperature=0',
     '--colour=always',
     '--max_new_tokens=32',
+    '--explain',
     '--stop_string=hundred',
     '--stop_string=two',
   )
@@ -94,6 +96,27 @@ def test_help_comes_without_importing_a_model_library():
   imported = {line.split('|')[-1].strip() for line in done.stderr.split('\n')}
   assert 'absl.flags' in imported
   assert not {'jax', 'gemma', 'tensorflow'} & imported
+
+
+def test_a_rejected_draft_is_a_line_with_what_decided():
+  texts = types.SimpleNamespace(
+    token_strings=lambda ids: [['', ' b', "c'\n", 'd'][ids[0]]],
+    piece=lambda i: f'<{i}>',
+  )
+  bare = (None,) * 6
+  explained = [
+    Explanation(1, 1, 1, 0.5, 0.5, 0.5, 1.0, 0.25, False, []),
+    Explanation(0, 2, 2, 0.5, 0.25, 1e-6, 2e-6, 0.875, True, [(0, 0.75)]),
+    Explanation(1, 3, *bare, False, []),
+    Explanation(1, 2, 3, 0.5, 0.25, 0.125, None, None, None, []),
+    Explanation(1, 2, *bare, None, []),
+  ]
+  decoder = types.SimpleNamespace(tokenizer=texts)
+  assert list(sample.rejections(decoder, explained)) == [
+    '1/2 "c\'\\n" rejected: q 0.5, p 0.25, pi 1e-06, a 2e-06, u 0.875;'
+    " '<0>' from the residual: '<0>' 0.75",
+    "3/1 'd' rejected: q 0.5, p 0.25, pi 0.125; ' b' from the residual",
+  ]
 
 
 def test_marks_stand_in_for_colours():

@@ -134,7 +134,8 @@ def test_titles_say_what_is_known():
     'the rule keeps this token\nlikeliest: “a” for both models',
     'residual, token 1\n'
     f'q 0.500 · p 0.250 · π 2e{report_test.MINUS}5\n'
-    'the rule keeps this token\n'
+    'q, p, π of the replacement, not of the rejected draft\n'
+    'the rule keeps the replacement\n'
     'the rule deferred the draft rejected here\n'
     'likeliest: drafter “a”, verifier “b”',
   ]

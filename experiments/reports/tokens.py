@@ -51,10 +51,14 @@ def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
   """Returns the details of a token: probabilities, rule, likeliest tokens."""
   columns = {'q': view.q, 'p': view.p, 'π': view.pi}
   probs = [f'{name} {_probability(x[index])}' for name, x in columns.items()]
-  details = [' · '.join(probs)]
+  details, token = [' · '.join(probs)], 'this token'
+  if source == 'residual':
+    # The page has no probabilities of the rejected draft.
+    token = 'the replacement'
+    details.append(f'q, p, π of {token}, not of the rejected draft')
   if view.deferred is not None:
     verdict = 'defers' if view.deferred[index] else 'keeps'
-    details.append(f'the rule {verdict} this token')
+    details.append(f'the rule {verdict} {token}')
   if source == 'residual' and trace.deferred is not None:
     verdict = 'deferred' if trace.deferred[index] else 'kept'
     details.append(f'the rule {verdict} the draft rejected here')
