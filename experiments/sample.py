@@ -18,7 +18,7 @@ from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.models.conversations import Conversation, Prompt
 from cascades.untrusted import bounded, display
-from cascades.verification_config import DRAFT, RESIDUAL, SOURCES
+from cascades.verification_config import DRAFT, RESIDUAL
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'Text to continue.')
@@ -190,7 +190,9 @@ def _sample_options() -> dict[str, Any]:
 def _quote(decoder: Any, token: int) -> str:
   """Returns a token's text in quotation marks, or its name without a text."""
   (text,) = decoder.tokenizer.token_strings([token])
-  return display.printable(repr(text or decoder.tokenizer.piece(token)))
+  if text in ('', '\ufffd'):
+    text = decoder.tokenizer.piece(token)
+  return display.printable(repr(text))
 
 
 def rejections(decoder: Any, explanations: list[Any]) -> Iterator[str]:
@@ -201,13 +203,13 @@ def rejections(decoder: Any, explanations: list[Any]) -> Iterator[str]:
     if x.source == RESIDUAL and x.draft is not None:
       numbers = dict(q=x.q, p=x.p, pi=x.pi, a=x.acceptance, u=x.uniform)
       values = [f'{k} {v:.3g}' for k, v in numbers.items() if v is not None]
-      residual = [
+      residual = ', '.join(
         f'{_quote(decoder, token)} {p:.3g}' for token, p in x.residual
-      ]
+      )
       yield (
         f'{block}/{position} {_quote(decoder, x.draft)} rejected:'
-        f' {", ".join(values)}; {_quote(decoder, x.token)} from the'
-        f' {": ".join([SOURCES[x.source], ", ".join(residual)]).rstrip(": ")}'
+        f' {", ".join(values)}; {_quote(decoder, x.token)} from the residual'
+        + (f': {residual}' if residual else '')
       )
     if x.source != DRAFT:
       block, position = block + 1, 0
@@ -253,8 +255,8 @@ def main() -> None:
       answer,
       apply_chat_template=options['apply_chat_template'],
     )
-    lines = [*rejections(decoder, explained)] or ['No draft was rejected.']
-    print('', *lines, sep='\n')
+    print()
+    print('\n'.join(rejections(decoder, explained)) or 'No draft was rejected.')
 
 
 if __name__ == '__main__':

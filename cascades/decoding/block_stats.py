@@ -4,7 +4,7 @@
 token by token; `count` sums them outside of compiled code. No step reads them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades.decoding.faults import Fault, first_fault
 from cascades.decoding.state import SamplingState, write
+from cascades.verification import Verdict
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
 
@@ -20,9 +21,7 @@ class BlockStats(NamedTuple):
 
   Attributes:
     sources: Source of each token: DRAFT, RESIDUAL or BONUS.
-    deferred: True where the rule defers the examined draft.
-    drafts: The examined draft at each token; -1 for none.
-    accept_uniforms: The number that it was compared with; nan for none.
+    verdict: The outcome of verification.
     logprobs: The verifier's log-probability of each token at temperature 1.
     logits: The verifier's logits of each token; None if not requested.
     drafted: Drafted tokens.
@@ -33,9 +32,7 @@ class BlockStats(NamedTuple):
   """
 
   sources: Int[Array, 'gamma_1']
-  deferred: Bool[Array, 'gamma_1']
-  drafts: Int[Array, 'gamma_1']
-  accept_uniforms: Float[Array, 'gamma_1']
+  verdict: Verdict
   logprobs: Float[Array, 'gamma_1']
   logits: Float[Array, 'gamma_1 V'] | None
   drafted: Int[Array, '']
@@ -105,11 +102,13 @@ def record(before: Row, after: Row, stats: BlockStats) -> Row:
     logits = write(logits, at - before.prompt_length, stats.logits)
   # At the bonus token no draft was examined.
   is_examined = stats.sources != BONUS
-  drafts = jnp.where(is_examined, stats.drafts, -1)
-  accept_uniforms = jnp.where(is_examined, stats.accept_uniforms, jnp.nan)
+  # `verify` fills in the fields that may be None.
+  verdict: Any = stats.verdict
+  drafts = jnp.where(is_examined, verdict.drafts, -1)
+  accept_uniforms = jnp.where(is_examined, verdict.accept_uniforms, jnp.nan)
   return after.replace(
     source=write(before.source, at, stats.sources),
-    deferral=write(before.deferral, at, stats.deferred & is_examined),
+    deferral=write(before.deferral, at, verdict.deferred & is_examined),
     draft=write(before.draft, at, drafts),
     accept_uniform=write(before.accept_uniform, at, accept_uniforms),
     cumulative_counts=write(before.cumulative_counts, at, counts),

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -145,13 +144,9 @@ def step[S: SamplingState](
     emission=emission,
     step_config=step_config,
   )
-  # `verify` fills in the fields that may be None.
-  verdict: Any = result.verdict
   return committed, BlockStats(
     sources=_token_sources(result),
-    deferred=verdict.deferred,
-    drafts=verdict.drafts,
-    accept_uniforms=verdict.accept_uniforms,
+    verdict=result.verdict,
     logprobs=result.logprobs,
     logits=result.logits,
     drafted=num_drafted,

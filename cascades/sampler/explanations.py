@@ -107,7 +107,9 @@ def explain(
   explanations = []
   for i, draft in enumerate(drafts):
     q, p, pi, acceptance, *residual = (x[i].tolist() for x in arrays)
-    is_residual = is_per_token and sources[i] == RESIDUAL
+    candidates: list = []
+    if is_per_token and sources[i] == RESIDUAL:
+      candidates = [x for x in zip(*residual, strict=True) if x[1] > 0]
     values: tuple = (q, p, pi, acceptance if is_per_token else None)
     explanations.append(
       Explanation(
@@ -117,7 +119,7 @@ def explain(
         *((None,) * len(values) if draft is None else values),
         uniform=answer.accept_uniforms[i],
         deferred=deferred[i],
-        residual=list(zip(*residual, strict=True)) if is_residual else [],
+        residual=candidates,
       )
     )
   return explanations
