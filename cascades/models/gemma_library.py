@@ -82,7 +82,7 @@ def restore_layers(
       name: x if name == layer else jax.tree.map(lambda _: ocp.PLACEHOLDER, x)
       for name, x in structs.items()
     }
-    target = tree.make_tree_for_params(_checkpoint._CheckpointTree(part))
+    target = tree.make_tree_for_params(tree.replace(tree=part))
     target = jax.tree.map(
       lambda x: x if is_read(x) else ocp.PLACEHOLDER, target
     )
@@ -99,9 +99,7 @@ def restore_layers(
     output = checkpointer.restore(
       path, args=ocp.args.PyTreeRestore(item=target, restore_args=args)
     )
-    nested = _checkpoint._CheckpointTree(output).as_nested(
-      remove_mm=tree.has_mm_params
-    )
+    nested = tree.replace(tree=output).as_nested(remove_mm=tree.has_mm_params)
     yield layer, nested.tree[layer]
 
 

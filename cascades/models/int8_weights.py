@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from flax.core import meta
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int8, Int32
 
 from cascades.models.blocked_layout import AxisSplit
@@ -93,9 +94,8 @@ def quantize(
 
 def _is_in_memory(x: Any) -> bool:
   """Returns True for an array of JAX that NumPy can read without a copy."""
-  if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):
-    return False
-  return [device.platform for device in x.devices()] == ['cpu']
+  is_array = isinstance(x, jax.Array) and not isinstance(x, Tracer)
+  return is_array and [d.platform for d in x.devices()] == ['cpu']
 
 
 def _copy_integers(x: Any, order: tuple[int, ...]) -> np.ndarray:
