@@ -11,7 +11,12 @@ The name of a point contains a hash of its fields. If a default changes, every
 sweep that has the default is decoded again.
 """
 
+import ast
+from typing import Any
+
 import ml_collections
+from absl import flags
+from ml_collections import config_flags
 
 from cascades import drafters
 from cascades.config import DecodingConfig
@@ -31,8 +36,9 @@ _SWEEP = dict(
   # One method and its leniences, for configs without sweep(add).
   method='token_v3',
   lenience=(0.3,),
-  # Tokens drafted per block, unless sweep(add) gives a gamma. Several values
-  # make a curve each, and the report selects the best for each point.
+  # Tokens drafted per block, unless sweep(add) gives a gamma. Several values,
+  # such as (2, 4, 6), make a curve each, and the report selects the best for
+  # each point.
   gamma=4,
   # Sampling temperature of both models; 0 is greedy.
   temperature=1.0,
@@ -206,14 +212,45 @@ def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
   """
   names = [*optional, *(name for name in fields if name in _OPTIONAL)]
   c = ml_collections.ConfigDict(
-    _SWEEP | {name: _OPTIONAL[name] for name in names}
+    _SWEEP
+    | {name: _OPTIONAL[name] for name in names}
+    # Several values are allowed instead of one.
+    | {'gamma': _of_any_type(_SWEEP['gamma'])}
   )
-  with c.ignore_type():
-    # Only gamma may have another type: several values instead of one.
-    c.gamma = fields.pop('gamma', c.gamma)
   c.lock()
   c.update(fields)
+  tables: list[Any] = [c, *c.values()]
+  for table in tables:
+    if isinstance(table, ml_collections.ConfigDict):
+      for name in [name for name, value in table.items() if value is None]:
+        # The command line sets only fields that have a type.
+        table[name] = _of_any_type(None)
   return c.unlock()
+
+
+class _LiteralParser(flags.ArgumentParser):
+  """Reads None, a number, several values such as (2, 4), or a text."""
+
+  def parse(self, argument: Any) -> Any:
+    """Returns the value of an argument; a default is returned as it is."""
+    for read in (ast.literal_eval, float):
+      try:
+        return read(argument)
+      except (SyntaxError, TypeError, ValueError):
+        continue
+    return argument
+
+
+# `object` alone would make flags without a value of these fields. The types of
+# values are checked by experiments/sweeps/fields.py.
+_ANY_TYPE = config_flags.register_flag_parser_for_type(
+  (object,), _LiteralParser()
+)
+
+
+def _of_any_type(value: Any) -> ml_collections.FieldReference:
+  """Returns a field that the command line can set to values of any type."""
+  return ml_collections.FieldReference(value, field_type=_ANY_TYPE)
 
 
 def benchmark(suite: str, **fields) -> ml_collections.ConfigDict:

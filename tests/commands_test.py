@@ -56,7 +56,7 @@ _MISTAKES = {
   ],
   'sweep': [
     (['--config.gama=3'], 'gamma'),
-    (['--config.gamma=x'], 'config.gamma'),
+    (['--config.gamma=x'], 'gamma: must be '),
     (['--config.method=token_v33'], "did you mean 'token_v3'"),
     (['--config.method=sequence_men'], 'also takes sequence_mean and'),
     (['--config.lenience=("nan",)'], 'lenience'),

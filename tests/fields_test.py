@@ -4,6 +4,8 @@ import math
 
 import ml_collections
 import pytest
+from absl import flags
+from ml_collections import config_flags
 
 from configs import common
 from experiments import sweep
@@ -173,3 +175,32 @@ def test_the_table_has_every_field_that_configs_share():
   assert {name.partition('.')[0] for name in _GOOD} == _USUAL.keys()
   fields.check(_USUAL, complete=True)
   fields.check(common.sweep(*common._OPTIONAL), complete=True)
+
+
+@pytest.mark.parametrize(
+  ('field', 'text', 'value'),
+  [
+    ('dtype', 'int8', 'int8'),
+    ('dtype', 'None', None),
+    ('top_k', '40', 40),
+    ('top_p', '0.9', 0.9),
+    ('task.shots', '3', 3),
+    ('gamma', '3', 3),
+    ('gamma', '(2,4,6)', (2, 4, 6)),
+  ],
+)
+def test_the_command_line_sets_fields_without_a_value(field, text, value):
+  usual = common.sweep()
+  assert (type(usual.gamma), usual.to_dict()['gamma']) == (int, 4)
+  values = flags.FlagValues()
+  given = ['x', '--config=configs/your_data.py', f'--config.{field}', text]
+  holder = config_flags.DEFINE_config_file(
+    'config', flag_values=values, sys_argv=given
+  )
+  values(given)
+  config = holder.value
+  fields.check(config, complete=True)
+  assert config[field] == value
+  if field == 'gamma':
+    curves = curve_plan.plan_curves(config, None, {'gamma': value})
+    assert len(curves) == (3 if isinstance(value, tuple) else 1)
