@@ -181,15 +181,31 @@ def _sentence(error: Exception) -> str:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     advice = ' Free space, then run it again.' if is_full else ''
     return f'{error.filename}: {error.strerror}.{advice}'
-  if isinstance(error, AttributeError):
-    return 'config: no field ' + ' '.join(
-      str(error).replace('\\n', ' ').split()
-    )
+  if isinstance(error, AttributeError | KeyError):
+    return _unknown_field(error) or one_line(error)
   message = one_line(error)
   if 'rules' in flags.FLAGS and re.match('method: .* is not known;', message):
     message = message.removesuffix('.')
     return f'{message}, or give the file of your rule with --rules.'
   return message
+
+
+def _unknown_field(error: Exception) -> str | None:
+  """Returns the message for a flag of a field that a config lacks."""
+  # ml_collections quotes the name once or twice, and adds a line.
+  text = str(error).replace('\\n', ' ').replace('\\', '')
+  near = r'Did you mean "(\w+)" instead of "\w+"\?'
+  if not (match := re.fullmatch(rf'\W*(\w+)\W*(?:{near})?\W*', text)):
+    return None
+  name, meant = match.groups()
+  given = [re.split('[= ]', word.lstrip('-'))[0] for word in sys.argv[1:]]
+  path = next(
+    (x for x in given if re.search(rf'\.{name}(\.|$)', x)), f'config.{name}'
+  )
+  advice = f"name it in common.sweep('{name}', ...), or see docs/configs.md."
+  if meant:
+    advice = f'did you mean {path[: path.rindex(name)]}{meant}?'
+  return f'{path}: is not a field of the config; {advice}'
 
 
 def _quietly(

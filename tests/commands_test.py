@@ -55,7 +55,18 @@ _MISTAKES = {
     (['--prompt=x', '--gamma=two'], 'gamma'),
   ],
   'sweep': [
-    (['--config.gama=3'], 'gamma'),
+    (
+      ['--config.gama=3'],
+      'error: config.gama: is not a field of the config; did you mean'
+      ' config.gamma?',
+    ),
+    (
+      ['--config.ray.cpu=x'],
+      'config.ray.cpu: is not a field of the config; did you mean'
+      ' config.ray.cpus?',
+    ),
+    (['--config.x=3'], 'config.x: is not a field of the config; see the'),
+    (['--config.file.x=3'], 'config.file.x: is not a field of the config'),
     (['--config.gamma=x'], 'gamma: must be '),
     (['--config.method=token_v33'], "did you mean 'token_v3'"),
     (['--config.method=sequence_men'], 'also takes sequence_mean and'),
