@@ -197,14 +197,14 @@ def _unknown_field(error: Exception) -> str | None:
   near = r'Did you mean "(\w+)" instead of "\w+"\?'
   if not (match := re.fullmatch(rf'\W*(\w+)\W*(?:{near})?\W*', text)):
     return None
-  name, meant = match.groups()
-  given = [re.split('[= ]', word.lstrip('-'))[0] for word in sys.argv[1:]]
+  name, suggestion = match.groups()
+  arguments = [re.split('[= ]', word.lstrip('-'))[0] for word in sys.argv[1:]]
   path = next(
-    (x for x in given if re.search(rf'\.{name}(\.|$)', x)), f'config.{name}'
+    (x for x in arguments if re.search(rf'\.{name}(\.|$)', x)), f'config.{name}'
   )
   advice = f"name it in common.sweep('{name}', ...), or see docs/configs.md."
-  if meant:
-    advice = f'did you mean {path[: path.rindex(name)]}{meant}?'
+  if suggestion:
+    advice = f'did you mean {path[: path.rindex(name)]}{suggestion}?'
   return f'{path}: is not a field of the config; {advice}'
 
 

@@ -19,7 +19,7 @@ from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Answers, Setting
 from experiments.reports import columns
 from experiments.reports.sections import lenience_choices
-from experiments.sweeps import curve_plan, deciding
+from experiments.sweeps import curve_plan, deciding, plan
 from experiments.tasks import halves
 
 _CONFIG = AnalysisConfig(risk=0.1, delta=0.1, resamples=200)
@@ -166,6 +166,54 @@ def test_the_estimate_certifies():
 def test_a_half_without_examples_is_refused():
   with pytest.raises(ValueError, match='leave a half empty'):
     certification.decide(_answers([0, 0.0], [1, 2], n=1), _CONFIG)
+
+
+def test_too_few_examples_are_foreseen():
+  config = small.config()
+  with config.unlocked():
+    config.decision = dict(risk=0.03, delta=0.1)
+  make = functools.partial(curve_plan.Curve.from_config, config)
+  curves = [
+    make('verifier_only', ()),
+    make('drafter_only', ()),
+    make('speed', (0.0,), gamma=3),
+    make('token_v2', (0.6, 0.95)),
+    make('token_v3', (-1.0, 0.9)),
+  ]
+  configured = plan.configured_tasks(config)
+
+  def foreseen(n):
+    rows = [
+      tasks.Example(id=f't/{i}', prompt='', reference='') for i in range(n)
+    ]
+    return deciding.shortfall(config, curves, configured, {'numerals': rows})
+
+  said = foreseen(200)
+  assert said.startswith('decision: 200 examples, of which ')
+  assert 'cannot certify a loss of 0.03 with delta 0.1 and 2 curves;' in said
+  needed = risk.needed(0.03, 0.05)
+  assert f'give about {2 * needed} examples' in said
+  assert foreseen(3 * needed) is None
+  config.decision.risk = float(
+    said.partition('decision.risk=')[2].partition('. ')[0]
+  )
+  assert foreseen(200) is None
+  assert foreseen(100)
+  del curves[3:]
+  assert foreseen(100) is None
+
+
+def test_a_sweep_on_one_half_is_reported_without_a_decision(tmp_path, capsys):
+  config = small.config(num_examples=1)
+  with config.unlocked():
+    config.decision = dict(risk=0.9, delta=0.5)
+  make = functools.partial(curve_plan.Curve.from_config, config)
+  curves = [make('verifier_only', ()), make('token_v3', (0.9,), gamma=3)]
+  sweep.run(config, curves, tmp_path / 'run')
+  said = capsys.readouterr().err
+  assert 'decision: 1 examples, of which' in said
+  assert 'decision: not made, because 1 examples leave a half empty' in said
+  assert (tmp_path / 'run/report/index.html').exists()
 
 
 @pytest.fixture(scope='module')

@@ -32,6 +32,10 @@ from experiments.tasks import Task, halves
 _MOST_NEEDED = 100_000
 
 
+class EmptyHalfError(ValueError):
+  """There are no examples to choose a setting on, or none to report it on."""
+
+
 class Setting(NamedTuple):
   """A curve at one of its leniences.
 
@@ -263,15 +267,15 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
     config: Risk, delta and bootstrap settings.
 
   Raises:
-    ValueError: A half of the examples is empty.
+    EmptyHalfError: A half of the examples is empty.
   """
   is_choosing = np.array(
     [halves.half_of(name) == 'choose' for _, name in answers.ids], bool
   )
   if is_choosing.all() or not is_choosing.any():
-    raise ValueError(
-      f'decision: {len(answers.ids)} examples leave a half empty; give more'
-      ' examples.'
+    raise EmptyHalfError(
+      f'decision: not made, because {len(answers.ids)} examples leave a half'
+      " empty; give more examples, and no half as the config's split."
     )
   chosen_on, reported_on = (
     answers.select(is_choosing),

@@ -12,13 +12,15 @@ from experiments.analysis import (
   certification,
   fixed_setting,
   reference_points,
+  risk,
 )
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Comparison, Setting, Verdict
 from experiments.analysis.fixed_setting import Judgement
 from experiments.records import unit_costs
+from experiments.sweeps.curve_plan import Curve
 from experiments.sweeps.plan import Point
-from experiments.tasks import Task
+from experiments.tasks import Task, halves
 
 # Fields of a config's decision that are those of the analysis.
 _STATISTICS = ('margin', 'risk', 'delta')
@@ -58,6 +60,71 @@ class Sweep(NamedTuple):
   data: Mapping[str, Any]
 
 
+def shortfall(
+  config: Any,
+  curves: Sequence[Curve],
+  tasks: Mapping[str, Task],
+  examples: Mapping[str, Sequence],
+) -> str | None:
+  """Returns why a sweep can certify no setting that may lose quality.
+
+  Args:
+    config: Fields of the sweep.
+    curves: Its curves.
+    tasks: Its tasks by name.
+    examples: Its examples by task.
+
+  Returns:
+    A sentence; None if the examples suffice, if nothing is to be chosen, or if
+    a task has no metric.
+  """
+  fields = (config.get('decision') or {}).items()
+  statistics = AnalysisConfig(**{k: v for k, v in fields if k in _STATISTICS})
+  settings = [x for x in curves if _makes_settings(x)]
+  lossy = [x for x in settings if _may_lose_quality(x)]
+  has_quality = all(task.quality_score for task in tasks.values())
+  if not fields or dict(fields).get('method') or not lossy or not has_quality:
+    return None
+  # Settings are compared on the examples that all of them have.
+  ids = [
+    example.id
+    for of_task in examples.values()
+    for example in min((x.select(of_task) for x in settings), key=len)
+  ]
+  choosing = sum(halves.half_of(name) == 'choose' for name in ids)
+  share = statistics.delta / len(lossy)
+  needed = risk.needed(statistics.risk, share)
+  if choosing >= needed:
+    return None
+  lowest = certification.least_risk(choosing, share)
+  return (
+    f'decision: {len(ids)} examples, of which {choosing} are for choosing,'
+    f' cannot certify a loss of {statistics.risk:g} with delta'
+    f' {statistics.delta:g} and {len(lossy)} curves; give about {2 * needed}'
+    f' examples (--config.num_examples={2 * needed})'
+    + (f', or --config.decision.risk={lowest:g}' if lowest < 1 else '')
+    + '. Until then, the decision will be strict decoding or the verifier'
+    ' alone.'
+  )
+
+
+def _makes_settings(curve: Curve) -> bool:
+  """Tells if a decision compares the points of a curve."""
+  method, verification = curve.method, curve.config.verification
+  return not (
+    curve.confidence
+    or curve.baseline_model == 'drafter'
+    or reference_points.is_oracle(method, verification)
+  )
+
+
+def _may_lose_quality(curve: Curve) -> bool:
+  """Tells if a curve has a lenience that is not strict."""
+  strict = reference_points.strict_lenience(curve.method)
+  leniences = curve.leniences or (math.nan,)
+  return not curve.baseline_model and any(x != strict for x in leniences)
+
+
 def decide(
   sweep: Sweep, say: Callable[[str], None] = lambda text: None
 ) -> Decision | None:
@@ -68,10 +135,11 @@ def decide(
     say: Prints a line for the user.
 
   Returns:
-    The decision; None if a setting that the config fixes was not decoded.
+    The decision; None if a setting that the config fixes was not decoded, or
+    if there are no examples to choose or to report a setting on.
 
   Raises:
-    ValueError: The verifier alone was not run, or there are too few examples.
+    ValueError: The verifier alone was not run.
   """
   fields = sweep.config.decision.to_dict()
   config = AnalysisConfig(
@@ -93,7 +161,11 @@ def decide(
     setting = verdict.setting if verdict.is_shown else verdict.fallback
   else:
     answers = certification.collect(decoded, sweep.tasks, sweep.costs)
-    verdict = certification.decide(answers, config)
+    try:
+      verdict = certification.decide(answers, config)
+    except certification.EmptyHalfError as error:
+      say(str(error))
+      return None
     setting = verdict.setting
   curve = next(
     point.curve

@@ -149,13 +149,17 @@ class Sweep:
     stack.callback(self._bar.close)
     self._files = workdirs.Workdir(self.workdir)
     stack.enter_context(self._files.lock())
-    settings = self._settings()
+    settings = plan.run_settings(self.config, self.curves, self._data)
     # A file may change: its points are named by their examples.
     self._files.claim(settings, ('data',) if 'file' in self.config else ())
     self._trackers = tracker_set.TrackerSet(
       self._tracker_names, self._files, settings, self._say
     )
     stack.callback(self._trackers.close)
+    if line := deciding.shortfall(
+      self.config, self.curves, self._tasks, self._examples
+    ):
+      self._say(line)
 
   def load(self, stack: contextlib.ExitStack) -> None:
     """Loads the models, and sets the points and the unit costs.
@@ -299,8 +303,9 @@ class Sweep:
         f'{self._launcher_name}; leave out one of the two.'
       )
     hashes = [records.hash_examples(x) for x in self._examples.values()]
-    plans = self._settings(), hashes, versions.current_code()
-    digest = records.digest([*plans, cli.versions()])
+    settings = plan.run_settings(self.config, self.curves, self._data)
+    code = versions.current_code()
+    digest = records.digest([settings, hashes, code, cli.versions()])
     group.agree(digest, 'a config, examples or versions')
     group_worker.check_mesh(plan.mesh_shape(self.config))
 
@@ -322,19 +327,6 @@ class Sweep:
       examples=self._examples,
       facts=self._facts,
     )
-
-  def _settings(self) -> dict[str, Any]:
-    """Returns the settings that all results of the workdir share."""
-    settings = plan.shared_settings(self.config)
-    # The name and the seed determine the examples of a bundled task.
-    data = {name: data for name, data in self._data.items() if data}
-    settings |= {'data': data} if data else {}
-    # The curves replace the fields that they are made of.
-    settings['curves'] = [curve.settings for curve in self.curves]
-    if kind_of(self.config.drafter).depends_on_block:
-      # For readers of the results who lack the plug-in of the drafter.
-      settings['block_by_block'] = True
-    return records.plain(settings)
 
   def _set_aside(self, code: str) -> None:
     """Moves points of other code, weights or data, and says so.

@@ -15,6 +15,7 @@ from typing import Any
 
 import ml_collections
 
+from cascades import drafters
 from experiments import records
 from experiments.sweeps.curve_plan import CURVE_FIELDS, Curve
 
@@ -104,6 +105,27 @@ def shared_settings(config: Any) -> dict[str, Any]:
   for name in _PATHS if 'file' in settings else ():
     settings['file'].pop(name, None)
   return settings
+
+
+def run_settings(
+  config: Any, curves: Sequence[Curve], data: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the settings that a workdir keeps.
+
+  Args:
+    config: Fields of the sweep.
+    curves: Its curves, which replace the fields that they are made of.
+    data: Provenance of the examples by task.
+  """
+  settings = shared_settings(config)
+  # The name and the seed determine the examples of a bundled task.
+  data = {name: of_task for name, of_task in data.items() if of_task}
+  settings |= {'data': data} if data else {}
+  settings['curves'] = [curve.settings for curve in curves]
+  if drafters.kind_of(config.drafter).depends_on_block:
+    # For readers of the results who lack the plug-in of the drafter.
+    settings['block_by_block'] = True
+  return records.plain(settings)
 
 
 def mesh_shape(config) -> tuple[int, int]:
