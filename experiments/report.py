@@ -37,12 +37,13 @@ def main() -> None:
       ' --workdir=runs/sweep.'
     )
   # Imported after the flags are parsed, so that a mistyped flag fails at once.
-  from experiments.reports import write_report
+  from experiments.reports import default_config, write_report
 
-  config = AnalysisConfig(
-    **{name: flags.FLAGS[name].value for name in options_of(AnalysisConfig)}
-  )
   workdirs = [path for path in _WORKDIR.value if path]
+  options = [x for x in options_of(AnalysisConfig) if flags.FLAGS[x].present]
+  config = default_config(workdirs[0]).replace(
+    **{name: flags.FLAGS[name].value for name in options}
+  )
   path = write_report(
     workdirs, config, allow=_ALLOW.value, figures=_FIGURES.value
   )

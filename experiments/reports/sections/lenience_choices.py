@@ -34,12 +34,15 @@ def decision(context: SectionContext) -> Section | None:
   # A column without any number would not be one of numbers.
   for name in ('lenience', 'loss', 'p'):
     table[name] = table[name].astype(float)
+  about_p = 'that more than the risk is lost'
+  if evidence['choosing_examples']:
+    about_p += f'; certified if at most {evidence["delta_per_curve"]:.3g}'
   columns = [
     GAMMA,
     LENIENCE,
     Column('speedup', 'Modelled speed-up', RATIO, 'over the verifier alone'),
     Column('loss', 'Quality loss', SCORE, 'below the verifier alone; best = 1'),
-    Column('p', 'p-value', p_value, 'that more than the risk is lost'),
+    Column('p', 'p-value', p_value, about_p),
     Column('is_certified', 'Certified', check_mark, 'may be chosen'),
   ]
   guide = (
@@ -89,6 +92,13 @@ def guaranteed(context: SectionContext) -> Section | None:
     else f' The guarantee needs at least {needed} examples, even if none of'
     ' them has a loss.'
   )
+  decision_note = (
+    ' The decision above is stricter: it tests on one half of the examples, and'
+    f' its curves share the probability {config.delta:g} that a guarantee'
+    ' fails.'
+    if context.decision
+    else ''
+  )
   return Section(
     'Leniences with a guaranteed bound on the quality loss',
     'The table shows the loosest lenience whose mean quality is at most'
@@ -99,7 +109,7 @@ def guaranteed(context: SectionContext) -> Section | None:
     ' 2010.09686). The column Guaranteed counts the leniences with the'
     ' guarantee among those decoded, without the strict one, which needs none.'
     ' The guarantee holds for one curve (a method with its options and a gamma)'
-    ' that is chosen beforehand.' + too_few,
+    ' that is chosen beforehand.' + decision_note + too_few,
     [Table('guaranteed', 'Leniences with a guarantee', table, columns)],
   )
 
