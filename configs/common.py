@@ -63,12 +63,13 @@ _OPTIONAL = dict(
   split='test',
   # Options of published sets: path of the file ('' downloads it from the hub),
   # worked examples before a question, largest number of tokens of an answer (0:
-  # the task's default), and permission to run generated code.
+  # the task's default, 256 for `file`), and permission to run generated code.
   task=dict(path='', shots=0, max_new_tokens=0, allow_code_execution=False),
   # Options of the task `file`. `prompt`, `reference` and `id` name fields of
   # its rows, or are templates such as 'Question: {question}'; the id of a row
-  # without one is its hash. `examples` is a file of worked examples, of which
-  # `shots` rows are used (0: all). `metric` '' measures speed only.
+  # without one is its hash. `examples` is a file of worked examples, with the
+  # same fields as the rows, of which `shots` rows are used (0: all). `metric`
+  # '' measures speed only.
   # Without `stop_strings`, answers after worked examples end at a blank line.
   # Prompts that are `too_long` for the cache are refused, dropped, or lose
   # their beginning (truncate).
@@ -85,7 +86,8 @@ _OPTIONAL = dict(
     too_long='refuse',
   ),
   # Guarantee of the decision at the end of a sweep: the largest loss of
-  # quality, as a share, and the probability with which the guarantee may fail.
+  # quality, as a share of the best score (3 points of BLEU or chrF are 0.03),
+  # and the probability with which the guarantee may fail.
   # With a `method`, its lenience and gamma are not chosen but fixed: they are
   # compared with strict decoding at `strict_gamma` on all examples, and the
   # interval of the quality minus the verifier's must be above -margin.

@@ -340,11 +340,14 @@ def versions() -> dict[str, str]:
 @contextlib.contextmanager
 def stop_on_ctrl_c(
   say: Callable[[str], None],
+  answers_left: Callable[[], int] | None = None,
 ) -> Iterator[Callable[[], bool]]:
   """Handles Ctrl-C: the first stops after the current points, the second now.
 
   Args:
     say: Prints a line for the user.
+    answers_left: Returns the answers that the current points lack; None if
+      their number is unknown.
 
   Yields:
     A function that returns True after Ctrl-C.
@@ -356,9 +359,10 @@ def stop_on_ctrl_c(
     if signals:
       raise KeyboardInterrupt
     signals.append(number)
+    count = f' ({answers_left()} answers are left)' if answers_left else ''
     say(
-      'stopping: the current points are finished and kept; press Ctrl-C again'
-      ' to stop at once.'
+      f'stopping: the current points are finished{count} and kept; press Ctrl-C'
+      ' again to stop at once, which loses only the answers of these points.'
     )
 
   try:

@@ -34,6 +34,10 @@ _MISTAKES = {
   'report': [
     (['--workdir={}'], 'has no records; run'),
     (['--workdir={}/none'], 'there is no folder'),
+    (
+      ['--workdir={}', '--risk=3'],
+      'risk: must be a number from 0.001 to 1, got 3.0; give a',
+    ),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
     (['--nodebug'], 'workdir: no folder is given; give the folder'),
     (['--workdir={0},{0}'], 'has no records; run'),

@@ -163,6 +163,12 @@ def test_a_field_that_no_sweep_has_is_named(given, name, near):
     fields.check(given)
 
 
+@pytest.mark.parametrize('name', ['risk', 'margin'])
+def test_points_instead_of_a_share_are_explained(name):
+  with pytest.raises(ValueError, match=r'3 points of BLEU or chrF are 0\.03'):
+    fields.check({'decision': {name: 3}})
+
+
 @pytest.mark.parametrize('name', fields.REQUIRED)
 def test_a_field_that_every_sweep_has_is_asked_for(name, tmp_path):
   given = {x: value for x, value in _USUAL.items() if x != name}

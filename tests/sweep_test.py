@@ -649,7 +649,11 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
   # Whoever copies what is kept is told of each point, once it is there.
   assert [len(files) for files in kept] == [1]
   assert signal.getsignal(signal.SIGINT) is before
-  assert 'press Ctrl-C again to stop' in capsys.readouterr().err
+  said = capsys.readouterr().err
+  assert (
+    'are finished (2 answers are left) and kept; press Ctrl-C again' in said
+  )
+  assert 'which loses only the answers of these points' in said
   assert len(_files(measured)) == 1
   assert _count_decoded(config, curves, measured) == ['drafter_only']
 

@@ -209,8 +209,8 @@ _DAMAGED = {
   ),
   'no reference': (
     _jsonl(_ROW, {'prompt': 'q', 'reference': None}),
-    "line 2, has no field 'reference'; name the field of the rows with"
-    ' --config.file.reference.',
+    "line 2, has no field 'reference'; correct the row, or name the field of"
+    ' the rows with --config.file.reference.',
   ),
   'empty prompt': (
     _jsonl(_ROW, {'prompt': ' \n', 'reference': 'r'}),

@@ -4,9 +4,38 @@ The module imports neither pandas nor JAX, because flags are made of the class.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
+from cascades import arguments
 from cascades.declarations import Declared, option
 from experiments.records import stats
+
+
+def share(name: str, value: Any, low: float, high: float) -> float:
+  """Returns a quality as a share of the best score.
+
+  Args:
+    name: Name of the option.
+    value: The share.
+    low: Smallest allowed share.
+    high: Largest allowed share.
+
+  Raises:
+    ValueError: The value is not such a share.
+  """
+  try:
+    return arguments.number(name, value, low, high)
+  except ValueError as error:
+    raise ValueError(
+      f'{str(error)[:-1]}; give a share of the best score: 3 points of BLEU or'
+      ' chrF are 0.03.'
+    ) from None
+
+
+def _share(name: str, low: float, high: float) -> Callable[[Any], float]:
+  """Returns the check of an option that is a share."""
+  return lambda value: share(name, value, low, high)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +83,9 @@ class AnalysisConfig(Declared):
     kind=float,
     low=0.001,
     high=1,
-    help='Largest quality loss (best score = 1) of a guaranteed lenience.',
+    check=_share('risk', 0.001, 1),
+    help='Largest quality loss of a guaranteed lenience, as a share of the best'
+    ' score: 3 points of BLEU or chrF are 0.03.',
   )
   delta: float = option(
     0.1,

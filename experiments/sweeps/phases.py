@@ -222,12 +222,20 @@ class Sweep:
     self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
     self._bar.unit = ' answers'
     self._bar.set_description(plan.progress(self._points, done))
-    with cli.stop_on_ctrl_c(self._say) as is_stopping:
-      jobs = [
-        launchers.Job(point, self._shard(point))
-        for point in missing
-        if not point.curve.confidence
-      ]
+    jobs = [
+      launchers.Job(point, self._shard(point))
+      for point in missing
+      if not point.curve.confidence
+    ]
+
+    def answers_left() -> int:
+      return workdirs.answers_left([x.point for x in jobs], done, self._bar.n)
+
+    # Other launchers decode several points at a time; a quiet bar counts none.
+    is_counted = self._launcher_kind.is_local and not self._quiet
+    with cli.stop_on_ctrl_c(
+      self._say, answers_left if is_counted else None
+    ) as is_stopping:
       for point, decoded in self._launcher.decode(
         jobs, self._bar.update, is_stopping
       ):

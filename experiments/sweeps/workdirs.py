@@ -25,7 +25,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
@@ -76,6 +76,21 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     **facts,
     **more,
   }
+
+
+def answers_left(
+  points: Sequence[plan.Point], done: Container[plan.Point], count: int
+) -> int:
+  """Returns the number of answers that the point in progress lacks.
+
+  Args:
+    points: Points in the order in which they are decoded.
+    done: Those that are done.
+    count: Answers of all these points so far.
+  """
+  finished = [point for point in points if point in done]
+  current = [point for point in points if point not in done][:1]
+  return max(0, sum(map(num_answers, finished + current)) - count)
 
 
 def num_answers(point: plan.Point) -> int:

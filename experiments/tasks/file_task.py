@@ -79,12 +79,23 @@ class _RowError(Exception):
 
 
 @contextlib.contextmanager
-def _refusals(file: DataFile, place: str) -> Iterator[None]:
-  """Names the place of a row in its errors."""
+def _refusals(
+  file: DataFile, place: str, has_good_rows: bool = False
+) -> Iterator[None]:
+  """Names the place of a row in its errors.
+
+  Args:
+    file: The file.
+    place: The row.
+    has_good_rows: True if the rows before it have all fields.
+  """
   try:
     yield
   except _RowError as error:
-    raise file.refusal(place, *error.args) from None
+    fault, advice = error.args
+    if has_good_rows and advice.startswith('name the field'):
+      advice = f'correct the row, or {advice}'
+    raise file.refusal(place, fault, advice) from None
 
 
 class Template:
@@ -270,7 +281,7 @@ class FileReader:
     """Yields the examples of all rows."""
     first_places: dict[str, str] = {}
     for place, row in file.rows(self._prompt.fields, self._optional):
-      with _refusals(file, place):
+      with _refusals(file, place, has_good_rows=bool(first_places)):
         prompt, reference = self._problem(row)
         name = self._id(row, prompt, reference)
         if name in first_places:
