@@ -54,6 +54,12 @@ _DISTRIBUTED = flags.DEFINE_string(
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'Prints no progress, only the final lines; for logs.'
 )
+_ESTIMATE_ONLY = flags.DEFINE_bool(
+  'estimate_only',
+  False,
+  'Ends after the estimates of whether the drafter pays and how long the sweep'
+  ' will take, from eight prompts.',
+)
 # Flags for fields of the config, with the fields and help.
 _SHORT = {
   'verifier': ('verifier', 'Verifier: a name or a folder.'),
@@ -127,7 +133,10 @@ def _run(group: process_group.Group | None) -> None:
   overrides = config_flags.get_override_values(flag)
   curves = curve_plan.plan_curves(config, module, overrides)
   options: dict[str, Any] = dict(
-    launcher=_LAUNCHER.value, quiet=_QUIET.value, group=group
+    launcher=_LAUNCHER.value,
+    quiet=_QUIET.value,
+    estimate_only=_ESTIMATE_ONLY.value,
+    group=group,
   )
   if group and not group.is_leader:
     # Without a workdir.
@@ -157,6 +166,7 @@ def run(
   quiet: bool = False,
   on_point: Callable[[], None] = lambda: None,
   group: process_group.Group | None = None,
+  estimate_only: bool = False,
 ) -> None:
   """Runs a sweep, or the part of it that a workdir lacks.
 
@@ -168,6 +178,7 @@ def run(
     quiet: True to show no progress.
     on_point: Called after each point that is decoded.
     group: The processes that decode; None for this one.
+    estimate_only: True to end with the estimates, before points are decoded.
 
   Raises:
     ValueError: The sweep cannot be run.
@@ -182,7 +193,7 @@ def run(
   if group and not group.is_leader:
     sweep.follow(group)
   else:
-    sweep.run(on_point)
+    sweep.run(on_point, estimate_only)
 
 
 if __name__ == '__main__':

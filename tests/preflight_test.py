@@ -57,7 +57,8 @@ def test_no_acceptance_pays_for_a_block_of_more_than_its_tokens():
     ({'cut_answers': 0.75}, 'answers: 75% of them reach the maximum number'),
     ({}, 'decoding needs at most 2.0 GB of 8.0 GB of free memory.'),
     ({'free_bytes': None}, 'memory: decoding needs at most 2.0 GB.'),
-    ({}, '3 to 9 tokens, median 5; answers to 8 prompts have 80 tokens'),
+    ({}, 'prompts: 3 to 9 tokens, median 5.'),
+    ({}, 'answers: 80 tokens on average, to 8 prompts.'),
     ({}, 'time: 1080 answers in about 73 s.'),
     ({'seconds': 600.0}, 'about 10 min.'),
     ({'seconds': 9000.0}, 'about 2.5 h.'),
@@ -66,6 +67,28 @@ def test_no_acceptance_pays_for_a_block_of_more_than_its_tokens():
 def test_facts_are_sentences(changes, words):
   sentences = dataclasses.replace(_PREVIEW, **changes).sentences()
   assert words in '\n'.join(sentences)
+
+
+def test_each_fact_is_said_once_when_it_is_known():
+  first = preflight.Preview(
+    prompt_tokens=(3, 5, 9), vocab_size=768, memory_bytes=1, free_bytes=None
+  )
+  decoded = dataclasses.replace(
+    first, gamma=4, acceptance=0.8, answer_tokens=80.2, cut_answers=0.9
+  )
+  last = dataclasses.replace(
+    decoded, block_ratios={1: 2.0}, answers=9, seconds=7.0
+  )
+  said, counts = [], []
+
+  def measured():
+    for facts in (first, decoded, last):
+      counts.append(len(said))
+      yield facts
+
+  preflight.say_facts(measured(), said.append)
+  assert counts == [0, 3, 6]
+  assert said == last.sentences()
 
 
 @pytest.mark.slow
@@ -77,10 +100,15 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
     curve_plan.Curve.from_config(config, *curve)
     for curve in (('verifier_only', ()), ('speed', (0.0,)))
   ]
+  sweep.run(config, curves, tmp_path / 'run', estimate_only=True)
+  assert 'time: 10 answers' in capsys.readouterr().err
+  assert not list((tmp_path / 'run').glob('records/*'))
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
   for word in ('tokenizers:', 'prompts:', 'memory:', 'drafter:', 'time: 10'):
     assert word in printed
   # Nothing is left to decode, so there is nothing to say.
   sweep.run(config, curves, tmp_path / 'run')
-  assert 'tokenizers:' not in capsys.readouterr().err
+  printed = capsys.readouterr().err
+  assert 'tokenizers:' not in printed
+  assert 'page: : ' not in printed

@@ -51,8 +51,8 @@ class LeadingWorker(worker.Worker):
 
   def preview(
     self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
-  ) -> preflight.Preview:
-    """Measures the facts of the sweep."""
+  ) -> Iterator[preflight.Preview]:
+    """Yields the facts of the sweep."""
     self._group.send('preview')
     return super().preview(examples, measured)
 
@@ -132,7 +132,7 @@ def follow(
         costs = unit_costs.Costs(
           verifier_token_s=1.0, drafter_token_s=1.0, verify_s={}
         )
-        follower.preview(examples, costs)
+        list(follower.preview(examples, costs))
       case 'decode':
         point = points_by_name[order['point']]
         list(follower.decode([launchers.Job(point, shard(point))]))

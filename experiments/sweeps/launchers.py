@@ -72,8 +72,8 @@ class Launcher(Protocol):
 
   def preview(
     self, examples: Mapping[str, Sequence], measured: 'unit_costs.Costs'
-  ) -> 'preflight.Preview':
-    """Measures the facts of a sweep before it starts.
+  ) -> 'Iterable[preflight.Preview]':
+    """Yields the facts of a sweep before it starts, as they are measured.
 
     Args:
       examples: Examples by task.

@@ -1,12 +1,12 @@
 """Outcomes: the record and trace of each answer, with its scores."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cascades.sampler.outputs import SampleOutput
 from experiments import records
-from experiments.sweeps import curve_plan, sequence
+from experiments.sweeps import curve_plan, plan, sequence, workdirs
 from experiments.tasks import Example, Task
 
 
@@ -89,3 +89,24 @@ def combine(
     for lenience in curve.leniences
     for pair in pairs
   ]
+
+
+def of_answers(
+  point: plan.Point, points: Sequence[plan.Point], files: workdirs.Workdir
+) -> list[records.Outcome]:
+  """Decodes a cascade of whole answers from those of the models alone.
+
+  Args:
+    point: A point of the cascade.
+    points: All points of the sweep.
+    files: The workdir, which has the answers of the models alone.
+  """
+  # The models alone may have answered more examples.
+  n = point.last - point.first
+  sources = {
+    source.curve.baseline_model: (files.read_point(source) or [])[:n]
+    for source in points
+    if source.curve.baseline_model
+    and (source.task, source.first) == (point.task, point.first)
+  }
+  return combine(point.curve, sources['drafter'], sources['verifier'])

@@ -26,6 +26,7 @@ from experiments.sweeps import (
   launchers,
   outcomes,
   plan,
+  preflight,
   process_group,
   prompt_lengths,
   terminal,
@@ -71,11 +72,16 @@ class Sweep:
     self.config, self.curves, self.workdir = config, curves, workdir
     self._launcher_name, self._quiet = launcher, quiet
 
-  def run(self, on_point: Callable[[], None] = lambda: None) -> None:
+  def run(
+    self,
+    on_point: Callable[[], None] = lambda: None,
+    estimate_only: bool = False,
+  ) -> None:
     """Decodes the points that are missing in the workdir, and reports all.
 
     Args:
       on_point: Called after each point that is decoded.
+      estimate_only: True to end with the estimates, before points are decoded.
 
     Raises:
       ValueError: The config, the models or the workdir cannot be used.
@@ -85,6 +91,9 @@ class Sweep:
     with contextlib.ExitStack() as stack:
       self.open(stack)
       self.load(stack)
+      if estimate_only:
+        self.estimate()
+        return
       self.decode(on_point)
       self.collect()
     self.report()
@@ -145,7 +154,7 @@ class Sweep:
       ValueError: The workdir is in use, of another sweep or not writable.
     """
     self._place()
-    self._bar = cli.progress(0, 'loading the models', quiet=self._quiet)
+    self._bar = cli.progress(3, 'loading the models', quiet=self._quiet)
     stack.callback(self._bar.close)
     self._files = workdirs.Workdir(self.workdir)
     stack.enter_context(self._files.lock())
@@ -181,6 +190,7 @@ class Sweep:
     facts = self._facts
     self._set_aside(facts['code'])
     self._measured = self._files.read_costs(facts)
+    self._bar.update(1)
     if self._measured is None:
       self._measure_costs()
     self._provenance = self._write_examples()
@@ -192,6 +202,14 @@ class Sweep:
       curves={x.name: records.plain(x.used_options) for x in self.curves},
     )
     self._files.log_start(start)
+
+  def estimate(self) -> None:
+    """Says the facts of the sweep, measured on eight prompts."""
+    self._bar.update(1)
+    self._bar.set_description_str('decoding eight prompts')
+    preflight.say_facts(
+      self._launcher.preview(self._examples, self._measured.costs), self._say
+    )
 
   def decode(self, on_point: Callable[[], None] = lambda: None) -> None:
     """Decodes the points that are missing.
@@ -214,10 +232,7 @@ class Sweep:
       self._bar.set_description(plan.progress(self._points, done))
 
     if not done and self.config.get('preflight'):
-      self._bar.set_description('decoding eight prompts')
-      preview = self._launcher.preview(self._examples, self._measured.costs)
-      for line in preview.sentences():
-        self._say(line)
+      self.estimate()
     # The time that is left is estimated from here on.
     self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
     self._bar.unit = ' answers'
@@ -243,7 +258,7 @@ class Sweep:
       # Cascades of whole answers are made of the answers of the models alone.
       for point in missing:
         if point.curve.confidence and not is_stopping():
-          keep(point, self._combine(point))
+          keep(point, outcomes.of_answers(point, self._points, self._files))
           self._bar.update(workdirs.num_answers(point))
     if len(done) < len(self._points):
       raise cli.StoppedError(
@@ -363,7 +378,7 @@ class Sweep:
 
   def _measure_costs(self) -> None:
     """Measures unit costs, and adds them to earlier measurements."""
-    self._bar.set_description('measuring unit costs')
+    self._bar.set_description_str('measuring unit costs')
     times = self._measured.times if self._measured else ()
     costs = unit_costs.CostMeasurements((*times, self._launcher.costs()))
     self._files.write_costs(costs)
@@ -383,23 +398,9 @@ class Sweep:
     """Returns the examples of a point."""
     return self._examples[point.task][point.first : point.last]
 
-  def _combine(self, point: Point) -> list[records.Outcome]:
-    """Decodes a cascade of whole answers from those of the models alone."""
-    # The models alone may have answered more examples.
-    n = point.last - point.first
-    sources = {
-      source.curve.baseline_model: (self._files.read_point(source) or [])[:n]
-      for source in self._points
-      if source.curve.baseline_model
-      and (source.task, source.first) == (point.task, point.first)
-    }
-    return outcomes.combine(
-      point.curve, sources['drafter'], sources['verifier']
-    )
-
   def _add_views(self) -> None:
     """Evaluates the answers that the page shows, if they lack views."""
-    self._bar.set_description('evaluating the answers of the page')
+    self._bar.set_description_str('evaluating the answers of the page')
     curves = {point.name: point.curve for point in self._points}
     selected = example_selection.with_counterparts(
       example_selection.select_answers(self._files.path, self._records)
@@ -448,7 +449,7 @@ class Sweep:
       timed.setdefault(_entrant_key(record), []).append(record.id)
     expected = {_entrant_key(row): ids for row, _ in entrants}
     if {key: sorted(names) for key, names in timed.items()} != expected:
-      self._bar.set_description('timing points against each other')
+      self._bar.set_description_str('timing points against each other')
       race = self._launcher.race([x for _, x in entrants], examples)
       self._files.write('race.jsonl', race)
 

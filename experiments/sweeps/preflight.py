@@ -8,7 +8,7 @@ with as many rows as the sweep decodes at a time.
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from cascades import drafters
@@ -29,7 +29,7 @@ _RACE_TURNS, _ENTRANTS = 4, 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preview:
-  """Facts of a sweep before it starts.
+  """Facts of a sweep before it starts; None for those not measured yet.
 
   Attributes:
     prompt_tokens: Tokens of the shortest, the median and the longest prompt.
@@ -50,16 +50,16 @@ class Preview:
   vocab_size: int
   memory_bytes: int
   free_bytes: int | None
-  gamma: int
-  acceptance: float
-  answer_tokens: float
-  cut_answers: float
-  block_ratios: Mapping[int, float]
-  answers: int
-  seconds: float
+  gamma: int = 0
+  acceptance: float = math.nan
+  answer_tokens: float | None = None
+  cut_answers: float = 0.0
+  block_ratios: Mapping[int, float] = dataclasses.field(default_factory=dict)
+  answers: int = 0
+  seconds: float | None = None
 
   def sentences(self) -> list[str]:
-    """Returns the facts as sentences for the user."""
+    """Returns the facts as sentences, those that were measured first first."""
     low, median, high = self.prompt_tokens
     free = (
       ''
@@ -68,10 +68,15 @@ class Preview:
     )
     sentences = [
       f'tokenizers: both models have the same {self.vocab_size} tokens.',
-      f'prompts: {low} to {high} tokens, median {median}; answers to {_PROMPTS}'
-      f' prompts have {self.answer_tokens:.0f} tokens on average.',
+      f'prompts: {low} to {high} tokens, median {median}.',
       f'memory: decoding needs at most {self.memory_bytes / 1e9:.1f} GB{free}.',
     ]
+    if self.answer_tokens is None:
+      return sentences
+    sentences.append(
+      f'answers: {self.answer_tokens:.0f} tokens on average, to {_PROMPTS}'
+      ' prompts.'
+    )
     if self.cut_answers > 0.5:
       sentences.append(
         f'answers: {self.cut_answers:.0%} of them reach the maximum number of'
@@ -87,9 +92,10 @@ class Preview:
         self._payment(rows, ratio)
         for rows, ratio in sorted(self.block_ratios.items())
       ]
-    sentences.append(
-      f'time: {self.answers} answers in about {_duration(self.seconds)}.'
-    )
+    if self.seconds is not None:
+      sentences.append(
+        f'time: {self.answers} answers in about {_duration(self.seconds)}.'
+      )
     return sentences
 
   def _payment(self, rows: int, block_ratio: float) -> str:
@@ -107,6 +113,21 @@ class Preview:
         else f'it pays from an acceptance rate of {needed:.3f}).'
       )
     )
+
+
+def say_facts(previews: Iterable[Preview], say: Callable[[str], None]) -> None:
+  """Says each fact when it is known.
+
+  Args:
+    previews: The same facts, each time with further ones.
+    say: Prints a line for the user.
+  """
+  count = 0
+  for facts in previews:
+    sentences = facts.sentences()
+    for sentence in sentences[count:]:
+      say(sentence)
+    count = len(sentences)
 
 
 def tokens_per_block(acceptance: float, gamma: int) -> float:
@@ -192,8 +213,8 @@ def preview(
   curves: Sequence[Curve],
   examples: Mapping[str, Sequence],
   measured: unit_costs.Costs,
-) -> Preview:
-  """Measures the facts of a sweep.
+) -> Iterator[Preview]:
+  """Yields the facts of a sweep, each time with those measured since.
 
   Args:
     setting: The sweep, with its models.
@@ -206,7 +227,17 @@ def preview(
   first = (strict or drafting or list(curves))[0]
   widest = max(drafting or [first], key=lambda x: len(x.leniences))
   lengths = _prompt_lengths(setting, first, examples)
+  facts = _facts_of_prompts(setting, curves, lengths)
+  yield facts
   trial = _try_curve(setting, first, examples)
+  facts = dataclasses.replace(
+    facts,
+    gamma=first.config.gamma,
+    acceptance=trial.acceptance,
+    answer_tokens=trial.answer_tokens,
+    cut_answers=trial.cut_answers,
+  )
+  yield facts
   widest_trial = (
     trial if widest is first else _try_curve(setting, widest, examples)
   )
@@ -234,6 +265,24 @@ def preview(
   seconds += race_tokens * measured.verifier_token_s
   num_compiled = len(curves) + (_ENTRANTS if clock else 0)
   seconds += max(trial.compile_s, widest_trial.compile_s) * num_compiled
+  yield dataclasses.replace(
+    facts,
+    block_ratios={x: times[gamma, x] / times[0, x] for x in {1, width}},
+    answers=sum(x.answers for x in sizes),
+    seconds=seconds,
+  )
+
+
+def _facts_of_prompts(
+  setting: Setting, curves: Sequence[Curve], lengths: Sequence[int]
+) -> Preview:
+  """Returns the facts that need no decoding.
+
+  Args:
+    setting: The sweep, with its models.
+    curves: Curves that are to be decoded.
+    lengths: Tokens of all prompts, from the shortest to the longest.
+  """
   longest = lengths[-1] + max(
     task.max_new_tokens for task in setting.tasks.values()
   )
@@ -247,13 +296,6 @@ def preview(
       gamma=max(x.config.gamma for x in curves),
     ).total,
     free_bytes=memory.available(),
-    gamma=gamma,
-    acceptance=trial.acceptance,
-    answer_tokens=trial.answer_tokens,
-    cut_answers=trial.cut_answers,
-    block_ratios={x: times[gamma, x] / times[0, x] for x in {1, width}},
-    answers=sum(x.answers for x in sizes),
-    seconds=seconds,
   )
 
 

@@ -131,7 +131,7 @@ class RayCluster:
 
   def preview(
     self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
-  ) -> preflight.Preview:
+  ) -> list[preflight.Preview]:
     """Measures the facts of the sweep on a worker; see `launchers.Launcher`."""
     return self._result(self._call('preview', examples, measured))
 
@@ -279,7 +279,8 @@ def _on_worker(
   if method == 'facts':
     return facts, None
   if method != 'decode':
-    return facts, getattr(loaded, method)(*arguments)
+    result = getattr(loaded, method)(*arguments)
+    return facts, list(result) if method == 'preview' else result
   messages.clear()
   loaded.usage = batching.DecodeStats()
   ((_, outcomes),) = loaded.decode(arguments)

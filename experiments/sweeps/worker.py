@@ -139,8 +139,8 @@ class Worker:
 
   def preview(
     self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
-  ) -> preflight.Preview:
-    """Measures the facts of the sweep; see `launchers.Launcher`."""
+  ) -> Iterator[preflight.Preview]:
+    """Yields the facts of the sweep; see `launchers.Launcher`."""
     setting = preflight.Setting(
       verifier=self._verifier,
       bound_drafter=self._bound_drafter,
