@@ -7,7 +7,7 @@ launcher is added as a `LauncherKind`, an entry point of the group
 
 import dataclasses
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cascades.registries import Registry
@@ -72,7 +72,7 @@ class Launcher(Protocol):
 
   def preview(
     self, examples: Mapping[str, Sequence], measured: 'unit_costs.Costs'
-  ) -> 'Iterable[preflight.Preview]':
+  ) -> Iterable['preflight.Preview']:
     """Yields the facts of a sweep before it starts, as they are measured.
 
     Args:
