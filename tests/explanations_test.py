@@ -129,3 +129,15 @@ def test_an_answer_without_drafts_is_refused():
     cascades.explain(decoder, 'a', dataclasses.replace(answer, drafts=[]))
   with pytest.raises(ValueError, match='answer: must be an answer'):
     cascades.explain(decoder, 'a', 'b')
+
+
+def test_an_answer_of_another_prompt_is_refused():
+  decoder, refused = _sampler(method='token_v3', lenience=0.5), 0
+  for answer in decoder.sample(_PROMPTS, max_new_tokens=32, seed=3):
+    try:
+      explanations.explain(decoder, 'Roses are red,', answer)
+    except ValueError as error:
+      assert str(error).startswith('answer: was not made by this sampler')
+      refused += 1
+  # Drafts of the others would have been decided alike.
+  assert refused >= len(_PROMPTS) // 2

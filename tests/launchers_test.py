@@ -28,8 +28,8 @@ def _check_protocol(kind, protocol):
 @pytest.mark.parametrize('name', launchers.LAUNCHERS)
 def test_every_launcher_is_in_the_help_and_decodes(name):
   kind = launchers.LAUNCHERS[name]
-  assert f'{name}, {kind.help}' in launchers.flag_help()
-  assert f'{name}, {kind.help}' in sweep._LAUNCHER._flagvalues['launcher'].help
+  assert f'{name} ({kind.help})' in launchers.flag_help()
+  assert f'{name} ({kind.help})' in sweep._LAUNCHER._flagvalues['launcher'].help
   _check_protocol(kind, launchers.Launcher)
 
 

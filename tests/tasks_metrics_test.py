@@ -107,7 +107,7 @@ def test_a_function_returns_a_number_from_0_to_1(monkeypatch):
       metric_specs.check_first(metric, 'reference')
   for spec in ('number', 'gone'):
     with pytest.raises(
-      ValueError, match=r'^metric: .* (is a int|cannot be imp)'
+      ValueError, match=r'^metric: .* (.* of type int|cannot be imp)'
     ):
       metric_specs.find(f'metrics_of_mine:{spec}')
 

@@ -15,10 +15,12 @@ from cascades.models.conversations import Prompt
 from cascades.sampler import sampler, scoring
 from cascades.sampler.outputs import SampleOutput
 from cascades.verification.single_draft import value_at_token
-from cascades.verification_config import RESIDUAL
+from cascades.verification_config import DRAFT, RESIDUAL
 
 # Likeliest tokens of a residual that an explanation has.
 NUM_RESIDUAL_TOKENS = 5
+# Differences of an acceptance that another shape of batch may make.
+_ROUNDING = 1e-2
 
 
 class Explanation(NamedTuple):
@@ -77,8 +79,8 @@ def explain(
     apply_chat_template: As it was for the answer.
 
   Raises:
-    ValueError: The drafter is no language model, or the answer is of another
-      kind.
+    ValueError: The drafter is not a language model, or the answer was made by
+      another sampler or from another prompt, as far as its drafts show.
   """
   arguments.instance(
     'answer', answer, SampleOutput, 'an answer of Sampler.sample'
@@ -122,7 +124,25 @@ def explain(
         residual=candidates,
       )
     )
+    _check_decision(explanations[-1])
   return explanations
+
+
+def _check_decision(explanation: Explanation) -> None:
+  """Refuses an answer that another sampler made, or of another prompt.
+
+  Raises:
+    ValueError: The draft was decided otherwise than u < a says.
+  """
+  a, u = explanation.acceptance, explanation.uniform
+  if a is None or u is None or abs(a - u) < _ROUNDING:
+    return
+  if (u < a) != (explanation.source == DRAFT):
+    raise ValueError(
+      f'answer: was not made by this sampler from this prompt (draft'
+      f' {explanation.draft} has a {a:.3g} and u {u:.3g}, and source'
+      f' {explanation.source}); give the sampler and the prompt of the answer.'
+    )
 
 
 def _evaluate(method, d, lenience, token):

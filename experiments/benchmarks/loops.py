@@ -54,7 +54,7 @@ def check(config: ConfigDict) -> None:
   harness.check_counts(config, *counts)
   for rate in config.acceptances:
     if not 0 < rate <= 1:
-      raise ValueError(f'acceptances: must be in (0, 1], got {rate}.')
+      raise ValueError(f'acceptances: must be above 0, up to 1, got {rate}.')
 
 
 def parts(
