@@ -117,7 +117,7 @@ def test_options_are_in_the_help_without_importing_jax(environment):
     imported = {x.split('|')[-1].strip() for x in done.stderr.split('\n')}
     assert 'jax' not in imported
   done = environment.python('-m', 'experiments.sweep', '--help', check=False)
-  assert 'other_launcher, this process, which says so' in ' '.join(
+  assert 'other_launcher (this process, which says so)' in ' '.join(
     done.stdout.split()
   )
 

@@ -184,7 +184,7 @@ DISAGREEING = {
     _damage_traces(lambda f: f | {'id': 'x'}),
     'has no trace',
   ),
-  'no traces': (lambda w: shutil.rmtree(w / 'traces'), 'there is no'),
+  'no traces': (lambda w: shutil.rmtree(w / 'traces'), 'is missing'),
   'no zip': (
     lambda w: (w / 'traces/all.jsonl.gz').write_bytes(b'x'),
     'traces/all.jsonl.gz',

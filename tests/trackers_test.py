@@ -106,6 +106,9 @@ def _alone(monkeypatch, tmp_path):
 
 def _run(workdir, *names, **fields):
   config = small.config(trackers=names, num_examples=4, **fields)
+  with config.unlocked():
+    # Of settings that these curves do not have.
+    del config.decision
   sweep.run(config, _CURVES, workdir, launcher='made_up', quiet=True)
 
 
