@@ -132,12 +132,12 @@ def test_an_answer_without_drafts_is_refused():
 
 
 def test_an_answer_of_another_prompt_is_refused():
-  decoder, refused = _sampler(method='token_v3', lenience=0.5), 0
+  decoder, refused = _sampler(method='token_v3', lenience=0.5), []
   for answer in decoder.sample(_PROMPTS, max_new_tokens=32, seed=3):
     try:
       explanations.explain(decoder, 'Roses are red,', answer)
     except ValueError as error:
-      assert str(error).startswith('answer: was not made by this sampler')
-      refused += 1
+      refused.append(str(error))
   # Drafts of the others would have been decided alike.
-  assert refused >= len(_PROMPTS) // 2
+  assert len(refused) >= len(_PROMPTS) // 2
+  assert all(x.startswith('answer: was not made by this') for x in refused)

@@ -415,11 +415,20 @@ def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
     return 'No certified setting that may lose quality is faster.'
   text = (
     f'No setting that may lose quality could be certified at'
-    f' {100 * config.risk:g} points: {verdict.choosing} examples for choosing'
-    f' can certify a loss of {100 * verdict.least_risk:.1f} points at best'
+    f' {100 * config.risk:g} points: '
   )
   if verdict.choosing < verdict.needed:
-    text += f', and {verdict.needed} would be needed if no answer changed'
+    text += (
+      f'{verdict.choosing} examples for choosing can certify a loss of'
+      f' {100 * verdict.least_risk:.1f} points at best, and {verdict.needed}'
+      ' would be needed if no answer changed'
+    )
+  else:
+    text += (
+      f'the losses on {verdict.choosing} examples for choosing are too large or'
+      f' too uncertain, though {verdict.needed} would suffice if no answer'
+      ' changed'
+    )
   if verdict.estimate:
     setting, count = verdict.estimate
     text += (
