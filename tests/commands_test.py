@@ -69,7 +69,7 @@ _MISTAKES = {
       'config.ray.cpu: is not a field of the config; did you mean'
       ' config.ray.cpus?',
     ),
-    (['--config.x=3'], 'config.x: is not a field of the config; see the'),
+    (['--config.x=3'], 'config.x: is not a field of the config; name it'),
     (['--config.file.x=3'], 'config.file.x: is not a field of the config'),
     (['--config.gamma=x'], 'gamma: must be '),
     (['--config.method=token_v33'], "did you mean 'token_v3'"),
