@@ -97,7 +97,7 @@ class Spec(Declared):
 
     Args:
       dtype: Type of the parameters, 'float32', 'bfloat16' or 'int8' (float32
-        where the drafter is no language model); None keeps the stored type.
+        where the drafter is not a language model); None keeps the stored type.
       mesh: Devices that the parameters of a model are divided among; None for
         the first device.
 

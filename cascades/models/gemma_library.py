@@ -83,6 +83,7 @@ def restore_layers(
       for name, x in structs.items()
     }
     target = tree.make_tree_for_params(tree.replace(tree=part))
+    # What belongs to images, or to the state of a training, is left out too.
     target = jax.tree.map(
       lambda x: x if is_read(x) else ocp.PLACEHOLDER, target
     )

@@ -105,14 +105,11 @@ def _copy_integers(x: Any, order: tuple[int, ...]) -> np.ndarray:
     x: A NumPy array; a table may be a `tensor_files.TensorHandle`.
     order: The axis of `x` that each axis of the result is.
   """
-  if order == tuple(range(len(x.shape))):
-    values, step = _allocate(x.shape), _TABLE_ROWS
-    for i in range(0, len(values), step):
-      values[i : i + step] = x[i : i + step]
-    return values
-  x = np.asarray(x).transpose(*order)
-  values = _allocate(x.shape)
-  np.copyto(values, x)
+  # Of a table the order stays as it is.
+  rows = x.transpose(*order) if isinstance(x, np.ndarray) else x
+  values, step = _allocate(rows.shape), _TABLE_ROWS
+  for i in range(0, len(values), step):
+    values[i : i + step] = rows[i : i + step]
   return values
 
 

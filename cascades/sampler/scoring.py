@@ -202,7 +202,7 @@ def map_tokens(
     For each request the arrays, whose first axis is the continuation's tokens.
 
   Raises:
-    ValueError: The drafter is no language model, or a request does not fit.
+    ValueError: The drafter is not a language model, or a request does not fit.
   """
   target = _target_of_both(decoder)
   return _by_size(decoder, target, requests, token_fn, examined=examined)
@@ -253,7 +253,7 @@ def inspect_tokens(
     For each request a view per token.
 
   Raises:
-    ValueError: The drafter is no language model, or a request does not fit.
+    ValueError: The drafter is not a language model, or a request does not fit.
   """
   results = _by_size(
     decoder, _target_of_both(decoder), requests, _token_view, one_size=True

@@ -113,7 +113,7 @@ class ChainSpec(drafter_spec.Spec):
     """Binds the drafter to the model, and the two to a verifier.
 
     Raises:
-      ValueError: The outer drafter is no language model, the models do not
+      ValueError: The outer drafter is not a language model, the models do not
         share a tokenizer, or the inner method is never strict and no lenience
         is given.
     """
@@ -145,7 +145,7 @@ class ChainSpec(drafter_spec.Spec):
     """Returns the outer model as a checkpoint.
 
     Raises:
-      ValueError: The outer drafter is no language model.
+      ValueError: The outer drafter is not a language model.
     """
     if isinstance(self.outer, LanguageModelSpec):
       return self.outer.loaded_checkpoint()
