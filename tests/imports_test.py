@@ -103,7 +103,7 @@ def test_importing_the_package_costs_no_jax():
   code = (
     'import sys, experiments.records.metrics, experiments.reports\n'
     'import experiments.tasks, experiments.sweep, experiments.sweeps.trackers\n'
-    'heavy = {"jax", "gemma", "tensorflow", "tensorboard", "wandb"}\n'
+    'heavy = {"jax", "flax", "gemma", "tensorflow", "tensorboard", "wandb"}\n'
     'print(sorted(heavy & set(sys.modules)))'
   )
   done = subprocess.run(
