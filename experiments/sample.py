@@ -3,7 +3,7 @@ r"""Answers one prompt, and shows the source of every token.
 Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \
   --prompt='The number 4302 in words:'
 Shows: the text, its tokens coloured by source, and the counts; with --explain
-  also why drafts were rejected.
+  also why drafts were accepted or rejected.
 """
 
 import pathlib
@@ -69,7 +69,8 @@ cli.define_rules()
 _EXPLAIN = flags.DEFINE_bool(
   'explain',
   False,
-  'Prints a line for each rejected draft, with the probabilities that decided.',
+  'Prints a line for each draft that was examined, with the numbers that'
+  ' decided whether it was accepted.',
 )
 cli.define_colour()
 cli.define_dtype()
@@ -88,22 +89,17 @@ def paint(token_strings: list[str], sources: list[int], colour: bool) -> str:
   """Returns the text with its tokens coloured, or marked, by source."""
   out = []
   for text, source in zip(token_strings, sources, strict=True):
-    _, code, (left, right) = _STYLES[source]
-    if not text:
-      continue
-    text = display.printable(text)
-    out.append(
-      f'\x1b[{code}m{text}\x1b[0m' if colour else f'{left}{text}{right}'
-    )
+    _, code, marks = _STYLES[source]
+    left, right = (f'\x1b[{code}m', '\x1b[0m') if colour else marks
+    if text:
+      out.append(f'{left}{display.printable(text)}{right}')
   return ''.join(out)
 
 
 def legend(colour: bool) -> str:
   """Returns the legend of the colours, or of the marks."""
   names = [name for name, _, _ in _STYLES]
-  return '  '.join(
-    paint([name], [source], colour) for source, name in enumerate(names)
-  )
+  return '  '.join(paint([x], [i], colour) for i, x in enumerate(names))
 
 
 def _read_prompt() -> Prompt:
@@ -112,9 +108,8 @@ def _read_prompt() -> Prompt:
   Raises:
     ValueError: There are such messages without a chat, or they are damaged.
   """
-  messages: list[Any] = []
-  if _SYSTEM.value is not None:
-    messages.append(('system', _SYSTEM.value))
+  system = _SYSTEM.value
+  messages: list[Any] = [] if system is None else [('system', system)]
   if _MESSAGES.value is not None:
     file = pathlib.Path(_MESSAGES.value)
     try:
@@ -142,9 +137,8 @@ def _configured(sampler: Any) -> Any:
     _DRAFTER.value,
     **{name: flags.FLAGS[name].value for name in drafters.declared_options()},
   )
-  return sampler(
-    _VERIFIER.value, drafter, config=config, dtype=flags.FLAGS.dtype
-  )
+  dtype = flags.FLAGS.dtype
+  return sampler(_VERIFIER.value, drafter, config=config, dtype=dtype)
 
 
 def _decided(sampler: Any) -> Any:
@@ -153,11 +147,8 @@ def _decided(sampler: Any) -> Any:
   Raises:
     ValueError: A flag says again what the decision holds.
   """
-  for name in (
-    *options_of(DecodingConfig),
-    *drafters.declared_options(),
-    'dtype',
-  ):
+  names = (*options_of(DecodingConfig), *drafters.declared_options(), 'dtype')
+  for name in names:
     if flags.FLAGS[name].present:
       raise ValueError(
         f'{name}: cannot be combined with the decision {_DECISION.value},'
@@ -195,22 +186,23 @@ def _quote(decoder: Any, token: int) -> str:
   return display.printable(repr(text))
 
 
-def rejections(decoder: Any, explanations: list[Any]) -> Iterator[str]:
-  """Yields a line for each rejected draft, with its block and position."""
+def decisions(decoder: Any, explanations: list[Any]) -> Iterator[str]:
+  """Yields a line for each draft, with its block and position."""
   block, position = 1, 0
   for x in explanations:
     position += 1
-    if x.source == RESIDUAL and x.draft is not None:
+    if x.draft is not None:
       numbers = dict(q=x.q, p=x.p, pi=x.pi, a=x.acceptance, u=x.uniform)
       values = [f'{k} {v:.3g}' for k, v in numbers.items() if v is not None]
-      residual = ', '.join(
-        f'{_quote(decoder, token)} {p:.3g}' for token, p in x.residual
-      )
-      yield (
-        f'{block}/{position} {_quote(decoder, x.draft)} rejected:'
-        f' {", ".join(values)}; {_quote(decoder, x.token)} from the residual'
-        + (f': {residual}' if residual else '')
-      )
+      if x.deferred is not None:
+        values.append('deferred' if x.deferred else 'not deferred')
+      decision = 'rejected' if x.source == RESIDUAL else 'accepted'
+      line = f'{block}/{position} {_quote(decoder, x.draft)} {decision}: '
+      line += ', '.join(values)
+      if x.source == RESIDUAL:
+        line += f'; {_quote(decoder, x.token)} from the residual'
+      residual = [f'{_quote(decoder, i)} {p:.3g}' for i, p in x.residual]
+      yield line + (': ' + ', '.join(residual) if residual else '')
     if x.source != DRAFT:
       block, position = block + 1, 0
 
@@ -238,10 +230,8 @@ def main() -> None:
   )
   print(f'{counts}.')
   config = decoder.config
-  variant = records.variant(
-    config.method.name,
-    **{name: getattr(config, name) for name in records.OPTIONS},
-  )
+  named = {name: getattr(config, name) for name in records.OPTIONS}
+  variant = records.variant(config.method.name, **named)
   print(
     f'{variant}, lenience {config.lenience:g}, gamma'
     f' {config.gamma}, temperature {config.temperature:g}: acceptance rate'
@@ -256,7 +246,7 @@ def main() -> None:
       apply_chat_template=options['apply_chat_template'],
     )
     print()
-    print('\n'.join(rejections(decoder, explained)) or 'No draft was rejected.')
+    print('\n'.join(decisions(decoder, explained)) or 'No draft was examined.')
 
 
 if __name__ == '__main__':
