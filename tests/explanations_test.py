@@ -131,6 +131,16 @@ def test_an_answer_without_drafts_is_refused():
     cascades.explain(decoder, 'a', 'b')
 
 
+def test_one_decision_that_rounding_flips_is_no_other_sampler():
+  decoder = _sampler(method='token_v3', lenience=0.5)
+  answer = decoder.sample(_PROMPTS, max_new_tokens=32, seed=3)[0]
+  answer.accept_uniforms[answer.sources.index(DRAFT)] = 1.5
+  assert explanations.explain(decoder, _PROMPTS[0], answer)
+  answer.accept_uniforms[:] = [1.5] * len(answer.tokens)
+  with pytest.raises(ValueError, match='was not made by this sampler'):
+    explanations.explain(decoder, _PROMPTS[0], answer)
+
+
 def test_an_answer_of_another_prompt_is_refused():
   decoder, refused = _sampler(method='token_v3', lenience=0.5), []
   for answer in decoder.sample(_PROMPTS, max_new_tokens=32, seed=3):

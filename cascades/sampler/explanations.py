@@ -19,8 +19,10 @@ from cascades.verification_config import DRAFT, RESIDUAL
 
 # Likeliest tokens of a residual that an explanation has.
 NUM_RESIDUAL_TOKENS = 5
-# Differences of an acceptance that another shape of batch may make.
-_ROUNDING = 1e-2
+# Differences that another shape of batch may make: of an acceptance, of a log-
+# probability by dtype, and the share of decisions that it may change.
+_ROUNDING, _DIFFER = 1e-2, 0.25
+_LOGPROB_ROUNDING = {'float32': 1e-2, 'bfloat16': 1.0}
 
 
 class Explanation(NamedTuple):
@@ -74,13 +76,14 @@ def explain(
   Args:
     decoder: The sampler that made the answer, at its own lenience.
     prompt: The prompt of the answer.
-    answer: An answer of `Sampler.sample` without `last_state` and
-      `forbidden_tokens`.
+    answer: An answer of `Sampler.sample` without `last_state`,
+      `forbidden_tokens` and `allow_control_tokens`.
     apply_chat_template: As it was for the answer.
 
   Raises:
-    ValueError: The drafter is not a language model, or the answer was made by
-      another sampler or from another prompt, as far as its drafts show.
+    ValueError: The drafter is not a language model, the verifier draws bonus
+      tokens with a schedule, or the answer was made by another sampler or from
+      another prompt, as far as its numbers show.
   """
   arguments.instance(
     'answer', answer, SampleOutput, 'an answer of Sampler.sample'
@@ -91,24 +94,22 @@ def explain(
       f'answer: has {len(drafts)} drafts for {count} tokens; give an answer as'
       ' Sampler.sample returns it.'
     )
+  if decoder.config.bonus == 'verifier' and decoder.schedule() is not None:
+    raise ValueError("bonus: must be 'target' to explain a schedule.")
   # With `echo` the prompt's tokens come first.
   first = len(answer.tokens) - count
   tokens, sources = answer.tokens[first:], answer.sources[first:]
-  examined = [
-    x if draft is None else draft
-    for x, draft in zip(tokens, drafts, strict=True)
-  ]
-  (arrays,) = scoring.map_tokens(
-    decoder,
-    [(decoder.encode(prompt, apply_chat_template), tokens)],
-    _evaluate,
-    examined=[examined],
-  )
+  pairs = zip(tokens, drafts, strict=True)
+  examined = [token if draft is None else draft for token, draft in pairs]
+  requests = [(decoder.encode(prompt, apply_chat_template), tokens)]
+  (arrays,) = scoring.map_tokens(decoder, requests, _evaluate, [examined])
   is_per_token = decoder.config.verification == 'token'
   deferred = answer.deferred or [None] * count
-  explanations = []
+  explanations, errors = [], [0.0]
   for i, draft in enumerate(drafts):
-    q, p, pi, acceptance, *residual = (x[i].tolist() for x in arrays)
+    q, p, pi, acceptance, logprob, *residual = (x[i].tolist() for x in arrays)
+    if examined[i] == tokens[i]:
+      errors.append(abs(logprob - answer.logprobs[i]))
     candidates: list = []
     if is_per_token and sources[i] == RESIDUAL:
       candidates = [x for x in zip(*residual, strict=True) if x[1] > 0]
@@ -124,32 +125,40 @@ def explain(
         residual=candidates,
       )
     )
-    _check_decision(explanations[-1])
+  dtype = decoder.verifier.model.dtype(decoder.verifier.params)
+  _check_answer(explanations, max(errors), _LOGPROB_ROUNDING[str(dtype)])
   return explanations
 
 
-def _check_decision(explanation: Explanation) -> None:
+def _check_answer(
+  explanations: list[Explanation], error: float, tolerance: float
+) -> None:
   """Refuses an answer that another sampler made, or of another prompt.
 
   Raises:
-    ValueError: The draft was decided otherwise than u < a says.
+    ValueError: The error of the log-probabilities is above the tolerance, or
+      many decisions differ from u < a.
   """
-  a, u = explanation.acceptance, explanation.uniform
-  if a is None or u is None or abs(a - u) < _ROUNDING:
-    return
-  if (u < a) != (explanation.source == DRAFT):
+  decisions = [(x.acceptance, x.uniform, x.source) for x in explanations]
+  decided = [
+    (u < a) == (source == DRAFT)
+    for a, u, source in decisions
+    if a is not None and u is not None and abs(a - u) >= _ROUNDING
+  ]
+  if error > tolerance or decided.count(False) > _DIFFER * len(decided):
     raise ValueError(
-      f'answer: was not made by this sampler from this prompt (draft'
-      f' {explanation.draft} has a {a:.3g} and u {u:.3g}, and source'
-      f' {explanation.source}); give the sampler and the prompt of the answer.'
+      'answer: was not made by this sampler from this prompt (log-probabilities'
+      f' differ by up to {error:.3g}, {decided.count(False)} of {len(decided)}'
+      ' decisions); give the sampler and the prompt of the answer.'
     )
 
 
 def _evaluate(method, d, lenience, token):
-  """Returns q, p, pi and a of a token, and the residual's likeliest tokens."""
+  """Returns q, p, pi, a and log p of a token, and the residual's likeliest."""
   residual = method.residual(d, lenience)
   count = min(NUM_RESIDUAL_TOKENS, len(residual))
   probs, ids = jax.lax.top_k(residual, count)
   acceptance = value_at_token(method.acceptance, d, lenience, token)
   law = method.law(d, lenience)
-  return d.q[token], d.p[token], law[token], acceptance, ids, probs
+  logprob = jax.nn.log_softmax(d.p_logits)[token]
+  return d.q[token], d.p[token], law[token], acceptance, logprob, ids, probs

@@ -135,7 +135,7 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
     raise ValueError(
       f'drafter: {type(bound_drafter.drafter).__name__} is not a language'
       ' model, so that the target of a given text is not known; take a model,'
-      " or the method's strict lenience."
+      ' or score at the strict lenience.'
     )
   params: PyTree = bound_drafter.params
   drafter: Any = bound_drafter.drafter
