@@ -1,6 +1,7 @@
 """Facts of a sweep before it starts."""
 
 import dataclasses
+import functools
 
 import pytest
 import small
@@ -36,9 +37,7 @@ def test_a_drafter_pays_from_the_break_even_on(ratio):
   assert preflight.tokens_per_block(acceptance, 4) >= ratio
   if acceptance:
     assert preflight.tokens_per_block(acceptance - 0.001, 4) < ratio
-
-
-def test_no_acceptance_pays_for_a_block_of_more_than_its_tokens():
+  # No acceptance pays for a block that takes longer than its tokens.
   assert preflight.break_even(5.1, 4) is None
 
 
@@ -96,16 +95,16 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   config = small.config(temperature=0.0)
   with config.unlocked():
     config.preflight = True
-  curves = [
-    curve_plan.Curve.from_config(config, *curve)
-    for curve in (('verifier_only', ()), ('speed', (0.0,)))
-  ]
+  make = functools.partial(curve_plan.Curve.from_config, config)
+  # Strict decoding has fewer rows at a time than the others.
+  curves = [make('verifier_only', ()), make('speed', (0.0,), num_examples=1)]
+  curves.append(make('token_v3', (0.5,), gamma=1))
   sweep.run(config, curves, tmp_path / 'run', estimate_only=True)
-  assert 'time: 10 answers' in capsys.readouterr().err
+  assert 'time: 11 answers' in capsys.readouterr().err
   assert not list((tmp_path / 'run').glob('records/*'))
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
-  for word in ('tokenizers:', 'prompts:', 'memory:', 'drafter:', 'time: 10'):
+  for word in ('tokenizers:', 'prompts:', 'memory:', 'drafter:', 'time: 11'):
     assert word in printed
   # Nothing is left to decode, so there is nothing to say.
   sweep.run(config, curves, tmp_path / 'run')

@@ -241,9 +241,8 @@ def preview(
   widest_trial = (
     trial if widest is first else _try_curve(setting, widest, examples)
   )
-  n = len(lengths)
-  gamma, width = first.config.gamma, _width(setting, first, n)
   sizes = [_size(setting, x, examples) for x in curves]
+  gamma, width = first.config.gamma, sizes[list(curves).index(first)].width
   shapes = {
     (x.config.gamma, y.width) for x, y in zip(curves, sizes, strict=True)
   } | {(gamma, 1)}
@@ -260,7 +259,7 @@ def preview(
     )
     for curve, size in zip(curves, sizes, strict=True)
   )
-  clock = min(setting.config.get('clock', 0), n)
+  clock = min(setting.config.get('clock', 0), len(lengths))
   race_tokens = clock * _ENTRANTS * _RACE_TURNS * trial.answer_tokens
   seconds += race_tokens * measured.verifier_token_s
   num_compiled = len(curves) + (_ENTRANTS if clock else 0)
