@@ -36,7 +36,7 @@ _MISTAKES = {
     (['--workdir={}/none'], 'there is no folder'),
     (
       ['--workdir={}', '--risk=3'],
-      'risk: must be a number from 0.001 to 1, got 3.0; give a',
+      'risk: must be a number from 0.001 to 0.999, got 3.0; give a',
     ),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
     (['--nodebug'], 'workdir: no folder is given; give the folder'),

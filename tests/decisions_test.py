@@ -165,11 +165,6 @@ def test_the_estimate_certifies():
   )
 
 
-def test_a_half_without_examples_is_refused():
-  with pytest.raises(ValueError, match='leave a half empty'):
-    certification.decide(_answers([0, 0.0], [1, 2], n=1), _CONFIG)
-
-
 def test_too_few_examples_are_foreseen():
   config = small.config()
   with config.unlocked():
@@ -181,6 +176,7 @@ def test_too_few_examples_are_foreseen():
     make('speed', (0.0,), gamma=3),
     make('token_v2', (0.6, 0.95)),
     make('token_v3', (-1.0, 0.9)),
+    make('token_v3', (0.5,), num_examples=1000),
   ]
   configured = plan.configured_tasks(config)
 
@@ -213,7 +209,7 @@ def test_a_sweep_on_one_half_is_reported_without_a_decision(tmp_path, capsys):
   curves = [make('verifier_only', ()), make('token_v3', (0.9,), gamma=3)]
   sweep.run(config, curves, tmp_path / 'run')
   said = capsys.readouterr().err
-  assert 'decision: 1 examples, of which' in said
+  assert said.count('decision:') == 1
   assert 'decision: not made, because 1 examples leave a half empty' in said
   assert (tmp_path / 'run/report/index.html').exists()
 

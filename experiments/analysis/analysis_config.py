@@ -83,7 +83,7 @@ class AnalysisConfig(Declared):
     kind=float,
     low=0.001,
     high=1,
-    check=_share('risk', 0.001, 1),
+    check=_share('risk', 0.001, 0.999),
     help='Largest quality loss of a guaranteed lenience, as a share of the best'
     ' score: 3 points of BLEU or chrF are 0.03.',
   )

@@ -92,16 +92,19 @@ def shortfall(
     for example in min((x.select(of_task) for x in settings), key=len)
   ]
   choosing = sum(halves.half_of(name) == 'choose' for name in ids)
-  share = statistics.delta / len(lossy)
+  count = len({x.points_name for x in lossy})
+  share = statistics.delta / count
   needed = risk.needed(statistics.risk, share)
-  if choosing >= needed:
+  # With one half alone nothing is decided, which the end of the sweep explains.
+  if choosing >= needed or choosing in (0, len(ids)):
     return None
+  per_task = math.ceil(2 * needed / len(tasks))
   lowest = certification.least_risk(choosing, share)
   return (
     f'decision: {len(ids)} examples, of which {choosing} are for choosing,'
     f' cannot certify a loss of {statistics.risk:g} with delta'
-    f' {statistics.delta:g} and {len(lossy)} curves; give about {2 * needed}'
-    f' examples (--config.num_examples={2 * needed})'
+    f' {statistics.delta:g} and {count} curves; give about {2 * needed}'
+    f' examples (--config.num_examples={per_task})'
     + (f', or --config.decision.risk={lowest:g}' if lowest < 1 else '')
     + '. Until then, the decision will be strict decoding or the verifier'
     ' alone.'

@@ -163,7 +163,7 @@ FIELDS: dict[str, Check] = dict(
     too_long=choice('refuse', 'drop', 'truncate'),
   ),
   decision=table(
-    risk=share(0.001, 1),
+    risk=share(0.001, 0.999),
     delta=number(0.0001, 0.9999),
     margin=share(0.001, 0.999),
     method=or_empty(name_of_file),
