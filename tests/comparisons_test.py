@@ -109,28 +109,22 @@ def test_points_are_compared_with_the_verifier(frame):
 def test_intervals_are_paired(points, frame):
   point_row = row(frame, 'opt', 1.0, 4)
   values = comparisons.matrices(points, points.table.index)['quality']
-  low, high = stats.bootstrap_means(
-    values[:, [4]] - values[:, [0]], resamples=500
-  )
-  want = low[0], high[0]
-  assert (point_row.difference_low, point_row.difference_high) == pytest.approx(
-    want
-  )
+  differences = values[:, [4]] - values[:, [0]]
+  low, high = stats.bootstrap_means(differences, resamples=500)
+  ends = point_row.difference_low, point_row.difference_high
+  assert ends == pytest.approx((low[0], high[0]))
   # As strangers they would be told apart far worse.
   near = row(frame, 'opt', 0.5, 4)
   assert near.difference_high - near.difference_low < 0.03
 
 
 def test_as_good_is_by_the_lower_end_and_the_margin(points):
-  wide = comparisons.compare(points, AnalysisConfig(margin=0.05, resamples=500))
-  narrow = comparisons.compare(
-    points, AnalysisConfig(margin=0.004, resamples=500)
+  wide, narrow, close = (
+    comparisons.compare(points, AnalysisConfig(margin=x, resamples=500))
+    for x in (0.05, 0.004, 0.006)
   )
   assert row(wide, 'opt', 0.5, 4).as_good
   # The difference itself is within the margin, its interval is not.
-  close = comparisons.compare(
-    points, AnalysisConfig(margin=0.006, resamples=500)
-  )
   assert row(close, 'opt', 0.5, 4).difference > -0.006
   assert not row(close, 'opt', 0.5, 4).as_good
   assert row(narrow, 'opt', 0.0, 4).as_good
@@ -138,12 +132,17 @@ def test_as_good_is_by_the_lower_end_and_the_margin(points):
 
 
 @pytest.mark.parametrize(
-  'options', [{'margin': 1.5}, {'risk': 0}, {'resamples': 0}, {'delta': '1'}]
+  'options', [{'margin': 1.5}, {'risk': 1}, {'resamples': 0}, {'delta': '1'}]
 )
 def test_settings_outside_their_range_are_refused(options):
   (name,) = options
   with pytest.raises(ValueError, match=rf'^{name}: must be '):
     AnalysisConfig(**options)
+
+
+def test_a_corpus_without_answers_has_no_quality(points):
+  empty = Points(points.table.assign(task='wmt14_de_en'), points.answers[:0])
+  assert comparisons.rates(empty).quality.isna().all()
 
 
 def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
@@ -174,9 +173,8 @@ def test_the_front_has_no_point_that_is_beaten(frame):
 
 
 def test_both_sides_of_the_table(points):
-  frame = comparisons.compare(
-    points, AnalysisConfig(margin=0.05, resamples=500)
-  )
+  config = AnalysisConfig(margin=0.05, resamples=500)
+  frame = comparisons.compare(points, config)
   table = comparisons.two_sided(frame).set_index('method')
   opt = table.loc['opt']
   assert (opt.lenience, opt.gamma) == (0.5, 2)
@@ -275,9 +273,8 @@ def test_a_corpus_quality_is_made_of_sums_in_every_draw():
   assert opt.difference == pytest.approx(opt.quality - 100)
   assert opt.difference_low < opt.difference < opt.difference_high < 0
   assert (opt.scale, bool(opt.exact), bool(opt.as_good)) == (100, False, False)
-  assert comparisons.compare(
-    points, AnalysisConfig(margin=0.5, resamples=60)
-  ).as_good[1]
+  config = AnalysisConfig(margin=0.5, resamples=60)
+  assert comparisons.compare(points, config).as_good[1]
 
 
 # --- Calibration.

@@ -231,9 +231,10 @@ def rates(points: Points) -> pd.DataFrame:
     n = np.isfinite(answers['emitted']).sum(0)
     with np.errstate(divide='ignore', invalid='ignore'):
       total = {k: np.nansum(v, 0) for k, v in answers.items() if k != 'id'}
-      if is_corpus(task):
-        quality = _corpus(task, total, '')
-        quality = np.where(n > 0, quality, math.nan)
+      if not n.any():
+        quality = np.full(len(n), math.nan)
+      elif is_corpus(task):
+        quality = np.where(n > 0, _corpus(task, total, ''), math.nan)
       else:
         # A single unknown quality makes the mean unknown.
         is_known = np.isfinite(answers['quality']).sum(0) == n

@@ -151,6 +151,8 @@ def _summary(path: pathlib.Path) -> pd.DataFrame:
       dtype=dict.fromkeys(texts, str),
       keep_default_na=False,
       na_values=['', 'nan'],
+      # Leniences are compared with those of the records, to the bit.
+      float_precision='round_trip',
     )
   except ValueError as e:
     raise ValueError(f'workdir: {path} is damaged ({e}); {_REMEDY}') from None
