@@ -283,6 +283,10 @@ def run(
       os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
     main()
 
+  # ml_collections reads sys.argv, where a config must precede its fields.
+  sys.argv[1:] = sorted(
+    sys.argv[1:], key=lambda word: not word.startswith('--config=')
+  )
   app.run(
     lambda argv: _quietly(without_arguments, argv),
     flags_parser=lambda argv: _quietly(parse, argv, _FLAG_MISTAKES),

@@ -73,7 +73,7 @@ def test_a_renamed_field_of_a_training_is_refused(tmp_path, config, field):
   )
   for flags in (
     [f'--config={file}', f'--workdir={tmp_path}/w'],
-    [f'--config=configs/{config}.py', f'--config.{field}=x'],
+    [f'--config.{field}=x', f'--config=configs/{config}.py'],  # In any order.
   ):
     done = launching.run('experiments.train', *flags)
     assert (done.returncode, done.stdout) == (2, '')
