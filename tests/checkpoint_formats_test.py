@@ -50,7 +50,8 @@ class ToySource:
     model, params = self.model, self._arrays()
     if options.pack:
       model = checkpoints.Checkpoint(model, params, self.tokenizer).pack().model
-    params = checkpoint_source.place_layers(model, params, options)
+    place = checkpoint_source.place_params
+    params = {x: place(model, (x,), y, options) for x, y in params.items()}
     return checkpoints.Checkpoint(model, params, self.tokenizer)
 
 

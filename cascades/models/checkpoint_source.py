@@ -182,21 +182,6 @@ def place_params(
   return param_mapping.get(tree, path)
 
 
-def place_layers(
-  model: language.LanguageModel, params: language.Params, options: LoadOptions
-) -> language.Params:
-  """Applies `place_params` layer by layer, so that no model is held twice.
-
-  Args:
-    model: The model that the parameters belong to.
-    params: gemma's parameter tree as it was read; its layers are replaced.
-    options: The dtype and the devices.
-  """
-  for layer in params:
-    params[layer] = place_params(model, (layer,), params[layer], options)
-  return params
-
-
 # Embedding tables in memory, by the file and the options they were read with.
 _tables: dict[Hashable, tuple[weakref.ref, ...]] = {}
 
@@ -368,6 +353,8 @@ class TensorSource(NamedTuple):
     mapped = self._mapped_tensors()
     dtype = self.choose_dtype(options.dtype, mapped, self.path)
     options = options._replace(dtype=dtype)
+    if dtype == 'int8':
+      int8_weights.check_device()
     model = dataclasses.replace(self.model, layout=options.layout)
     params: dict[str, Any] = {}
     table_path = self.table_path or self.path
