@@ -40,9 +40,9 @@ class AuditResult:
       over random distributions.
     tokens_per_block: (1 - b^(gamma + 1)) / (1 - b) at each lenience, for
       gamma = 4.
-    trend: Direction of the acceptance as lenience grows: 'rises', 'falls',
-      'stays', or the largest fall if it mostly rises. Only some methods promise
-      a direction.
+    trend: Direction of the acceptance as lenience grows: whether it rises,
+      falls or stays, and how far if it does both. Only some methods promise a
+      direction.
     examples: q, p, each [3, V], and targets, [leniences, 3, V], for a plot;
       None if the method cannot be evaluated.
   """
@@ -74,7 +74,7 @@ class AuditResult:
       if check.detail:
         text += [f'    {line}' for line in check.detail.splitlines()]
     if self.acceptance:
-      text.append(f'  acceptance {self.trend} with lenience:')
+      text.append(f'  acceptance {self.trend}; its mean:')
       text.append('    lenience  acceptance  tokens per block of gamma 4')
       text += [
         f'    {x:<10g}{a:<12.4f}{t:.3f}'
@@ -224,8 +224,12 @@ def _trend(acceptance: np.ndarray, leniences: Sequence[float]) -> str:
   drop = float((np.maximum.accumulate(acceptance) - acceptance).max())
   climb = float((acceptance - np.minimum.accumulate(acceptance)).max())
   if min(drop, climb) > 1e-12:
-    return f'rises, but at some position falls by up to {drop:.2g},'
-  return 'rises' if climb > 1e-12 else 'falls' if drop > 1e-12 else 'stays'
+    return (
+      f'rises with lenience for some distributions, by up to {climb:.2g}, and'
+      f' falls for others, by up to {drop:.2g}'
+    )
+  direction = 'rises' if climb > 1e-12 else 'falls' if drop > 1e-12 else 'stays'
+  return f'{direction} with lenience'
 
 
 def _examples(spec: AuditSpec) -> dict[str, np.ndarray]:
