@@ -122,7 +122,7 @@ def test_without_a_test_per_token_no_number_is_given(options):
   assert bool(rejected) == (decoder.config.drafts == 1)
 
 
-def test_an_answer_without_drafts_is_refused():
+def test_an_answer_without_drafts_is_refused(wrong_types):
   decoder = small.sampler(*small.tables())
   answer = decoder.sample('a', max_new_tokens=3)
   with pytest.raises(ValueError, match='answer: has 0 drafts for'):

@@ -115,13 +115,13 @@ def test_a_product_is_near_that_of_floats_and_shared_under_vmap():
   axes = AxisSplit((2,), (0, 1))
   weight = int8_weights.Int8Weight(int8_weights.quantize(w, axes), axes)
   assert weight.shape == w.shape
-  got = int8_weights.dot(x, weight)
+  got = int8_weights.dot(jnp.asarray(x), weight)
   plain = np.tensordot(x, w, 2)
   assert np.abs(got - plain).max() < 0.02 * np.abs(plain).max()
   run = functools.partial(int8_weights.dot, weight=weight)
   np.testing.assert_array_equal(jax.vmap(run)(x), got)
-  np.testing.assert_array_equal(run(x[0, 0]), got[0, 0])
-  np.testing.assert_array_equal(run(np.zeros((2, 48), np.float32)), 0)
+  np.testing.assert_array_equal(run(jnp.asarray(x[0, 0])), got[0, 0])
+  np.testing.assert_array_equal(run(jnp.zeros((2, 48))), 0)
 
 
 def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path):
