@@ -6,7 +6,9 @@ tested on n examples, from the strictest lenience to the loosest, until the
 first hypothesis that is not rejected. Such a fixed sequence needs no further
 correction for the number of leniences: with probability at least 1 - delta over
 the examples, the last rejected lenience loses at most `risk`. The guarantee
-holds for any distribution of the examples if they are independent.
+holds for any distribution that the examples were drawn from. They are tested in
+a random order: those of a file may be sorted by difficulty, and those of two
+tasks follow each other.
 
 The loss of an example is the verifier's quality less the method's, both in
 [0, 1], and is thus in [-1, 1]. The test bets against the hypothesis
@@ -38,8 +40,7 @@ def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
   """Returns p-values of the hypothesis that the mean loss exceeds `risk`.
 
   Args:
-    losses: Loss of each example, in [-1, 1], [..., n]. The order of the
-      examples must not depend on the losses.
+    losses: Loss of each example, in [-1, 1], [..., n], in any order.
     risk: Largest mean loss that is allowed, in (0, 1).
     delta: Level at which the test has the most power; it is valid at any.
 
@@ -49,6 +50,7 @@ def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
   n = losses.shape[-1]
   if not n:
     return np.ones(losses.shape[:-1])
+  losses = losses[..., np.random.default_rng(0).permutation(n)]
   # A bet depends only on the examples before it.
   count = np.arange(1, n + 1)
   mean = np.cumsum(losses, -1) / count
