@@ -163,7 +163,10 @@ class Workdir:
     """
     bound = any(self.path.glob('records/*.jsonl'))
     path = self.path / 'config.json'
+    before = path.exists() and bounded.read_bytes(path, 'workdir', 'delete it')
     records.claim(path, settings, 'run', bound, replaceable=replaceable)
+    if not bound and bounded.read_bytes(path, 'workdir', 'delete it') != before:
+      (self.path / 'costs.json').unlink(missing_ok=True)
 
   def latest_code(self) -> str | None:
     """Returns the code of the latest start; None before the first start."""
@@ -189,9 +192,9 @@ class Workdir:
   ) -> unit_costs.CostMeasurements | None:
     """Reads unit costs; returns None if there are none of the same facts."""
     path, starts = self.path / 'costs.json', records.read_starts(self.path)
-    if not path.exists():
+    if not path.exists() or not starts:
       return None
-    if starts and any(starts[-1].get(k) != v for k, v in facts.items()):
+    if any(starts[-1].get(k) != v for k, v in facts.items()):
       return None
     text = bounded.read_bytes(path, 'costs', 'delete it')
     return unit_costs.CostMeasurements.from_json(text)
