@@ -2,6 +2,7 @@
 
 import html
 import math
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -138,6 +139,25 @@ def test_the_decision_has_all_examples_and_stands_first(workdir):
   assert f'<ol><li>{html.escape(decision.sentence)}</li>' in page
   assert 'nothing was chosen on these examples' in page
   assert 'Left out' not in page
+
+
+def test_fixed_settings_have_the_options_of_the_config():
+  config = _config()
+  config.verification, config.gate = 'block', 'processed'
+  settings = deciding._fixed_settings(config.decision, config)
+  variants = [x.variant for x in settings]
+  assert variants == ['token_v2 block gate processed', 'speed block']
+
+
+@pytest.mark.slow
+def test_an_earlier_decision_is_no_decision_of_another_setting(
+  workdir, tmp_path
+):
+  config = _config()
+  config.decision.lenience = 0.5
+  other = shutil.copytree(workdir, tmp_path / 'run')
+  sweep.run(config, _CURVES, other, quiet=True)
+  assert not (other / 'decision.json').exists()
 
 
 @pytest.mark.slow

@@ -25,11 +25,7 @@ from experiments.tasks import Task, halves
 # Fields of a config's decision that are those of the analysis.
 _STATISTICS = ('margin', 'risk', 'delta')
 _VERIFIER = Setting(
-  'verifier_only',
-  'verifier_only',
-  gamma=0,
-  lenience=math.nan,
-  is_strict=True,
+  'verifier_only', 'verifier_only', gamma=0, lenience=math.nan, is_strict=True
 )
 # Hashes among the facts of a launcher.
 _WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
@@ -145,13 +141,12 @@ def decide(
     ValueError: The verifier alone was not run.
   """
   fields = sweep.config.decision.to_dict()
-  config = AnalysisConfig(
-    **{name: fields[name] for name in _STATISTICS if name in fields}
-  )
+  options = {name: fields[name] for name in _STATISTICS if name in fields}
+  config = AnalysisConfig(**options)
   decoded = [x for point in sweep.points for x in sweep.records[point.name]]
   verdict: Judgement | Verdict
   if fields.get('method'):
-    fixed = _fixed_settings(fields)
+    fixed = _fixed_settings(fields, sweep.config)
     settings = {_VERIFIER, *fixed}
     decoded = [x for x in decoded if certification.setting_of(x) in settings]
     missing = settings - {certification.setting_of(x) for x in decoded}
@@ -177,14 +172,12 @@ def decide(
     for record in sweep.records[point.name][:1]
     if certification.setting_of(record).curve == setting.curve
   )
-  changes = (
-    {} if math.isnan(setting.lenience) else {'lenience': setting.lenience}
-  )
+  lenience = setting.lenience
+  changes = {} if math.isnan(lenience) else {'lenience': lenience}
+  quality = _quality_name(sweep.tasks).replace('_', ' ')
   uses_drafter = setting.gamma > 0
   return Decision(
-    sentence=sentence(
-      verdict, config, _quality_name(sweep.tasks).replace('_', ' ')
-    ),
+    sentence=sentence(verdict, config, quality),
     verifier=sweep.config.verifier,
     drafter=sweep.config.drafter if uses_drafter else None,
     drafter_options=dict(curve.drafter_options) if uses_drafter else {},
@@ -196,23 +189,23 @@ def decide(
   )
 
 
-def _fixed_settings(fields: Mapping[str, Any]) -> tuple[Setting, Setting]:
+def _fixed_settings(
+  fields: Mapping[str, Any], config: Any
+) -> tuple[Setting, Setting]:
   """Returns the setting that a config fixes, and its strict decoding."""
-  method, gamma = fields['method'], fields['gamma']
-  lenience = float(fields['lenience'])
-  is_strict = lenience == reference_points.strict_lenience(method)
-  return (
-    Setting(
-      method, method, gamma=gamma, lenience=lenience, is_strict=is_strict
-    ),
-    Setting(
-      'speed',
-      'speed',
-      gamma=fields['strict_gamma'],
-      lenience=0.0,
-      is_strict=True,
-    ),
-  )
+
+  def setting(method: str, gamma: int, lenience: float) -> Setting:
+    curve = Curve.from_config(config, method, (lenience,), gamma=gamma)
+    return Setting(
+      curve.method,
+      records.variant(curve.method, **curve.options),
+      gamma=gamma,
+      lenience=lenience,
+      is_strict=lenience == reference_points.strict_lenience(curve.method),
+    )
+
+  values = fields['method'], fields['gamma'], float(fields['lenience'])
+  return setting(*values), setting('speed', fields['strict_gamma'], 0.0)
 
 
 def _dtype(config: Any) -> str | None:
@@ -236,6 +229,7 @@ def _evidence(
   sweep: Sweep, verdict: Judgement | Verdict, config: AnalysisConfig
 ) -> dict[str, Any]:
   """Returns the facts behind a verdict."""
+  over_strict = verdict.speedup_over_strict
   numbers = (
     {
       'risk': config.risk,
@@ -264,11 +258,7 @@ def _evidence(
     'reporting_examples': verdict.reporting,
     'loss': list(verdict.lost),
     'speedup': list(verdict.speedup),
-    'speedup_over_strict': (
-      None
-      if verdict.speedup_over_strict is None
-      else list(verdict.speedup_over_strict)
-    ),
+    'speedup_over_strict': over_strict and list(over_strict),
     'strict_setting': verdict.strict and str(verdict.strict),
     'needed_examples': verdict.needed,
     'trials': [
@@ -314,8 +304,8 @@ def sentence(
     )
   return (
     f'{text}; {_quality_change(verdict, quality_name)} that were not used for'
-    f' the choice. With probability {1 - config.delta:.0%} its mean loss over'
-    f' such examples is at most {100 * config.risk:g} points (chosen among'
+    f' the choice. With probability {100 * (1 - config.delta):g}% its mean loss'
+    f' over such examples is at most {100 * config.risk:g} points (chosen among'
     f' {len(verdict.trials)} settings on {verdict.choosing} examples); the'
     ' speed has an interval but no guarantee.'
   )
@@ -352,9 +342,8 @@ def _judgement(
       'is not shown to be faster than strict decoding: it is'
       f' {_over_strict(judgement)}, modelled for one answer at a time'
     )
-  return (
-    f'{setting} {reason}. Use {judgement.fallback}, which loses no quality.'
-  )
+  advice = f'Use {judgement.fallback}, which loses no quality.'
+  return f'{setting} {reason}. {advice}'
 
 
 def _over_strict(verdict: Comparison) -> str:
@@ -374,9 +363,8 @@ def _quality_change(verdict: Comparison, quality_name: str) -> str:
   """Returns the difference of quality from the verifier's in words."""
   loss, lowest, highest = verdict.lost
   # + 0.0 makes 0.0 of -0.0.
-  change, low, high = (
-    round(-100 * x, 1) + 0.0 for x in (loss, highest, lowest)
-  )
+  ends = loss, highest, lowest
+  change, low, high = (round(-100 * x, 1) + 0.0 for x in ends)
   return (
     f'its {quality_name} is {abs(change):.1f} of 100 points'
     f" {'below' if change < 0 else 'above'} the verifier's [{low:+.1f},"
@@ -407,7 +395,7 @@ def _drafter_does_not_pay(verdict: Verdict) -> str:
 
 def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
   """Returns why no setting that may lose quality was chosen."""
-  if not any(not x.setting.is_strict for x in verdict.trials):
+  if all(x.setting.is_strict for x in verdict.trials):
     return 'No setting that may lose quality was tried.'
   if any(math.isnan(x.loss) for x in verdict.trials):
     return (
@@ -416,10 +404,8 @@ def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
     )
   if verdict.has_certified_loss:
     return 'No certified setting that may lose quality is faster.'
-  text = (
-    f'No setting that may lose quality could be certified at'
-    f' {100 * config.risk:g} points: '
-  )
+  points = f'{100 * config.risk:g} points'
+  text = f'No setting that may lose quality could be certified at {points}: '
   if verdict.choosing < verdict.needed:
     text += (
       f'{verdict.choosing} examples for choosing can certify a loss of'

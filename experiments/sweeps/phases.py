@@ -458,6 +458,7 @@ class Sweep:
     self._decision = None
     if not self.config.get('decision'):
       return
+    (self.workdir / 'decision.json').unlink(missing_ok=True)
     self._decision = deciding.decide(
       deciding.Sweep(
         config=self.config,

@@ -32,7 +32,7 @@ def decision(context: SectionContext) -> Section | None:
   evidence = decided.evidence
   table = pd.DataFrame(evidence['trials'])
   # A column without any number would not be one of numbers.
-  for name in ('lenience', 'loss', 'p'):
+  for name in ('speedup', 'lenience', 'loss', 'p'):
     table[name] = table[name].astype(float)
   about_p = 'that more than the risk is lost'
   if evidence['choosing_examples']:
