@@ -187,8 +187,8 @@ def test_short_flags_set_fields_or_are_refused(monkeypatch):
 
 
 def test_results_of_a_file_have_a_folder_of_their_own():
-  folder = plan.default_workdir('configs/your_data.py', False, 's3://b/c/d.csv')
-  assert folder == pathlib.Path('runs/your_data/d')
+  named = plan.default_workdir('configs/your_data.py', False, 's3://b/d.x.csv')
+  assert named == pathlib.Path('runs/your_data/d-x')
   folder = plan.default_workdir('configs/your_data.py', True, '../..')
   assert folder == pathlib.Path('runs/tiny/your_data')
 

@@ -41,6 +41,8 @@ _WITHOUT_EFFECT = (
 # Fields of `file` that name files: they may move and may hold secrets, and the
 # hashes of the files are kept.
 _PATHS = ('path', 'examples')
+# Endings of files of data that tell nothing of them.
+_ENDINGS = r'(\.(jsonl|json|csv|yaml|yml|gz))+$'
 # Fields of a rehearsal, and fields of its task.
 _TINY = {
   'verifier': 'tiny-verifier',
@@ -89,7 +91,8 @@ def default_workdir(
     parts = ()
   # Neither '/data' nor '..' leads out of the folder.
   words = argument.replace('/', ',').split(',')
-  words += re.split(r'[^\w-]', data.partition('?')[0].rpartition('/')[2])[:1]
+  file = re.sub(_ENDINGS, '', data.partition('?')[0].rpartition('/')[2])
+  words.append(re.sub(r'[^\w-]+', '-', file).strip('-'))
   words = [word for word in words if word.strip('.')]
   return pathlib.Path('runs', *(['tiny'] if tiny else []), *parts, *words)
 
