@@ -127,7 +127,10 @@ def _above(results: Headline, name: _Namer) -> str:
   better = min(('over_verifier', 'over_drafter'), key=lambda field: row[field])
   gain = f'{_signed(row, better)} in quality over the better model'
   if row.above > 0 and row.above_low > 0:
-    return f'A method is better than both models alone: {name(row)}, {gain}.'
+    return (
+      f'A method is better than both models alone: {name(row)}, {gain}; it was'
+      ' chosen on these same examples.'
+    )
   return (
     'No method is shown to be better than both models alone: the nearest is'
     f' {name(row)}, {gain}.'
