@@ -368,6 +368,7 @@ def test_a_rule_learns_from_training_examples_of_one_pair(tmp_path):
   for i, (fields, said) in enumerate(
     (
       (dict(split='test'), 'has test examples, on which no rule'),
+      (dict(split=''), 'has test examples, on which no rule'),
       (dict(temperature=0.5), 'has the temperature 0.5, but earlier'),
       (dict(drafter='e'), "has the drafter 'e', but earlier ones have 'd'"),
     )

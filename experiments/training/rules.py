@@ -55,7 +55,8 @@ def shared_settings(workdirs: Sequence[str]) -> dict[str, Any]:
         f'workdirs: {path} is missing or not a config; give the workdirs of'
         ' finished sweeps, with commas between them.'
       ) from None
-    if config.get('split', 'test') == 'test':
+    # An empty split is the task's own, which is most often test.
+    if (config.get('split') or 'test') == 'test':
       raise ValueError(
         f'workdirs: {workdir} has test examples, on which no rule may be'
         ' trained; decode training examples with --config.split=train.'
@@ -235,8 +236,9 @@ def train_rule(
     settings['verifier'],
     settings['drafter'],
     config=DecodingConfig(
-      method='speed',
-      lenience=0.0,
+      # Its rule reads the gates, as the features do.
+      method='opt',
+      lenience=-math.inf,
       gamma=1,
       temperature=settings['temperature'],
       gate=settings['gate'],
