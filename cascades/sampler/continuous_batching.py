@@ -453,8 +453,7 @@ def _start_single(
   """Makes a batch of one row that has read the prompt; see `decode_single`."""
   (prompt,), new = request.prompts, request.max_new_tokens
   length = 0 if row is None else int(row.length[0])
-  # Padding is read too.
-  read_length = length + bucket(len(prompt), MIN_PROMPT_LENGTH)
+  read_length = length + bucket(len(prompt), MIN_PROMPT_LENGTH)  # With padding.
   first = engine.cache_length(read_length, min(new, _FIRST_NEW_TOKENS))
   if row is not None:
     first = max(first, row.tokens.shape[-1])
@@ -465,8 +464,9 @@ def _start_single(
     if row is None:
       row = engine.prefill([prompt], request.keys, [limit], first)
     else:
-      # A copy: the caller may continue the row again.
-      row = engine.resize(row, first)
+      # A copy: the caller may continue the row again, with another schedule.
+      schedule = jax.tree.map(lambda x: jnp.asarray(x)[None], engine.schedule)
+      row = engine.resize(row, first).replace(schedule=schedule)
       row = engine.extend(row, [prompt], [limit], first - length)
     logits, size = None, engine.logits_length(request)
     if size:
