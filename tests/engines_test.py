@@ -335,6 +335,7 @@ def test_what_cannot_be_gone_through_is_sampled():
       dict(rule='contrastive'),
       'lenience: must be given for contrastive',
     ),
+    (_token, dict(rule='margin', lenience=1), 'method: margin needs raw log'),
     (_token, dict(gamma=0), 'gamma: must be 1 or more'),
     (_token, dict(size=1), 'size: must be 2 or more'),
   ],

@@ -91,6 +91,10 @@ def test_greedy_answers_are_the_samplers_up_to_the_stop():
   assert any(' hundred' in answer.text for answer in answers)
 
 
+def test_a_greedy_task_has_no_use_for_truncation():
+  assert _generate(_lm(), ('a', dict(top_p=0.9, max_gen_toks=2)))
+
+
 def test_an_answer_depends_on_its_prompt_and_the_seed_alone():
   # Hot enough for the seed to matter; two ways of asking, so two groups.
   hot = dict(temperature=3.0, max_gen_toks=12, until=[])

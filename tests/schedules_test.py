@@ -17,6 +17,7 @@ from cascades import (
   schedules,
   verification,
 )
+from cascades.contrib.lenience_schedules import positions
 from cascades.proof import exact
 from cascades.verification_config import BONUS, DRAFT
 
@@ -276,3 +277,9 @@ def test_a_further_turn_begins_anew():
   lenient_later = written(schedule='first:3')
   assert lenient_later[0][:3] == strict[0][:3]
   assert written() != strict
+
+
+def test_a_ramp_is_exact_at_both_ends():
+  ramp = positions.Ramp(3)
+  assert [float(ramp.lenience(i, np.inf, -1.0)) for i in (0, 3)] == [-1, np.inf]
+  assert float(positions.Ramp(0).lenience(0, 0.5, -1.0)) == 0.5

@@ -267,8 +267,8 @@ class CascadesLM(TemplateLM):
     """The same sampler with other options."""
     decoder = self.sampler
     if not changes.get('temperature', 1):
-      # A task that is decoded greedily has no use for the sampler's own.
-      changes = dict(top_k=None, top_p=None) | changes
+      # Greedy decoding truncates nothing, whatever a task or the sampler says.
+      changes = changes | dict(top_k=None, top_p=None)
     if self._is_decided:
       _check_decided(decoder.config, changes)
     return sampler.Sampler(

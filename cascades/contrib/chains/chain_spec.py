@@ -132,10 +132,13 @@ class ChainSpec(drafter_spec.Spec):
       )
     checkpoint = self._outer_model(verifier)
     token_checks.check_pair(verifier, checkpoint)
+    inner = self.inner.bind(checkpoint)
+    if method.bind:
+      method = method.bind(checkpoint, inner)
     return chain(
       checkpoint.model,
       checkpoint.params,
-      self.inner.bind(checkpoint),
+      inner,
       method=method,
       lenience=lenience,
       gamma=self.inner_gamma,

@@ -358,8 +358,8 @@ class _Case:
       'random', count=model.contexts, size=size, seed=seed, pairs=pairs
     )
     separation.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
-    # The interface of `verify` has no gate distributions: rules see q and p.
-    d = d._replace(q_gate=d.q, p_gate=d.p)
+    # `verify` gets no gate distributions and no logits: rules see q and p.
+    d = d._replace(q_gate=d.q, p_gate=d.p, p_logits=None)
     with enable_x64(True):
       table = Table.from_methods([(method, lenience)], d)
     law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]

@@ -57,11 +57,11 @@ class Ramp(ScheduleBase):
 
   def lenience(self, state, requested, strict):
     """Returns the lenience of this step."""
-    share = jnp.minimum(1, state / jnp.maximum(self.tokens, 1))
-    # At the end exactly the requested lenience, despite rounding.
-    return jnp.where(
-      share < 1, strict + (requested - strict) * share, requested
-    )
+    steps = jnp.maximum(self.tokens, 1)
+    share = jnp.where(state < self.tokens, state / steps, 1)
+    # Exact at both ends, despite rounding and an infinite lenience.
+    rising = strict + (requested - strict) * share
+    return jnp.select([share >= 1, share > 0], [requested, rising], strict)
 
   def update(self, state, token, cost):
     """Advances by one position."""
