@@ -79,6 +79,12 @@ def test_keys_that_are_masked_change_no_bit():
     np.testing.assert_array_equal(run(x, keys, 33), expected, str(slots))
 
 
+def test_a_quotient_in_bfloat16_keeps_its_dtype():
+  cap = row_exact.row_exact(lambda x: jnp.tanh(x / 30) * 30)
+  x = jnp.asarray(_KEYS[0], jnp.bfloat16)
+  assert cap(x).dtype == x.dtype
+
+
 def test_trees_and_integers_pass_through():
   def function(tree, count):
     return {'sum': tree['x'].sum(-1) + count, 'count': (count + 1, None)}

@@ -166,7 +166,7 @@ def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
     return [_sum(operands[0], params['axes'])]
   if name == 'div':
     x, denominator = operands
-    return [x * _reciprocal(denominator)]
+    return [x * _reciprocal(denominator).astype(x.dtype)]
   if name == 'rsqrt':
     return [_reciprocal(jnp.sqrt(operands[0]))]
   if name == 'logistic':
@@ -232,6 +232,8 @@ def _dot(x: Array, y: Array, params: dict[str, Any]) -> Array:
   """
   summed, batch = params['dimension_numbers']
   dtype = params['preferred_element_type'] or jnp.result_type(x, y)
+  # A sum of many products has few bits left in bfloat16.
+  sum_dtype = jnp.promote_types(dtype, jnp.float32)
   free = [
     [i for i in range(z.ndim) if i not in (*summed[k], *batch[k])]
     for k, z in enumerate((x, y))
@@ -245,11 +247,11 @@ def _dot(x: Array, y: Array, params: dict[str, Any]) -> Array:
     groups = [batch[k], free[k], summed[k]]
     if k == side and keeps[side]:
       groups = [batch[k], summed[k], free[k]]
-    z = z.astype(dtype).transpose([i for group in groups for i in group])
+    z = z.astype(sum_dtype).transpose([i for group in groups for i in group])
     shape = [math.prod((x, y)[k].shape[i] for i in group) for group in groups]
     matrices.append(z.reshape(shape))
   multiply = _multiply_wide if keeps[side] else _multiply
-  out = multiply(matrices[1 - side], matrices[side])
+  out = multiply(matrices[1 - side], matrices[side]).astype(dtype)
   if side == 0:
     out = out.swapaxes(-1, -2)
   sizes = [x.shape[i] for i in (*batch[0], *free[0])]
