@@ -246,6 +246,9 @@ def test_a_folder_has_its_template_in_one_of_three_files(tmp_path):
     assert chat_templates.read(tmp_path) == want
   (tmp_path / 'chat_template.jinja').write_text('jinja')
   assert chat_templates.read(tmp_path) == 'jinja'
+  # A model that is saved there has none of them.
+  checkpoints.save_model(tmp_path, checkpoints.load_model('tiny-drafter'))
+  assert chat_templates.read(tmp_path) is None
 
 
 @pytest.mark.parametrize(

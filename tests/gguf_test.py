@@ -132,6 +132,13 @@ def test_a_gemma_2_keeps_its_caps_and_all_but_the_last_bits_of_its_norms(
   jax.tree_util.tree_map_with_path(close, read.params, own.params)
 
 
+def test_a_model_in_eight_bits_is_written_as_floats(tmp_path):
+  whole = checkpoints.load_model('tiny-verifier', 'int8')
+  checkpoints.save_gguf(tmp_path / 'x.gguf', whole)
+  read = checkpoints.load_model(tmp_path / 'x.gguf').unpack()
+  same(read.params, whole.unpack().params)
+
+
 @pytest.mark.parametrize('stored', ['float16', 'bfloat16'])
 def test_matrices_may_be_rounded_and_norms_are_not(tmp_path, stored):
   file = written(tmp_path, stored=stored)

@@ -421,3 +421,7 @@ def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
   assert done.stderr.count('\n') == 1
   shown = launching.run('experiments.sample', '--help').stdout
   assert 'google/gemma-3-1b-it@REVISION' in shown
+
+
+def test_a_folder_of_the_working_directory_has_its_name():
+  assert hub.label(pathlib.Path('mine')) == 'mine'

@@ -115,6 +115,10 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
   checkpoints.save_model(tmp_path / 'whole', scaled)
   part = tmp_path / 'part'
   reduced_folders.save(part, scaled, _SAID, verifier=str(tmp_path / 'whole'))
+  # A multimodal model has its vocabulary's size further down.
+  config = tmp_path / 'whole/config.json'
+  text = dict(model_type='gemma3', text_config=json.loads(config.read_text()))
+  config.write_text(json.dumps(text))
   for dtype in ('float32', 'bfloat16'):
     found = checkpoints.load_model(part, dtype)
     assert found.model.dtype(found.params) == dtype

@@ -171,6 +171,8 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
   owner_name, checksum = shared_table.read_owner(path)
   # Checked before the owner is opened: it may be this folder.
   owner = None if _is_shared_table(owner_name) else open_checkpoint(owner_name)
+  if isinstance(owner, _HubSource):
+    owner = open_checkpoint(hub.fetch(owner.name))
   if owner is None or getattr(owner, 'vocab_ids', None) is not None:
     raise ValueError(
       f'model: {path} shares the table of {owner_name}, which has no table'
@@ -182,9 +184,10 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
       ' in Hugging Face layout or a GGUF file; name such a model in'
       f' {shared_table.FILE}.'
     )
-  vocab_size = owner.model.vocab_size
+  vocab_size, table = owner.model.vocab_size, param_mapping.TABLE_TENSOR
+  tensor_files.check_present(owner.path, owner.tensors, [table])
   # The converter of llama.cpp leaves out rows that pad a table.
-  config = config | {'vocab_size': owner.config['vocab_size']}
+  config = config | {'vocab_size': owner.tensors[table].shape[0]}
   tensors = int8_files.join_scales(path, tensor_files.open_folder(path))
   return TensorSource(
     path=path,
@@ -193,10 +196,7 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
       language.from_config(config), vocab_size=vocab_size
     ),
     tokenizer=owner.tokenizer,
-    tensors={
-      **tensors,
-      param_mapping.TABLE_TENSOR: owner.tensors[param_mapping.TABLE_TENSOR],
-    },
+    tensors={**tensors, table: owner.tensors[table]},
     vocab_ids=shared_table.read_vocab_ids(path, tensors, vocab_size),
     table_path=owner.path,
     table_checksum=checksum,

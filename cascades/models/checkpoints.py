@@ -211,6 +211,7 @@ def save_gguf(
     )
   model, params, tokenizer = checkpoint
   params = _exportable_params(model, params, model.unpack)
+  model = dataclasses.replace(model, layout=None)
   with atomic.replace_file(pathlib.Path(file)) as part:
     gguf_export.save(part, model, params, tokenizer, stored=stored)
 

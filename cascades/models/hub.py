@@ -76,7 +76,7 @@ def local_folder(name: str) -> str:
 
 def label(folder: pathlib.Path) -> str:
   """Returns a folder's name; that of the repository for a download."""
-  snapshots, repo = folder.parent, folder.parents[1].name.split('--')
+  snapshots, repo = folder.parent, folder.parent.parent.name.split('--')
   is_download = snapshots.name == 'snapshots' and repo[0] == 'models'
   return '/'.join(repo[1:]) if is_download else folder.name
 

@@ -16,6 +16,7 @@ from cascades.models import (
   int8_files,
   language,
   param_mapping,
+  shared_table,
   tensor_files,
   tokenizers,
 )
@@ -242,8 +243,10 @@ def save(
     tensor_files.write_json(part / 'config.json', config)
     _write_tokenizer(part, tokenizer)
     file_names = {file.name for file in part.iterdir()}
-  template = folder / chat_templates.FILE
-  for file in (*folder.glob('model*.safetensors*'), template):
+  # Files of a model that was here before.
+  stale = chat_templates.FILE, 'chat_template.json', shared_table.FILE
+  files = map(folder.joinpath, stale)
+  for file in (*folder.glob('model*.safetensors*'), *files):
     if file.name not in file_names:
       file.unlink(missing_ok=True)
 

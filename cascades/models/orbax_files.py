@@ -83,9 +83,8 @@ class OrbaxSource(NamedTuple):
       params = _restore(self.path, self.model, self.shapes, options)
     # Whatever Orbax raises, the user can do one thing.
     except Exception as error:
-      raise ValueError(
-        f'model: {self.path} is damaged ({_first_line(error)}); fetch it again.'
-      ) from error
+      message = _message(error, f'{self.path} is damaged', 'fetch it again.')
+      raise ValueError(message) from error
     model = dataclasses.replace(self.model, layout=options.layout)
     return Checkpoint(model, params, self.tokenizer)
 
@@ -125,11 +124,9 @@ class GemmaSource(NamedTuple):
       params = _restore(path, model, shapes, options)
     # The remedy is the same for every error that a cloud client raises.
     except Exception as error:
-      raise ValueError(
-        f'model: {self.name} could not be fetched from {path}'
-        f' ({_first_line(error)}); check the connection, or give a folder that'
-        ' holds the model.'
-      ) from error
+      problem = f'{self.name} could not be fetched from {path}'
+      remedy = 'check the connection, or give a folder that holds the model.'
+      raise ValueError(_message(error, problem, remedy)) from error
     if self.name.endswith('-it'):
       tokenizer = turns.with_turn_end(tokenizer)
     model = match_tokenizer(file, model, tokenizer)
@@ -350,6 +347,14 @@ def _restore(
 def _dtypes(shapes: PyTree) -> list[Any]:
   """Returns the dtypes of parameters from their shapes."""
   return [x.dtype for x in jax.tree.leaves(shapes)]
+
+
+def _message(error: Exception, problem: str, remedy: str) -> str:
+  """Returns the sentence for an error of a library."""
+  if isinstance(error, MemoryError) or 'RESOURCE_EXHAUSTED' in str(error):
+    problem = f'{problem.split()[0]} does not fit into the memory'
+    remedy = 'give --dtype=int8, or more devices.'
+  return f'model: {problem} ({_first_line(error)}); {remedy}'
 
 
 def _first_line(error: Exception) -> str:
