@@ -412,16 +412,15 @@ def test_an_architecture_is_found_by_its_size_or_by_its_name(
   same(read.params, want.params)
 
 
-def test_a_model_that_does_not_fit_is_not_called_damaged(
-  downloads, monkeypatch
-):
+def test_what_does_not_fit_is_not_damaged(downloads, monkeypatch, tmp_path):
   def fail(*args):
     raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory')
 
   monkeypatch.setattr(orbax_files, '_restore', fail)
-  folder = downloads / 'nested' / 'gemma3-tiny-it'
+  folder = shutil.copytree(downloads / 'nested', tmp_path / 'a b')
+  folder /= 'gemma3-tiny-it'
   message = conftest.refused('model', checkpoints.load_model, folder)
-  assert 'does not fit into the memory' in message
+  assert f'{folder} does not fit into the memory' in message
 
 
 def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):

@@ -132,7 +132,8 @@ def test_as_good_is_by_the_lower_end_and_the_margin(points):
 
 
 @pytest.mark.parametrize(
-  'options', [{'margin': 1.5}, {'risk': 1}, {'resamples': 0}, {'delta': '1'}]
+  'options',
+  [{'margin': 1.5}, {'risk': 0}, {'risk': 1}, {'resamples': 0}, {'delta': '1'}],
 )
 def test_settings_outside_their_range_are_refused(options):
   (name,) = options

@@ -160,9 +160,13 @@ def test_the_estimate_certifies():
   setting, count = verdict.estimate
   assert setting == _setting(0.2)
   assert verdict.choosing < count <= 100_000
-  assert f'about {count} would be needed for token_v3 at' in deciding.sentence(
-    verdict, _CONFIG, 'rouge2'
-  )
+  said = deciding.sentence(verdict, _CONFIG, 'rouge2')
+  assert f'about {count} would be needed for token_v3 at' in said
+
+
+def test_a_half_without_examples_is_refused():
+  with pytest.raises(ValueError, match='leave a half empty'):
+    certification.decide(_answers([0, 0.0], [1, 2], n=1), _CONFIG)
 
 
 def test_too_few_examples_are_foreseen():
@@ -192,9 +196,8 @@ def test_too_few_examples_are_foreseen():
   needed = risk.needed(0.03, 0.05)
   assert f'give about {2 * needed} examples' in said
   assert foreseen(3 * needed) is None
-  config.decision.risk = float(
-    said.partition('decision.risk=')[2].partition('. ')[0]
-  )
+  least = said.partition('decision.risk=')[2].partition('. ')[0]
+  config.decision.risk = float(least)
   assert foreseen(200) is None
   assert foreseen(100)
   del curves[3:]
@@ -323,11 +326,9 @@ def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):
   fields['evidence']['trials'][0]['speedup'] = 'nan'
   path.write_text(json.dumps(fields))
   section = lenience_choices.decision(types.SimpleNamespace(decision=path))
-  assert (
-    columns.RATIO(section.tables[0].frame.speedup[0]) == columns.styles.DASH
-  )
-  p = section.tables[0].frame.p
-  assert [*map(columns.p_value, p)] == ['\N{EN DASH}'] * len(p)
+  frame = section.tables[0].frame
+  assert columns.RATIO(frame.speedup[0]) == columns.styles.DASH
+  assert [*map(columns.p_value, frame.p)] == ['\N{EN DASH}'] * len(frame.p)
 
 
 def test_scores_of_a_corpus_are_named_by_the_sentence():

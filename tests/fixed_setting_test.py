@@ -150,9 +150,7 @@ def test_fixed_settings_have_the_options_of_the_config():
 
 
 @pytest.mark.slow
-def test_an_earlier_decision_is_no_decision_of_another_setting(
-  workdir, tmp_path
-):
+def test_another_setting_has_not_the_earlier_decision(workdir, tmp_path):
   config = _config()
   config.decision.lenience = 0.5
   other = shutil.copytree(workdir, tmp_path / 'run')

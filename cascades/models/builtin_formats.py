@@ -170,9 +170,8 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
   config, _ = huggingface.read_config(path)
   owner_name, checksum = shared_table.read_owner(path)
   # Checked before the owner is opened: it may be this folder.
+  owner_name = hub.local_folder(owner_name)
   owner = None if _is_shared_table(owner_name) else open_checkpoint(owner_name)
-  if isinstance(owner, _HubSource):
-    owner = open_checkpoint(hub.fetch(owner.name))
   if owner is None or getattr(owner, 'vocab_ids', None) is not None:
     raise ValueError(
       f'model: {path} shares the table of {owner_name}, which has no table'

@@ -83,7 +83,7 @@ class OrbaxSource(NamedTuple):
       params = _restore(self.path, self.model, self.shapes, options)
     # Whatever Orbax raises, the user can do one thing.
     except Exception as error:
-      message = _message(error, f'{self.path} is damaged', 'fetch it again.')
+      message = _message(error, self.path, 'is damaged', 'fetch it again.')
       raise ValueError(message) from error
     model = dataclasses.replace(self.model, layout=options.layout)
     return Checkpoint(model, params, self.tokenizer)
@@ -124,9 +124,9 @@ class GemmaSource(NamedTuple):
       params = _restore(path, model, shapes, options)
     # The remedy is the same for every error that a cloud client raises.
     except Exception as error:
-      problem = f'{self.name} could not be fetched from {path}'
+      problem = f'could not be fetched from {path}'
       remedy = 'check the connection, or give a folder that holds the model.'
-      raise ValueError(_message(error, problem, remedy)) from error
+      raise ValueError(_message(error, self.name, problem, remedy)) from error
     if self.name.endswith('-it'):
       tokenizer = turns.with_turn_end(tokenizer)
     model = match_tokenizer(file, model, tokenizer)
@@ -349,12 +349,12 @@ def _dtypes(shapes: PyTree) -> list[Any]:
   return [x.dtype for x in jax.tree.leaves(shapes)]
 
 
-def _message(error: Exception, problem: str, remedy: str) -> str:
+def _message(error: Exception, name: Any, problem: str, remedy: str) -> str:
   """Returns the sentence for an error of a library."""
   if isinstance(error, MemoryError) or 'RESOURCE_EXHAUSTED' in str(error):
-    problem = f'{problem.split()[0]} does not fit into the memory'
-    remedy = 'give --dtype=int8, or more devices.'
-  return f'model: {problem} ({_first_line(error)}); {remedy}'
+    problem = 'does not fit into the memory'
+    remedy = 'give the dtype int8, or more devices.'
+  return f'model: {name} {problem} ({_first_line(error)}); {remedy}'
 
 
 def _first_line(error: Exception) -> str:

@@ -166,6 +166,7 @@ class Workdir:
     before = path.exists() and bounded.read_bytes(path, 'workdir', 'delete it')
     records.claim(path, settings, 'run', bound, replaceable=replaceable)
     if not bound and bounded.read_bytes(path, 'workdir', 'delete it') != before:
+      # They may lack the blocks of these settings.
       (self.path / 'costs.json').unlink(missing_ok=True)
 
   def latest_code(self) -> str | None:
