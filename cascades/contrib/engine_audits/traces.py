@@ -401,8 +401,9 @@ def _favoured(pi: _Probs, q: _Probs | None) -> np.ndarray | None:
   """Marks the tokens that are more probable under q than under the law."""
   if q is None:
     return None
-  q_probs = np.array([q.prob(token) or 0.0 for token in pi.tokens.tolist()])
-  return q_probs > pi.probs
+  order = np.argsort(q.tokens)
+  nearest = order[np.searchsorted(q.tokens[order[:-1]], pi.tokens)]
+  return (q.tokens[nearest] == pi.tokens) & (q.probs[nearest] > pi.probs)
 
 
 _SETS: dict[str, Callable[[_Probs, _Probs | None], np.ndarray | None]] = {
