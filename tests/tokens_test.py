@@ -12,7 +12,7 @@ from experiments import records, tasks
 from experiments.analysis import blocks
 from experiments.analysis.example_selection import SelectedAnswer
 from experiments.records import metrics
-from experiments.reports import tokens
+from experiments.reports import examples, tokens
 
 _DRAFT, _RESIDUAL, _BONUS = 'drb'
 
@@ -38,12 +38,14 @@ def _view(trace, **changes):
   return records.View(**fields | changes)
 
 
-def _answer(record, trace, view=None, name='x', end=1.0):
+def _selected(trace, record=None, view=None):
   example = tasks.Example(id='0', prompt='?', reference='!')
+  return SelectedAnswer(record or _record(trace), trace, example, 'all', view)
+
+
+def _answer(record, trace, view=None, name='x', end=1.0):
   time = blocks.timeline(record, trace, COSTS)
-  return tokens.answer(
-    SelectedAnswer(record, trace, example, 'all', view), time, name, end
-  )
+  return tokens.answer(_selected(trace, record, view), time, name, end)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +152,22 @@ def test_of_a_long_answer_the_end_has_no_probabilities():
   view = _view(make_trace([_DRAFT] * 3))
   titles = [title.count('\n') for title in _titles(trace, view)]
   assert titles == [3, 3, 3, 0]
+
+
+@pytest.mark.parametrize(
+  ('longer', 'index'), [([5, 6, 7], 2), ([5, 9], 1), ([5, 6], None)]
+)
+def test_the_first_token_that_differs_is_framed(longer, index):
+  answers = [
+    _selected(make_trace([_DRAFT] * len(ids), tokens=ids))
+    for ids in (longer, [5, 6])
+  ]
+  assert examples.parting(answers) == index
+  assert examples.parting(answers[:1]) is None
+  timeline = blocks.timeline(answers[0].record, answers[0].trace, COSTS)
+  text = tokens.answer(answers[0], timeline, 'x', 1.0, index)
+  framed = ['parts' in x for x in re.findall('<span class="(t .*?)"', text)]
+  assert framed == [i == index for i in range(len(longer))]
 
 
 def test_no_text_of_a_model_is_markup():

@@ -4,6 +4,7 @@ The module `analysis.example_selection` selects the answers.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -44,8 +45,17 @@ def _verdict(quality: float) -> str:
   return f'<span>quality {styles.quality(quality)}</span>'
 
 
+def parting(answers: Sequence[SelectedAnswer]) -> int | None:
+  """Returns the index of the first token in which answers differ, if any."""
+  texts = itertools.zip_longest(*(a.trace.tokens for a in answers))
+  return next((i for i, t in enumerate(texts) if len(set(t)) > 1), None)
+
+
 def _lane(
-  answer: SelectedAnswer, presentation: Presentation, end: float
+  answer: SelectedAnswer,
+  presentation: Presentation,
+  end: float,
+  index: int | None,
 ) -> str:
   """Returns one of the answers to a prompt as HTML.
 
@@ -53,6 +63,7 @@ def _lane(
     answer: The answer.
     presentation: Styles, labels and unit costs.
     end: Seconds at the right end of the clock.
+    index: Index of the first token in which the answers differ, if any.
   """
   record = answer.record
   style = presentation.curve_styles[record.variant]
@@ -72,7 +83,7 @@ def _lane(
 <header>{_verdict(record.quality)}
 <span>{drawings.marker(style)} {display.for_html(name)}</span>
 <span>{counts}</span></header>
-{tokens.answer(answer, timeline, name, end)}
+{tokens.answer(answer, timeline, name, end, parting=index)}
 </div>"""
 
 
@@ -87,7 +98,8 @@ def _example(answer: SelectedAnswer, presentation: Presentation) -> str:
     reference = '\n'.join(reference)
   answers = with_counterparts([answer])
   end = max(blocks.duration(a.record, presentation.costs) for a in answers)
-  lanes = '\n'.join(_lane(a, presentation, end) for a in answers)
+  index = parting(answers)
+  lanes = '\n'.join(_lane(a, presentation, end, index) for a in answers)
   prompt = display.for_html(str(answer.example.prompt))
   return f"""<article class="example">
 <header><span>{display.for_html(name)}</span></header>
@@ -119,8 +131,9 @@ def section(
 the method rejected a draft. The answers are to the first examples of each task
 and were not picked by their quality; the lenience is a middle one. Point at a
 token, or use the arrow keys, to see its probability under the drafter (q), the
-verifier (p) and the target of the method (π). Both answers to a prompt play in
-modelled time; a draft is outlined until the verifier has read it.</p>
+verifier (p) and the target of the method (π). A frame marks the first token in
+which the two answers to a prompt differ. Both play in modelled time; a draft is
+outlined until the verifier has read it.</p>
 {tokens.legend(has_verifier)}
 {articles}
 </section>"""

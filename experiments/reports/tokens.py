@@ -11,7 +11,7 @@ from cascades.untrusted import display
 from experiments import records
 from experiments.analysis import blocks
 from experiments.analysis.example_selection import SelectedAnswer
-from experiments.records import Record, Trace, View
+from experiments.records import Trace, View
 from experiments.reports import styles
 
 # Label and meaning of the tokens of each source.
@@ -22,6 +22,7 @@ SOURCES = {
 }
 # CSS class, label and meaning of the tokens of the verifier alone.
 _VERIFIER_ALONE = ('alone', 'verifier alone', 'one verifier call per token')
+_PARTING = ('parts', 'the answers part', 'first token that differs')
 # Symbols of invisible characters.
 _VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
 # Width of a clock in units of its SVG.
@@ -72,22 +73,25 @@ def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
   return [*details, f'likeliest: drafter {drafter}, verifier {verifier}']
 
 
-def _token(record: Record, trace: Trace, view: View | None, index: int) -> str:
+def _token(answer: SelectedAnswer, index: int, parts: bool) -> str:
   """Returns a token as HTML, with its details in the tooltip."""
+  record, trace, view = answer.record, answer.trace, answer.view
   source = records.SOURCES[trace.sources[index]]
   name = SOURCES.get(source, (source, ''))[0]
   if not record.gamma:
     source, name, _ = _VERIFIER_ALONE
   details, probs = [f'{name}, token {trace.tokens[index]}'], ''
+  css_class = f't {source} parts' if parts else f't {source}'
   if view is not None and index < len(view.q):
     details += _view_lines(trace, view, index, source)
     values = (view.q[index], view.p[index], view.pi[index])
     probs = f' data-probs="{" ".join(f"{x:.4g}" for x in values)}"'
+  details += ['here the two answers part'] if parts else []
   # An end-of-sequence token has no text.
   last = index == len(trace.tokens) - 1
   text = _visible(trace.token_strings[index] or ('[end]' if last else '∅'))
   title = display.for_html('\n'.join(details))
-  return f'<span class="t {source}" title="{title}"{probs}>{text}</span>'
+  return f'<span class="{css_class}" title="{title}"{probs}>{text}</span>'
 
 
 def _clock_bars(timed_blocks: Sequence[blocks.Block], end: float) -> str:
@@ -113,7 +117,11 @@ def _clock_bars(timed_blocks: Sequence[blocks.Block], end: float) -> str:
 
 
 def answer(
-  selected: SelectedAnswer, timeline: blocks.Timeline, name: str, end: float
+  selected: SelectedAnswer,
+  timeline: blocks.Timeline,
+  name: str,
+  end: float,
+  parting: int | None = None,
 ) -> str:
   """Returns an answer with its clock as HTML.
 
@@ -122,12 +130,12 @@ def answer(
     timeline: Modelled times of its blocks.
     name: Label of the point that decoded it.
     end: Seconds at the right end of the clock.
+    parting: Index of the first token that the other answer lacks; None if the
+      answers are equal or there is no other.
   """
   record, parts = selected.record, []
   for block in timeline.blocks:
-    inner = ''.join(
-      _token(record, selected.trace, selected.view, i) for i in block.tokens
-    )
+    inner = ''.join(_token(selected, i, i == parting) for i in block.tokens)
     parts.append(
       f'<span class="block" data-from="{block.start:.6g}"'
       f' data-to="{block.end:.6g}">{inner}</span>'
@@ -149,7 +157,8 @@ def legend(has_verifier: bool) -> str:
     has_verifier: True if an answer of the verifier alone is shown too.
   """
   kinds_of_tokens = [(source, *texts) for source, texts in SOURCES.items()]
-  kinds_of_tokens += [_VERIFIER_ALONE] if has_verifier else []
+  if has_verifier:
+    kinds_of_tokens += [_VERIFIER_ALONE, _PARTING]
   entries = ''.join(
     f'<span title="{display.for_html(meaning)}">'
     f'<span class="t {source}">{display.for_html(name)}</span></span>'
