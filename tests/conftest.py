@@ -3,9 +3,11 @@
 import collections
 import contextlib
 import functools
+import inspect
 import os
 import pathlib
 import re
+import shutil
 
 import jaxtyping
 
@@ -29,13 +31,15 @@ os.environ['PYTHONPATH'] = os.pathsep.join(
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
 
 # One folder for all processes of a run, those that they start, and the next
-# run: what one has compiled, the other loads. The oldest goes when it is full.
+# run: what one has compiled, the other loads. Single operations too: tests of
+# faults forget them again and again. With a limit of its size JAX would look at
+# all of it whenever something is added; so it is emptied here when it is full.
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
-  os.environ['JAX_COMPILATION_CACHE_DIR'] = str(
-    compilation.cache_folder().with_name('compiled-by-tests')
-  )
-  os.environ['JAX_COMPILATION_CACHE_MAX_SIZE'] = str(2**30)
-  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.3'
+  _compiled = compilation.cache_folder().with_name('compiled-by-tests')
+  if sum(file.stat().st_size for file in _compiled.glob('*')) > 2**30:
+    shutil.rmtree(_compiled)
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = str(_compiled)
+  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.02'
 
 # What is compiled for a test runs for a moment: to compile it well takes twice
 # as long. A test that samples at length, or one of how much memory a program
@@ -44,6 +48,7 @@ os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 
 import jax
 import pytest
+import tiers
 
 from cascades.sampler import batching
 
@@ -76,6 +81,28 @@ def pytest_sessionfinish(session) -> None:
 def pytest_terminal_summary(terminalreporter) -> None:
   """Says how many there were."""
   terminalreporter.write_line(f'{_LOOPS.total()} decoding loops were compiled.')
+
+
+# Tests that this run, or its other tier, has: modules, names and arguments.
+COLLECTED = set()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items) -> None:
+  """Notes them, before those of the other tier are dropped.
+
+  With CASCADES_TURN=0/3 a third of the slow cases remain, where they are many.
+  """
+  for item in items:
+    names = inspect.signature(item.function).parameters
+    values = item.callspec.params if hasattr(item, 'callspec') else {}
+    if values.keys() == names.keys() and not item.get_closest_marker(
+      'usefixtures'
+    ):
+      arguments = tuple(values[name] for name in names)
+      COLLECTED.add((item.module.__name__, item.originalname, repr(arguments)))
+  if turn := os.environ.get('CASCADES_TURN'):
+    items[:] = tiers.of_turn(items, turn)
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -51,7 +51,7 @@ _SMALLER = {
   },
   'lenience_sweep': {
     "config.num_examples = ('word_problems',), 100": (
-      "config.num_examples = ('word_problems',), 16"
+      "config.num_examples = ('word_problems',), 16; config.clock = 0"
     ),
     '(-1.0, 0.1, 0.4, 1.0)': '(-1.0, 0.4)',
     '(-1.0, 0.5, 0.8, 1.0)': '(-1.0, 0.8)',

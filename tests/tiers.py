@@ -1,8 +1,13 @@
 """Which cases of a test the first tier runs; `-m slow` runs the others."""
 
+import collections
+import zlib
 from collections.abc import Iterable
 
 import pytest
+
+# Slow cases of a test, of which there are more in a product of options.
+_MANY = 16
 
 
 def first(cases: Iterable, count: int = 1) -> list:
@@ -18,4 +23,26 @@ def first(cases: Iterable, count: int = 1) -> list:
       marks=() if i < count else pytest.mark.slow,
     )
     for i, case in enumerate(cases)
+  ]
+
+
+def of_turn(items: Iterable[pytest.Item], turn: str) -> list[pytest.Item]:
+  """Leaves out slow cases that have another turn, if a test has many.
+
+  Args:
+    items: Tests that were collected.
+    turn: `1/3` for the second third of the cases; all are in one of three.
+  """
+  which, turns = map(int, turn.split('/'))
+  tests = [item.nodeid.partition('[')[0] for item in items]
+  is_slow = [item.get_closest_marker('slow') is not None for item in items]
+  counts = collections.Counter(
+    test for test, slow in zip(tests, is_slow, strict=True) if slow
+  )
+  return [
+    item
+    for item, test, slow in zip(items, tests, is_slow, strict=True)
+    if not slow
+    or counts[test] <= _MANY
+    or zlib.crc32(item.nodeid.encode()) % turns == which
   ]
