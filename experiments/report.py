@@ -9,6 +9,9 @@ Several workdirs, `--workdir=runs/a,runs/b`, are compared on one page, in
 `report/with-b` of the first. Their prompts, data, seed, temperature,
 truncation, weights, max_new_tokens and shots must be equal. `--allow=seed,...`
 names settings that may differ; the page names them too.
+
+`--compare=token_v3@0.95,speed@0` prints how two points (method@lenience, and
+@gamma where a sweep has several) differ in speed and quality, and no page.
 """
 
 from absl import app, flags
@@ -25,6 +28,9 @@ _ALLOW = flags.DEFINE_list(
 )
 _FIGURES = flags.DEFINE_bool(
   'figures', True, 'Also writes each figure of the page as SVG and PNG files.'
+)
+_COMPARE = flags.DEFINE_list(
+  'compare', [], 'Two points to compare instead, with a comma between them.'
 )
 cli.define_options(AnalysisConfig)
 
@@ -44,6 +50,13 @@ def main() -> None:
   config = default_config(workdirs[0]).replace(
     **{name: flags.FLAGS[name].value for name in options}
   )
+  if _COMPARE.value:
+    from experiments.analysis import named_points, runs
+
+    contents = list(map(runs.read, workdirs))
+    runs.check(contents, _ALLOW.value)
+    print(*named_points.compare(contents, _COMPARE.value, config), sep='\n')
+    return
   path = write_report(
     workdirs, config, allow=_ALLOW.value, figures=_FIGURES.value
   )

@@ -1,0 +1,74 @@
+"""Two points that the command line names, compared."""
+
+import dataclasses
+
+import launching
+import numpy as np
+import pytest
+import report_test
+
+from experiments.analysis import comparisons, named_points, runs
+from experiments.analysis.analysis_config import AnalysisConfig
+
+_CONFIG = AnalysisConfig(resamples=100)
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  lines = report_test.make_records(['sums'], ['verifier_only', 'opt', 'chow'])
+  lines += report_test.make_records(['sums'], ['opt'], gamma=4)
+  # Of a curve of fewer examples, which the two points are not limited to.
+  lines += report_test.make_records(['sums'], ['diff'])[:3]
+  return report_test.make_workdir(tmp_path_factory.mktemp('run'), lines)
+
+
+def test_the_difference_is_that_of_all_examples_of_both(workdir):
+  run = runs.read(workdir)
+  (said,) = named_points.compare([run], ['opt@inf@4', ' chow@0.5'], _CONFIG)
+  assert runs.gather([run]).table.n.max() == 3
+  lines = [x for x in run.records['all'] if x.method != 'diff']
+  points = runs.gather([dataclasses.replace(run, records={'all': lines})])
+  table = points.table
+  one = table[(table.lenience == np.inf) & (table.gamma == 4)].index[0]
+  other = table[table.variant == 'chow'].index[0]
+  wanted = comparisons.pair(points, one, other, _CONFIG)
+  assert wanted['n'] == 8
+  assert wanted['gained'] != 0
+  assert said == (
+    'sums at temperature 1, 8 examples: opt@inf@4 is'
+    f' {wanted["faster"]:.2f} [{wanted["faster_low"]:.2f},'
+    f' {wanted["faster_high"]:.2f}] times as fast as chow@0.5@2 by modelled'
+    f' latency, with a quality difference of {wanted["gained"]:+.3f}'
+    f' [{wanted["gained_low"]:+.3f}, {wanted["gained_high"]:+.3f}] (paired'
+    ' 95 % intervals).'
+  )
+
+
+@pytest.mark.parametrize(
+  ('names', 'refusal'),
+  [
+    (
+      ['opt@9', 'chow@0.5'],
+      "'opt@9' is not a point; choose from verifier_only",
+    ),
+    (
+      ['opt@0', 'chow@0.5'],
+      r"'opt@0' stands for several.*from opt@0@2, opt@0@4[.]",
+    ),
+    (['verifier_only'], 'needs two points'),
+    (['verifier_only', 'verifier_only'], 'needs two points'),
+  ],
+)
+def test_what_is_not_a_point_is_refused(workdir, names, refusal):
+  with pytest.raises(ValueError, match=f'^compare: .*{refusal}'):
+    named_points.compare([runs.read(workdir)], names, _CONFIG)
+
+
+def test_the_command_prints_the_sentence(workdir):
+  done = launching.run(
+    'experiments.report',
+    *(f'--workdir={workdir}', '--compare=chow@0.5,verifier_only'),
+  )
+  assert done.returncode == 0
+  assert 'chow@0.5@2 is ' in done.stdout
+  assert not (workdir / 'report').exists()
