@@ -70,7 +70,7 @@ def test_a_trace_says_the_same_of_each_token(changes, message):
 
 
 @pytest.mark.parametrize(
-  'name', 'p pi deferred drafter_argmax verifier_argmax'.split()
+  'name', 'p pi deferred drafter_argmax verifier_argmax rejected'.split()
 )
 def test_a_view_says_the_same_of_each_token(name):
   view = records.View(
@@ -83,6 +83,7 @@ def test_a_view_says_the_same_of_each_token(name):
     deferred=[0, 1],
     drafter_argmax=['a', 'b'],
     verifier_argmax=['a', 'b'],
+    rejected=[None, 'c'],
   )
   assert records.loads(records.dumps(view), records.View) == view
   line = records.dumps(dataclasses.replace(view, **{name: []}))

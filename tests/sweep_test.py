@@ -338,6 +338,9 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
     logprobs = np.log(s.view.p)
     np.testing.assert_allclose(logprobs, s.trace.logprobs, atol=2e-3)
     assert len(s.view.drafter_argmax) == len(s.trace.tokens)
+    replaces = [i for i, draft in enumerate(s.view.rejected) if draft]
+    assert replaces == [i for i, x in enumerate(s.trace.sources) if x == 2]
+    assert all(s.trace.rejected[i] != s.trace.tokens[i] for i in replaces)
     if s.record.lenience == 0:
       assert (s.view.deferred, s.view.pi) == (None, s.view.p)
       continue
@@ -348,6 +351,7 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
       assert s.view.deferred[i] == s.trace.deferred[i]
   page = (workdir / 'report/index.html').read_text()
   assert page.count('data-probs=') == sum(s.record.emitted for s in every)
+  assert page.count('rejected draft: ') == sum(s.record.residual for s in every)
   # Whoever goes on does not look again.
   monkeypatch.setattr(worker.Worker, 'views', None)
   _run(workdir)

@@ -131,11 +131,13 @@ def test_titles_say_what_is_known():
   view = _view(
     trace, deferred=[0, 0], verifier_argmax=['a', 'b'], pi=[0.0, 2e-5]
   )
+  view = dataclasses.replace(view, rejected=[None, 'c\n'])
   assert _titles(trace, view) == [
     'accepted draft, token 0\nq 0.500 · p 0.250 · π 0.000\n'
     'the rule keeps this token\nlikeliest: “a” for both models',
     'residual, token 1\n'
     f'q 0.500 · p 0.250 · π 2e{report_test.MINUS}5\n'
+    'rejected draft: “c↵”\n'
     'q, p, π of the replacement, not of the rejected draft\n'
     'the rule keeps the replacement\n'
     'the rule deferred the draft rejected here\n'

@@ -75,6 +75,8 @@ class Trace:
       None for a method without a deferral rule.
     logprobs: The verifier's log-probability of each token at temperature 1; for
       the drafter alone, the drafter's.
+    rejected: Id of the draft that each residual token replaces; None for the
+      other tokens, and with several drafts. None in older files.
   """
 
   id: str
@@ -83,6 +85,7 @@ class Trace:
   sources: list[int]
   deferred: list[int] | None
   logprobs: list[float]
+  rejected: list[int | None] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,6 +209,8 @@ class View:
       value; after a rejection the trace's value is that of the draft.
     drafter_argmax: The drafter's most likely token at each position, as text.
     verifier_argmax: The verifier's most likely token at each position.
+    rejected: The draft that each residual token replaces, as text; None for the
+      other tokens. None in older files.
   """
 
   point: str
@@ -217,6 +222,7 @@ class View:
   deferred: list[int] | None
   drafter_argmax: list[str]
   verifier_argmax: list[str]
+  rejected: list[str | None] | None = None
 
   @property
   def key(self) -> tuple:
@@ -406,7 +412,8 @@ def _check_trace(trace: Trace) -> None:
     ValueError: A list has another length, or a source is unknown.
   """
   _check_lengths(
-    trace, ('tokens', 'token_strings', 'sources', 'deferred', 'logprobs')
+    trace,
+    ('tokens', 'token_strings', 'sources', 'deferred', 'logprobs', 'rejected'),
   )
   last = len(SOURCES) - 1
   wrong = [x for x in trace.sources if not 0 <= x <= last]
@@ -420,9 +427,8 @@ def _check_view(view: View) -> None:
   Raises:
     ValueError: A list has another length than the first.
   """
-  _check_lengths(
-    view, ('q', 'p', 'pi', 'deferred', 'drafter_argmax', 'verifier_argmax')
-  )
+  texts = 'drafter_argmax', 'verifier_argmax', 'rejected'
+  _check_lengths(view, ('q', 'p', 'pi', 'deferred', *texts))
 
 
 def _check_lengths(line: Trace | View, names: tuple[str, ...]) -> None:
@@ -439,7 +445,7 @@ def _check_lengths(line: Trace | View, names: tuple[str, ...]) -> None:
   length = len(getattr(line, first))
   for name in names:
     values = getattr(line, name)
-    # A method without a deferral rule has no deferrals.
+    # A method without a deferral rule has no deferrals, an old file no drafts.
     if values is None:
       continue
     if len(values) != length:

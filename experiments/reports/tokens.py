@@ -48,6 +48,11 @@ def _probability(p: float) -> str:
   return f'{p:.0e}'.replace('e-0', 'e-').replace('-', styles.MINUS)
 
 
+def _quoted(text: str) -> str:
+  """Quotes a text, so that spaces show; a new line would break the tooltip."""
+  return f'“{text.replace(chr(10), "↵")}”'
+
+
 def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
   """Returns the details of a token: probabilities, rule, likeliest tokens."""
   columns = {'q': view.q, 'p': view.p, 'π': view.pi}
@@ -56,6 +61,8 @@ def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
   if source == 'residual':
     # The page has no probabilities of the rejected draft.
     token = 'the replacement'
+    if view.rejected and (draft := view.rejected[index]) is not None:
+      details.append(f'rejected draft: {_quoted(draft)}')
     details.append(f'q, p, π of {token}, not of the rejected draft')
   if view.deferred is not None:
     verdict = 'defers' if view.deferred[index] else 'keeps'
@@ -63,11 +70,8 @@ def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
   if source == 'residual' and trace.deferred is not None:
     verdict = 'deferred' if trace.deferred[index] else 'kept'
     details.append(f'the rule {verdict} the draft rejected here')
-  drafter, verifier = (
-    # Quotation marks show spaces, and a new line would break the tooltip.
-    f'“{text.replace(chr(10), "↵")}”'
-    for text in (view.drafter_argmax[index], view.verifier_argmax[index])
-  )
+  argmaxes = view.drafter_argmax[index], view.verifier_argmax[index]
+  drafter, verifier = map(_quoted, argmaxes)
   if drafter == verifier:
     return [*details, f'likeliest: {drafter} for both models']
   return [*details, f'likeliest: drafter {drafter}, verifier {verifier}']
@@ -157,8 +161,8 @@ def legend(has_verifier: bool) -> str:
     has_verifier: True if an answer of the verifier alone is shown too.
   """
   kinds_of_tokens = [(source, *texts) for source, texts in SOURCES.items()]
-  if has_verifier:
-    kinds_of_tokens += [_VERIFIER_ALONE, _PARTING]
+  kinds_of_tokens += [_VERIFIER_ALONE] if has_verifier else []
+  kinds_of_tokens.append(_PARTING)
   entries = ''.join(
     f'<span title="{display.for_html(meaning)}">'
     f'<span class="t {source}">{display.for_html(name)}</span></span>'

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cascades.sampler.outputs import SampleOutput
+from cascades.verification_config import RESIDUAL
 from experiments import records
 from experiments.sweeps import curve_plan, plan, sequence, workdirs
 from experiments.tasks import Example, Task
@@ -63,6 +64,10 @@ def score(
     deferred=None if deferred is None else list(map(int, deferred)),
     # float32 has about 6 significant digits.
     logprobs=[float(f'{x:.6g}') for x in answer.logprobs],
+    rejected=[
+      draft if source == RESIDUAL else None
+      for draft, source in zip(answer.drafts, answer.sources, strict=True)
+    ],
   )
   return records.Outcome(record, trace)
 
