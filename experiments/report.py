@@ -17,6 +17,7 @@ names settings that may differ; the page names them too.
 from absl import app, flags
 
 from cascades.declarations import options_of
+from cascades.untrusted import display
 from experiments import cli
 from experiments.analysis.analysis_config import AnalysisConfig
 
@@ -33,6 +34,7 @@ _COMPARE = flags.DEFINE_list(
   'compare', [], 'Two points to compare instead, with a comma between them.'
 )
 cli.define_options(AnalysisConfig)
+cli.define_rules()
 
 
 def main() -> None:
@@ -42,6 +44,8 @@ def main() -> None:
       'workdir: no folder is given; give the folder of a finished run, such as'
       ' --workdir=runs/sweep.'
     )
+  # Leniences are sorted from a method's strict end, which its rule declares.
+  cli.load_rules()
   # Imported after the flags are parsed, so that a mistyped flag fails at once.
   from experiments.reports import default_config, write_report
 
@@ -54,8 +58,11 @@ def main() -> None:
     from experiments.analysis import named_points, runs
 
     contents = list(map(runs.read, workdirs))
-    runs.check(contents, _ALLOW.value)
-    print(*named_points.compare(contents, _COMPARE.value, config), sep='\n')
+    differing = runs.check(contents, _ALLOW.value)
+    for sentence in named_points.compare(contents, _COMPARE.value, config):
+      print(display.printable(sentence))
+    if differing:
+      print(f'The workdirs differ in {", ".join(differing)}.')
     return
   path = write_report(
     workdirs, config, allow=_ALLOW.value, figures=_FIGURES.value

@@ -17,6 +17,10 @@ _CONFIG = AnalysisConfig(resamples=100)
 def workdir(tmp_path_factory):
   lines = report_test.make_records(['sums'], ['verifier_only', 'opt', 'chow'])
   lines += report_test.make_records(['sums'], ['opt'], gamma=4)
+  # Simulated, without blocks; its records have the gamma 1.
+  lines += report_test.make_records(
+    ['sums'], ['chow'], verification='sequential', gamma=1
+  )
   # Of a curve of fewer examples, which the two points are not limited to.
   lines += report_test.make_records(['sums'], ['diff'])[:3]
   return report_test.make_workdir(tmp_path_factory.mktemp('run'), lines)
@@ -42,6 +46,23 @@ def test_the_difference_is_that_of_all_examples_of_both(workdir):
     f' [{wanted["gained_low"]:+.3f}, {wanted["gained_high"]:+.3f}] (paired'
     ' 95 % intervals).'
   )
+
+
+def test_a_sequential_cascade_has_no_gamma(workdir):
+  names = ['chow sequential@0.5', 'chow@0.5']
+  (said,) = named_points.compare([runs.read(workdir)], names, _CONFIG)
+  assert 'examples: chow sequential@0.5 is ' in said
+
+
+def test_points_without_a_common_answer_are_not_compared(workdir):
+  run = runs.read(workdir)
+  lines = [
+    dataclasses.replace(x, failure='score: no') if x.method == 'chow' else x
+    for x in run.records['all']
+  ]
+  failed = dataclasses.replace(run, records={'all': lines})
+  with pytest.raises(ValueError, match='compare: no example was answered'):
+    named_points.compare([failed], ['chow@0.5@2', 'opt@inf@4'], _CONFIG)
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,28 @@ gamma may be left out where there is one, the lenience where there is none.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from experiments.analysis import comparisons, runs
+from experiments.analysis import comparisons, reference_points, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import Record
+
+_ORACLE = '; the modelled latency leaves out calls that an oracle needs'
 
 
 def _names(variant: str, lenience: float, gamma: int) -> list[str]:
   """Returns what a point may be called, the longest name last."""
-  name = variant if math.isnan(lenience) else f'{variant}@{lenience:g}'
+  name = variant
+  if not math.isnan(lenience):
+    name += '@' + repr(float(lenience)).removesuffix('.0')
   return [name, f'{name}@{gamma}'] if gamma else [name]
 
 
-def _name(record: Record) -> str:
-  return _names(record.variant, record.lenience, record.gamma)[-1]
+def _names_of(record: Record) -> list[str]:
+  # A sequential cascade makes no blocks, whatever its records have as gamma.
+  has_blocks = record.verification != reference_points.SEQUENTIAL
+  gamma = record.gamma if has_blocks else 0
+  return _names(record.variant, record.lenience, gamma)
 
 
 def _find(name: str, records: Sequence[Record]) -> str:
@@ -29,7 +36,7 @@ def _find(name: str, records: Sequence[Record]) -> str:
   Raises:
     ValueError: There is no such point, or several.
   """
-  names = [_names(r.variant, r.lenience, r.gamma) for r in records]
+  names = [_names_of(record) for record in records]
   matches = dict.fromkeys(x[-1] for x in names if name.strip() in x)
   if len(matches) == 1:
     return next(iter(matches))
@@ -38,13 +45,22 @@ def _find(name: str, records: Sequence[Record]) -> str:
   raise ValueError(f'compare: {name!r} {reason}; choose from {rest}.')
 
 
-def _interval(
-  scores: dict[str, float], name: str, number: Callable[[float], str]
-) -> str:
-  value, low, high = map(
-    number, (scores[x] for x in comparisons.with_ends(name))
-  )
+def _interval(scores: dict[str, float], name: str, number: str) -> str:
+  names = comparisons.with_ends(name)
+  value, low, high = (number.format(scores[x]) for x in names)
   return f'{value} [{low}, {high}]'
+
+
+def _difference(names: Sequence[str], scores: dict[str, float]) -> str:
+  speed = _interval(scores, 'faster', '{:.2f}')
+  text = (
+    f'{names[0]} is {speed} times as fast as {names[1]} by modelled latency'
+  )
+  # A task may measure speed alone.
+  if math.isnan(scores['gained']):
+    return text
+  quality = _interval(scores, 'gained', '{:+.3f}')
+  return f'{text}, with a quality difference of {quality}'
 
 
 def compare(
@@ -80,7 +96,7 @@ def compare(
       dataclasses.replace(
         run,
         records={
-          file: [record for record in answers if _name(record) in full]
+          file: [record for record in answers if _names_of(record)[-1] in full]
           for file, answers in run.records.items()
         },
       )
@@ -97,20 +113,19 @@ def compare(
         f'compare: several workdirs have {full[0]} or {full[1]}; name the'
         ' workdir of one of them.'
       )
-    if len(rows) < 2:
+    if len(rows) < 2 or not part.n.all():
       continue
     scores = comparisons.pair(points, rows[full[0]], rows[full[1]], config)
-    speed = _interval(scores, 'faster', '{:.2f}'.format)
-    quality = _interval(scores, 'gained', '{:+.3f}'.format)
+    if not scores['n']:
+      continue
     sentences.append(
       f'{part.task.iloc[0]} at temperature {part.temperature.iloc[0]:g},'
-      f' {scores["n"]} examples:'
-      f' {full[0]} is {speed} times as fast as {full[1]} by modelled latency,'
-      f' with a quality difference of {quality} (paired 95 % intervals).'
+      f' {scores["n"]} examples: {_difference(full, scores)}'
+      f'{_ORACLE if part.oracle.any() else ""} (paired 95 % intervals).'
     )
   if not sentences:
     raise ValueError(
-      f'compare: no task has both {full[0]} and {full[1]}; name two points of'
-      ' one task.'
+      f'compare: no example was answered by both {full[0]} and {full[1]}; name'
+      ' two points of one task and temperature.'
     )
   return sentences
