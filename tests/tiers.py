@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 # Slow cases of a test, of which there are more in a product of options.
-_MANY = 16
+_MANY = 4
 
 
 def first(cases: Iterable, count: int = 1) -> list:
@@ -31,9 +31,10 @@ def of_turn(items: Iterable[pytest.Item], turn: str) -> list[pytest.Item]:
 
   Args:
     items: Tests that were collected.
-    turn: `1/3` for the second third of the cases; all are in one of three.
+    turn: `1/4` for the second quarter of the cases; each is in one of four.
   """
   which, turns = map(int, turn.split('/'))
+  assert 0 <= which < turns, f'CASCADES_TURN: there is no turn {turn}'
   tests = [item.nodeid.partition('[')[0] for item in items]
   is_slow = [item.get_closest_marker('slow') is not None for item in items]
   counts = collections.Counter(

@@ -98,12 +98,11 @@ def test_a_relaxed_engine_fails_with_its_line_and_token(tmp_path, most):
 
 def test_a_port_that_forgets_its_last_cap_is_caught(tmp_path):
   # Its total variation is 0.04; it shows where the drafter is known throughout.
-  path = _written(
-    tmp_path / 'a', engines_test._uncapped, blocks=60_000, more=True
-  )
-  # Small functions that are called a million times: their types are checked by
-  # the other tests.
+  # Small functions are called a million times: other tests check their types.
   with conftest.unchecked_types():
+    path = _written(
+      tmp_path / 'a', engines_test._uncapped, blocks=60_000, more=True
+    )
     assert not traces.certify(path).passed
 
 
