@@ -22,7 +22,7 @@ SOURCES = {
 }
 # CSS class, label and meaning of the tokens of the verifier alone.
 _VERIFIER_ALONE = ('alone', 'verifier alone', 'one verifier call per token')
-_PARTING = ('parts', 'the answers part', 'first token that differs')
+_PARTING = ('parts', 'first difference', 'of the two answers')
 # Symbols of invisible characters.
 _VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
 # Width of a clock in units of its SVG.
@@ -90,7 +90,7 @@ def _token(answer: SelectedAnswer, index: int, parts: bool) -> str:
     details += _view_lines(trace, view, index, source)
     values = (view.q[index], view.p[index], view.pi[index])
     probs = f' data-probs="{" ".join(f"{x:.4g}" for x in values)}"'
-  details += ['here the two answers part'] if parts else []
+  details += ['here the two answers differ first'] if parts else []
   # An end-of-sequence token has no text.
   last = index == len(trace.tokens) - 1
   text = _visible(trace.token_strings[index] or ('[end]' if last else '∅'))
@@ -134,8 +134,8 @@ def answer(
     timeline: Modelled times of its blocks.
     name: Label of the point that decoded it.
     end: Seconds at the right end of the clock.
-    parting: Index of the first token that the other answer lacks; None if the
-      answers are equal or there is no other.
+    parting: Index of the first token in which the two answers differ; None if
+      they are equal or there is one answer.
   """
   record, parts = selected.record, []
   for block in timeline.blocks:
