@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(config, items) -> None:
   With CASCADES_TURN=0/4 a quarter of the slow cases of a test remain.
   """
   if turn := os.environ.get('CASCADES_TURN'):
-    kept = tiers.of_turn(items, turn)
+    kept = dict.fromkeys(tiers.of_turn(items, turn))
     config.hook.pytest_deselected(items=[x for x in items if x not in kept])
     items[:] = kept
   for item in items:

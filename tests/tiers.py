@@ -2,7 +2,7 @@
 
 import collections
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -26,7 +26,7 @@ def first(cases: Iterable, count: int = 1) -> list:
   ]
 
 
-def of_turn(items: Iterable[pytest.Item], turn: str) -> list[pytest.Item]:
+def of_turn(items: Sequence[pytest.Item], turn: str) -> list[pytest.Item]:
   """Leaves out slow cases that have another turn, if a test has many.
 
   Args:
