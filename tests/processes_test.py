@@ -84,6 +84,27 @@ def test_who_is_gone_ends_the_other(gone, ends):
   groups[1 - gone].close()
 
 
+def test_a_process_says_why_it_ends_once(monkeypatch):
+  ending, ended = threading.Event(), threading.Event()
+
+  def end_with(peer):
+    del peer
+    ending.set()
+    ended.wait()
+
+  monkeypatch.setattr(process_group, '_end_with', end_with)
+  leader, other = _pair()
+  leader.close()
+  assert ending.wait(60)
+  # An error of its own, which it would print after this.
+  closing = threading.Thread(target=other.close)
+  closing.start()
+  closing.join(0.2)
+  assert closing.is_alive()
+  ended.set()
+  closing.join()
+
+
 def test_what_is_no_message_ends_a_process_too(ends):
   one, other = socket.socketpair()
   leader = process_group.Group(0, {1: one})

@@ -106,6 +106,9 @@ class Group:
     """
     self.index = index
     self._sockets, self._is_closing = connections, False
+    # A process that closes waits for a watch that is ending it: it says one
+    # sentence, its own or that of the watch.
+    self._lock = threading.Lock()
     self._received = {peer: queue.Queue() for peer in connections}
     for peer in connections:
       threading.Thread(target=self._watch, args=(peer,), daemon=True).start()
@@ -123,11 +126,17 @@ class Group:
     ):
       while (line := stream.readline(_MAX_BYTES)).endswith(b'\n'):
         message = json.loads(line)
-        # A leader that is done may close the connection.
-        self._is_closing |= message['order'] == 'end'
+        if message['order'] == 'end':
+          # A leader that is done may close the connection.
+          self._is_closing = True
         self._received[peer].put(message)
-    if not self._is_closing:
-      _end_with(peer)
+    self._lose(peer)
+
+  def _lose(self, peer: int) -> None:
+    """Ends this process with another one, unless it is closing itself."""
+    with self._lock:
+      if not self._is_closing:
+        _end_with(peer)
 
   def send(self, order: str, **fields: Any) -> None:
     """Sends a message to all processes at the other ends."""
@@ -136,8 +145,7 @@ class Group:
       try:
         connection.sendall(line.encode())
       except OSError:
-        if not self._is_closing:
-          _end_with(peer)
+        self._lose(peer)
 
   def receive(self, peer: int = 0) -> dict[str, Any]:
     """Waits for the next message of a process."""
@@ -151,7 +159,8 @@ class Group:
     """
     if self.is_leader:
       # The others may be gone before the next line.
-      self._is_closing = True
+      with self._lock:
+        self._is_closing = True
       self.send('end', is_stopped=is_stopped)
 
   def agree(self, digest: str, subject: str) -> None:
@@ -175,7 +184,8 @@ class Group:
 
   def close(self) -> None:
     """Closes the connections; other processes end unless they were told to."""
-    self._is_closing = True
+    with self._lock:
+      self._is_closing = True
     for connection in self._sockets.values():
       with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
