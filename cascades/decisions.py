@@ -154,6 +154,10 @@ class Decision:
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, self.dtype)
     if self.drafter is None:
+      if drafter is not None:
+        raise ValueError(
+          'drafter: the decision is the verifier alone; leave it out.'
+        )
       self._check_weights(fingerprints.weights(verifier, None))
       return verifier, None
     drafter = self.drafter if drafter is None else drafter

@@ -189,9 +189,7 @@ def _after(kind):
   prompt = jnp.asarray(expected(kind)['tokens'][:_BEFORE])
 
   def said(tokens):
-    positions = jnp.arange(len(tokens))
-    mask = positions[None] <= positions[:, None]
-    return model(params, tokens, positions, mask)[0][-1]
+    return model(params, tokens, *small.causal(len(tokens)))[0][-1]
 
   more = jnp.arange(model.vocab_size)
   return said(prompt), jax.vmap(lambda x: said(jnp.append(prompt, x)))(more)
@@ -392,8 +390,21 @@ def test_an_assistant_is_no_model_of_its_own():
   ):
     small.sampler(verifier('shared'), name, method='drafter_only')
   # A published one is that of the hub, which no test reaches.
-  with pytest.raises(ValueError, match='google/gemma-4-E2B-it-assistant is no'):
-    cascades.Sampler(verifier('shared'), 'gemma-4-E2B-it-assistant')
+  published = 'gemma-4-E2B-it-assistant'
+  for name in (published, f'{published}@main', f'hub:google/{published}'):
+    with pytest.raises(ValueError, match=f'google/{published}.* is no'):
+      cascades.Sampler(verifier('shared'), name)
+    want = assistant_checkpoint.describe(published)
+    assert assistant_checkpoint.describe(name) == want
+
+
+@pytest.mark.slow
+def test_an_assistant_may_have_another_dtype_than_its_verifier():
+  whole, name = _folders('shared')
+  model = load_model(whole, 'bfloat16')
+  spec = AssistantSpec(checkpoint=assistant_checkpoint.load(name, 'float32'))
+  answer = small.sampler(model, spec).sample('a', max_new_tokens=4)
+  assert answer.counts['drafted']
 
 
 @pytest.mark.usefixtures('wrong_types')

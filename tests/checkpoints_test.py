@@ -63,9 +63,7 @@ def expected(folder: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def uncached(model, params, tokens):
-  positions = jnp.arange(len(tokens))
-  mask = positions[None] <= positions[:, None]
-  return model(params, jnp.asarray(tokens), positions, mask)[0]
+  return model(params, jnp.asarray(tokens), *small.causal(len(tokens)))[0]
 
 
 @pytest.fixture
@@ -382,6 +380,16 @@ def test_an_orbax_checkpoint_is_the_model_that_was_saved(
     read = checkpoints.load_model(folder, 'bfloat16')
     assert dtypes(read.params) == {'bfloat16'}
     same(read.params, as_bfloat16(want.params))
+
+
+def test_an_orbax_folder_says_what_ends_an_answer(downloads, tmp_path):
+  folder = shutil.copytree(downloads / 'nested', tmp_path / 'tuned')
+  (folder / 'gemma3-tiny-it').rename(folder / 'step')
+  (folder / 'generation_config.json').write_text('{"eos_token_id": [1, 5]}')
+  (folder / 'chat_template.jinja').write_text('{{ bos_token }}')
+  tokenizer = checkpoints.load_model(folder).tokenizer
+  assert tokenizer.stops == (1, 5)
+  assert tokenizer.chat_template == '{{ bos_token }}'
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import models_test
 import numpy as np
 import pytest
+import small
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
@@ -128,9 +129,7 @@ def _said(model):
 
   @jax.jit
   def say(params, tokens):
-    positions = jnp.arange(tokens.shape[0])
-    mask = positions <= positions[:, None]
-    logits, _ = model(params, tokens, positions, mask)
+    logits, _ = model(params, tokens, *small.causal(len(tokens)))
     return jax.nn.log_softmax(logits)
 
   return say
@@ -334,6 +333,8 @@ _WRONG = [
     for x in (0.5, [0.5], [None] * 35)
   ),
   ('gemma3n_text', {'num_kv_shared_layers': 14}, None),
+  # The default of 15.
+  ('gemma3n_text', {'num_hidden_layers': 10}, 'num_kv_shared_layers'),
   ('gemma3n_text', {'num_key_value_heads': 8}, 'num_kv_shared_layers'),
   ('gemma4_text', {'use_bidirectional_attention': 'all'}, None),
   ('gemma4_text', {'num_kv_shared_layers': 5}, None),

@@ -223,5 +223,7 @@ def test_parameters_in_float16_of_your_own_are_refused():
 
 
 def test_what_is_not_float16_stays_as_it_is_stored():
-  assert param_dtypes.choose_dtype([jnp.bfloat16, jnp.float32]) is None
+  assert param_dtypes.choose_dtype([jnp.bfloat16]) is None
+  # Keys would be float32 in a cache of bfloat16.
+  assert param_dtypes.choose_dtype([jnp.bfloat16, np.float32]) == 'float32'
   assert param_dtypes.choose_dtype([jnp.bfloat16, np.float16]) == 'float32'

@@ -15,8 +15,6 @@ import os
 import pathlib
 import random
 import struct
-import subprocess
-import sys
 import tempfile
 import tracemalloc
 
@@ -24,6 +22,7 @@ import conftest
 import gguf
 import jax
 import jax.numpy as jnp
+import launching
 import numpy as np
 import pytest
 import small
@@ -323,15 +322,30 @@ def test_a_number_of_a_header_is_a_number(field, values):
     assert field in said
 
 
-def _in_no_order():
+def _with_fields(**fields):
   model, params, tokenizer = load('tiny-verifier')
-  config = model.module.config
-  local, every = config.attention_types[:2]
-  types = (every, local, local, every, local, local)
-  config = dataclasses.replace(config, attention_types=types)
+  config = dataclasses.replace(model.module.config, **fields)
   module = dataclasses.replace(model.module, config=config)
   model = dataclasses.replace(model, module=module)
   return checkpoints.Checkpoint(model, params, tokenizer)
+
+
+def _in_no_order():
+  local, every = load('tiny-verifier').model.module.config.attention_types[:2]
+  types = (every, local, local, every, local, local)
+  return _with_fields(attention_types=types)
+
+
+def _with_three_ends():
+  model = load('tiny-verifier')
+  return model._replace(tokenizer=model.tokenizer.with_stops(5, 6))
+
+
+def test_a_cap_of_a_gemma_3_is_kept(tmp_path):
+  model = _with_fields(final_logit_softcap=30.0)
+  checkpoints.save_gguf(tmp_path / 'a.gguf', model)
+  read = checkpoints.load_model(tmp_path / 'a.gguf').unpack()
+  assert read.model == model.model
 
 
 def _of_some_tokens():
@@ -344,6 +358,11 @@ def _of_some_tokens():
   ('made', 'said'),
   [
     (_in_no_order, 'global layers are not at equal'),
+    (_with_three_ends, r'3 tokens that end an answer \(1, 5, 6\) are not sup'),
+    (
+      lambda: _with_fields(attn_logits_soft_cap=50.0),
+      'attn_logit_softcapping 50.0 is not supported by GGUF for gemma3',
+    ),
     (_of_some_tokens, 'a restricted vocabulary is not supported'),
     (lambda: load('hf_gemma3'), 'scalar 6 is not supported by GGUF, which has'),
     (
@@ -488,6 +507,18 @@ def as_json(tokenizer: tokenizers.Tokenizer) -> dict:
   ]
   model = dict(type='BPE', byte_fallback=True, vocab=ids, merges=merges)
   return dict(model=model, added_tokens=added)
+
+
+def test_tokens_that_were_added_later_are_in_the_json(tmp_path):
+  own = load('tiny-verifier').tokenizer
+  (tmp_path / 'tokenizer.model').write_bytes(own.proto)
+  said = as_json(own)
+  said['added_tokens'] += [dict(id=own.vocab_size, content='<|im_start|>')]
+  (tmp_path / 'tokenizer.json').write_text(json.dumps(said))
+  for rows, ids in ((own.vocab_size + 64, [own.vocab_size]), (768, None)):
+    file, read = tokenizer_files.read_folder(tmp_path, rows)
+    assert file.suffix == ('.json' if ids else '.model')
+    assert read.encode('<|im_start|>') == (ids or own.encode('<|im_start|>'))
 
 
 def test_a_tokenizer_json_will_do(tmp_path):
@@ -736,12 +767,7 @@ def test_a_pipe_is_no_file(tmp_path):
     ' gguf_header.read_header(path)'
   )
   # Whoever opened it would wait.
-  done = subprocess.run(
-    [sys.executable, '-c', code, tmp_path],
-    capture_output=True,
-    text=True,
-    timeout=60,
-  )
+  done = launching.python('-c', code, tmp_path, timeout=60)
   assert 'm.gguf: it is not a regular file; fetch it again.' in done.stderr
 
 
@@ -898,9 +924,7 @@ def test_the_tokens_and_logits_of_a_real_model_are_those_of_transformers():
 
   @jax.jit
   def read(params, tokens, ids):
-    positions = jnp.arange(len(tokens))
-    mask = positions[None] <= positions[:, None]
-    _, hidden, _ = model.with_hidden(params, tokens, positions, mask)
+    _, hidden, _ = model.with_hidden(params, tokens, *small.causal(len(tokens)))
 
     def after(args):
       hidden, ids = args
@@ -965,8 +989,6 @@ print((peak() - before) / held)
 @pytest.mark.slow
 def test_a_model_is_never_held_twice():
   real()
-  done = subprocess.run(
-    [sys.executable, '-c', _PEAK], capture_output=True, text=True
-  )
+  done = launching.python('-c', _PEAK)
   assert done.returncode == 0, done.stderr
   assert float(done.stdout) < 1.1

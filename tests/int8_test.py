@@ -153,6 +153,12 @@ def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path):
 def test_eight_bits_of_what_stays_in_floats_are_multiplied(tmp_path):
   checkpoints.save_model(tmp_path, small.load('hf_gemma3n'), stored='int8')
   tensors = small.stored(tmp_path)
+  # Other libraries read matrices without scales as floats.
+  fields = json.loads((tmp_path / 'config.json').read_text())
+  ignored = {f'{x}.weight' for x in fields['quantization_config']['ignore']}
+  matrices = {x for x, y in tensors.items() if y.ndim > 1}
+  floats = {x for x in matrices if tensors[x].dtype == np.float32}
+  assert ignored == {x for x in floats if not x.endswith('_scale')}
   name = 'model.layers.0.per_layer_input_gate.weight'
   values, scales = int8_weights.round_matrix(tensors[name], 1, np)
   changes = {name: values, f'{name}_scale': scales[:, None]}

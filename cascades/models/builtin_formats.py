@@ -87,8 +87,7 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
 def _open_without_tensors(path: pathlib.Path) -> TensorSource:
   """Opens the JSON files and the tokenizer of a folder."""
   config, model = huggingface.read_config(path)
-  file = tokenizer_files.find_file(path)
-  tokenizer = tokenizer_files.read(file)
+  file, tokenizer = tokenizer_files.read_folder(path, model.vocab_size)
   model = checkpoint_source.match_tokenizer(str(file), model, tokenizer)
   stops = huggingface.stop_tokens(path, model.vocab_size)
   return TensorSource(

@@ -250,6 +250,9 @@ def _check_cache_sharing(config: Mapping[str, Any]) -> None:
   """
   shared = config['num_kv_shared_layers']
   with_cache = config['layer_types'][: config['num_hidden_layers'] - shared]
+  if shared >= config['num_hidden_layers']:
+    expected = 'less than num_hidden_layers'
+    raise _refuse('num_kv_shared_layers', shared, expected)
   if shared and with_cache[-2:] != [SLIDING, FULL]:
     expected = (
       'such that a sliding and then a full layer come before the shared ones'

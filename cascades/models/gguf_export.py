@@ -121,6 +121,18 @@ def _write_fields(
       f' {config["query_pre_attn_scalar"]} is not supported by GGUF, which has'
       f' {scale} for {family} of {layers} layers; write a Hugging Face folder.'
     )
+  caps = ('attn_logit_softcapping', 'final_logit_softcapping')
+  has_caps = family == 'gemma2'
+  for name, is_unfit in (
+    (caps[0], (config.get(caps[0]) is not None) != has_caps),
+    (caps[1], config.get(caps[1]) is None and has_caps),
+    ('sliding_window', config['sliding_window'] is None),
+  ):
+    if is_unfit:
+      raise ValueError(
+        f'model: {name} {config.get(name)} is not supported by GGUF for'
+        f' {family}; write a Hugging Face folder.'
+      )
   writer.add_file_type(_FILE_TYPES[stored_type])
   writer.add_context_length(config['max_position_embeddings'])
   for name, gguf_name in gguf_files.SIZES.items():
@@ -130,9 +142,10 @@ def _write_fields(
   period = _local_period(family, config['layer_types'])
   writer.add_sliding_window_pattern(period)
   writer.add_rope_freq_base(config['rope_theta'])
-  if family == 'gemma2':
-    writer.add_attn_logit_softcapping(config['attn_logit_softcapping'])
-    writer.add_final_logit_softcapping(config['final_logit_softcapping'])
+  if config.get(caps[1]) is not None:
+    writer.add_final_logit_softcapping(config[caps[1]])
+  if has_caps:
+    writer.add_attn_logit_softcapping(config[caps[0]])
   else:
     writer.add_rope_freq_base_swa(config['rope_local_base_freq'])
   scaling = config.get('rope_scaling')
@@ -160,7 +173,17 @@ def _local_period(family: str, layer_types: list[str]) -> int:
 
 
 def _write_tokenizer(writer: Any, tokenizer: tokenizers.Tokenizer) -> None:
-  """Writes the fields of a tokenizer."""
+  """Writes the fields of a tokenizer.
+
+  Raises:
+    ValueError: More tokens end an answer than GGUF has fields for.
+  """
+  if len(tokenizer.stops) > 2:
+    raise ValueError(
+      f'model: {len(tokenizer.stops)} tokens that end an answer'
+      f' ({", ".join(map(str, tokenizer.stops))}) are not supported by GGUF,'
+      ' which has two; write a Hugging Face folder.'
+    )
   vocabulary = tokenizer.vocabulary()
   writer.add_tokenizer_model('llama')
   writer.add_tokenizer_pre('default')
@@ -178,9 +201,9 @@ def _write_tokenizer(writer: Any, tokenizer: tokenizers.Tokenizer) -> None:
   writer.add_eos_token_id(tokenizers.EOS)
   writer.add_bos_token_id(tokenizers.BOS)
   writer.add_unk_token_id(tokenizers.UNK)
-  for stop in tokenizer.stops[1:2]:
+  for stop in tokenizer.stops[1:]:
     writer.add_eot_token_id(stop)
   if tokenizer.chat_template is not None:
     writer.add_chat_template(tokenizer.chat_template)
   writer.add_add_bos_token(True)
-  writer.add_add_space_prefix(False)
+  writer.add_add_space_prefix(tokenizer.adds_prefix)

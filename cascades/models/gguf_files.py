@@ -117,6 +117,9 @@ class _Gemma3(Schema):
   # llama.cpp writes 0 for no factor.
   factor: NotNegative | None = _gguf_field('rope.scaling.factor', None)
   rope_type: str | None = _gguf_field('rope.scaling.type', None)
+  final_logit_softcapping: Positive | None = _gguf_field(
+    'final_logit_softcapping', None
+  )
   # A period of layers, the last one global; or a boolean for each layer.
   local: _Local = _gguf_field('attention.sliding_window_pattern', 6)
 

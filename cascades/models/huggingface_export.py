@@ -232,7 +232,10 @@ def save(
   folder = pathlib.Path(folder)
   tensors = [*param_mapping.tensors(params, config, gate_by_rows)]
   if any(x.struct.dtype == 'int8' for x in tensors):
-    config = {**config, 'quantization_config': int8_files.quantization_config()}
+    fields = int8_files.quantization_config(
+      {x.name: len(x.struct.shape) for x in tensors}
+    )
+    config = {**config, 'quantization_config': fields}
   shards = _divide_into_shards(tensors, shard_gb * 1e9)
   with atomic.replace_files(folder) as part:
     for file, shard in shards.items():
@@ -244,7 +247,10 @@ def save(
     _write_tokenizer(part, tokenizer)
     file_names = {file.name for file in part.iterdir()}
   # Files of a model that was here before.
-  stale = chat_templates.FILE, 'chat_template.json', shared_table.FILE
+  stale = (
+    *(chat_templates.FILE, 'chat_template.json', shared_table.FILE),
+    *('tokenizer.json', 'added_tokens.json', 'special_tokens_map.json'),
+  )
   files = map(folder.joinpath, stale)
   for file in (*folder.glob('model*.safetensors*'), *files):
     if file.name not in file_names:

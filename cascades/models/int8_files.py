@@ -24,12 +24,21 @@ def is_int8(config: Mapping[str, Any]) -> bool:
   return isinstance(fields, Mapping) and fields.get('format') == _FORMAT
 
 
-def quantization_config() -> dict[str, Any]:
+def quantization_config(ranks: Mapping[str, int]) -> dict[str, Any]:
   """Returns the field `quantization_config` of config.json.
 
   Weights have a scale for each output channel, and activations get one for
   each row as the model runs.
+
+  Args:
+    ranks: Number of axes of each tensor, by name. Matrices without scales are
+      named as floats.
   """
+  floats = [
+    name.removesuffix('.weight')
+    for name, rank in ranks.items()
+    if rank > 1 and not name.endswith(SCALE) and name + SCALE not in ranks
+  ]
   common = dict(num_bits=8, type='int', symmetric=True)
   group = dict(
     targets=['Linear', 'Embedding'],
@@ -41,7 +50,7 @@ def quantization_config() -> dict[str, Any]:
     format=_FORMAT,
     quantization_status='compressed',
     config_groups=dict(group_0=group),
-    ignore=[],
+    ignore=floats,
   )
 
 

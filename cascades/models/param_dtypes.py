@@ -42,10 +42,13 @@ def choose_dtype(
       stored in float16; None prints nothing.
 
   Returns:
-    'float32' if any parameter is float16; None if all keep their dtype.
+    'float32' if any parameter is float16, or if some are bfloat16 and others
+    float32, which the cache of a model cannot be; None if all keep their dtype.
   """
-  if not any(dtype == jnp.float16 for dtype in stored):
-    return None
+  dtypes = {jnp.dtype(dtype) for dtype in stored}
+  if jnp.dtype('float16') not in dtypes:
+    is_mixed = {jnp.dtype('bfloat16'), jnp.dtype('float32')} <= dtypes
+    return 'float32' if is_mixed else None
   if path is not None:
     print(
       f'{display.printable(str(path))}: stored in float16, computed in float32,'

@@ -1,5 +1,6 @@
 """Reads tokenizers from tokenizer.model and tokenizer.json."""
 
+import contextlib
 import pathlib
 import re
 from typing import Annotated, Literal
@@ -29,6 +30,34 @@ def find_file(folder: pathlib.Path) -> pathlib.Path:
   """Returns the path of a folder's tokenizer, which may not exist."""
   files = [folder / 'tokenizer.model', folder / 'tokenizer.json']
   return next((file for file in files if file.exists()), files[0])
+
+
+def read_folder(
+  folder: pathlib.Path, table_size: int
+) -> tuple[pathlib.Path, Tokenizer]:
+  """Reads the tokenizer of a folder, and says from which file.
+
+  Tokens that were added to a model later are in tokenizer.json alone.
+
+  Args:
+    folder: The folder of a model.
+    table_size: Rows of the model's embedding table.
+
+  Raises:
+    ValueError: The tokenizer is missing or damaged.
+  """
+  file, json_file = find_file(folder), folder / 'tokenizer.json'
+  tokenizer = read(file)
+  if (
+    tokenizer.vocab_size < table_size
+    and json_file.exists()
+    and file != json_file
+  ):
+    with contextlib.suppress(ValueError):
+      extended = from_json(json_file)
+      if extended.vocab_size > tokenizer.vocab_size:
+        return json_file, extended
+  return file, tokenizer
 
 
 def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:

@@ -125,6 +125,11 @@ class Tokenizer:
       ids += model.encode(text)
     return ids
 
+  @property
+  def adds_prefix(self) -> bool:
+    """True if texts are encoded as if they began with a space."""
+    return bool(_words_only(self.proto)[1])
+
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """Returns the text of token ids; special tokens have no text."""
     # SentencePiece's own decoding would strip a leading space of the text.

@@ -138,8 +138,13 @@ def make_drafter(
 
 def is_assistant(name: str | pathlib.Path) -> bool:
   """Returns True for an assistant's folder, or for its published name."""
-  published_name = str(name).removeprefix(hub.PREFIX).removeprefix('google/')
-  return published_name.partition('@')[0] in PUBLISHED or _is_folder(name)
+  return _published_name(name)[0] in PUBLISHED or _is_folder(name)
+
+
+def _published_name(name: str | pathlib.Path) -> tuple[str, str]:
+  """Returns a name without owner and revision, and with them for the hub."""
+  plain = str(name).removeprefix(hub.PREFIX).removeprefix('google/')
+  return plain.partition('@')[0], f'google/{plain}'
 
 
 def _is_folder(name: str | pathlib.Path) -> bool:
@@ -152,7 +157,8 @@ def describe(
   """Returns the footprint of an assistant and the shapes of its parameters.
 
   Args:
-    name: Folder of the assistant, or a key of `PUBLISHED`.
+    name: Folder of the assistant, or a key of `PUBLISHED`, with its owner and
+      a revision or without.
     dtype: Type of the parameters after loading; None for bfloat16, the type of
       published assistants, or float32 if anything is stored in float16.
 
@@ -165,7 +171,8 @@ def describe(
     config = _full_config(folder, tensor_files.read_config(folder))
     tensors = tensor_files.open_folder(folder)
   else:
-    config, tensors = _full_config(str(name), PUBLISHED[str(name)]), {}
+    config = _full_config(str(name), PUBLISHED[_published_name(name)[0]])
+    tensors = {}
   shapes = param_dtypes.drafter_shapes(tensors, _shapes(config), dtype, _ORDER)
   size = config['text_config']['vocab_size']
   return DrafterFootprint(NoDrafter(), size), shapes
@@ -186,8 +193,9 @@ def load(
     ValueError: The folder is missing, incomplete, or no assistant's.
   """
   checkpoints.check_dtype(dtype)
-  if str(folder) in PUBLISHED and not _is_folder(folder):
-    folder = hub.local_folder(f'google/{folder}')
+  plain, hub_name = _published_name(folder)
+  if plain in PUBLISHED and not _is_folder(folder):
+    folder = hub.local_folder(hub_name)
   folder = pathlib.Path(folder)
   config = _full_config(folder, tensor_files.read_config(folder))
   tensors = tensor_files.open_folder(folder)

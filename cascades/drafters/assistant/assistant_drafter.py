@@ -112,7 +112,9 @@ class AssistantDrafter(StepwiseDrafter):
       y = y + rms_norm(x @ layer['down'], layer['post_feed_forward'])
       y = y * layer['scale']
     u = rms_norm(y, assistant['norm'])
-    return u @ assistant['after'], self.logits(assistant, u)
+    # A verifier may have another dtype than its assistant.
+    hidden = (u @ assistant['after']).astype(state.dtype)
+    return hidden, self.logits(assistant, u)
 
   def logits(
     self, assistant: PyTree, u: Float[Array, 'd']
