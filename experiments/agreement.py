@@ -23,7 +23,9 @@ _GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 64, 'Maximum number of new tokens.'
 )
+_CHAT = cli.define_chat()
 cli.define_colour()
+cli.define_dtype()
 
 
 def _paint(result, colour: bool) -> str:
@@ -49,13 +51,14 @@ def main() -> None:
       "prompt: no text is given; give one, such as --prompt='Hello'."
     )
   from cascades import drafters, load_model
-  from cascades.models import tokenizers
   from cascades.sampler import agreement, sampler
 
-  verifier = load_model(_VERIFIER.value)
-  drafter = drafters.parse_spec(_DRAFTER.value).load()
+  dtype, chat = flags.FLAGS.dtype, _CHAT.value
+  verifier = load_model(_VERIFIER.value, dtype)
+  drafter = drafters.parse_spec(_DRAFTER.value).load(dtype)
+  length = _MAX_NEW_TOKENS.value
   result = agreement.agreement(
-    (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
+    (verifier, drafter), _PROMPT.value, length, apply_chat_template=chat
   )
   if not result.tokens:
     print('The drafter proposes no token after this prompt.')
@@ -64,7 +67,7 @@ def main() -> None:
   print(f'{_PROMPT.value}{_paint(result, colour)}\n')
 
   def text(token: int) -> str:
-    if token == tokenizers.EOS:
+    if token in verifier.tokenizer.stops:
       return 'end'
     return repr(verifier.tokenizer.token_strings([token])[0])
 
@@ -96,7 +99,7 @@ def main() -> None:
       gamma=_GAMMA.value,
       temperature=0.0,
     ),
-  ).sample(_PROMPT.value, max_new_tokens=_MAX_NEW_TOKENS.value)
+  ).sample(_PROMPT.value, max_new_tokens=length, apply_chat_template=chat)
   print(
     f'Greedy speculative decoding with gamma {_GAMMA.value}:'
     f' {greedy.counts["verifier_calls"]} verifier calls for'

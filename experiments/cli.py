@@ -50,6 +50,16 @@ def define_colour() -> None:
   )
 
 
+def define_chat() -> flags.FlagHolder[bool]:
+  """Defines the flag of commands that continue one prompt."""
+  return flags.DEFINE_bool(
+    'chat',
+    False,
+    "Wraps the prompt, as a user message, in the model's chat template; for"
+    ' instruction-tuned models.',
+  )
+
+
 def define_dtype() -> None:
   """Defines the flag of commands that load models by name."""
   _define_enum(

@@ -30,12 +30,7 @@ _DRAFTER = flags.DEFINE_string(
   "Drafter: a model, as for --verifier; 'ngram'; 'self:3' for the verifier's"
   " first 3 layers; or 'A+B' for a chain in which A drafts for B.",
 )
-_CHAT = flags.DEFINE_bool(
-  'chat',
-  False,
-  "Wraps the prompt, as a user message, in the model's chat template; for"
-  ' instruction-tuned models.',
-)
+_CHAT = cli.define_chat()
 _SYSTEM = flags.DEFINE_string(
   'system', None, 'System message before the prompt; needs --chat.'
 )

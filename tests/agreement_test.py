@@ -13,6 +13,7 @@ import cascades
 from cascades import load_model
 from cascades.drafters import binding
 from cascades.models import tokenizers
+from cascades.models.conversations import Conversation
 from cascades.sampler import agreement, sampler
 from experiments import tasks
 from experiments.training import tokenizer_training
@@ -125,6 +126,7 @@ def test_the_command_prints_the_first_difference():
     'experiments.agreement',
     f'--prompt={_prompts()[0]}',
     '--max_new_tokens=24',
+    '--dtype=bfloat16',
   )
   assert run.returncode == 0
   assert '24 tokens agree' in run.stdout
@@ -164,3 +166,18 @@ def test_pairs_that_will_not_do_are_refused():
   ):
     with pytest.raises(ValueError, match=f'^{said}'):
       run()
+
+
+def test_a_chat_is_continued_after_its_template():
+  template = (
+    '{{ bos_token }}{% for m in messages %}{{ m.content }}: {% endfor %}'
+  )
+  pair = [
+    x._replace(tokenizer=x.tokenizer.with_chat_template(template))
+    for x in _of_tables()
+  ]
+  chat = cascades.agreement(pair, ['one', 'two'], 8, apply_chat_template=True)
+  asked = cascades.agreement(pair, Conversation([('user', 'one')]), 8)
+  assert chat[0] == asked
+  plain = cascades.agreement(pair, ['one: ', 'two: '], 8)
+  assert [x.tokens for x in chat] == [x.tokens for x in plain]

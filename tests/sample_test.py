@@ -2,13 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 import types
 
 import launching
 import pytest
-import small
 from absl import flags
 
 from cascades import verification
@@ -18,13 +15,7 @@ from experiments import sample
 
 
 def _python(*arguments, **environment):
-  return subprocess.run(
-    [sys.executable, *arguments],
-    capture_output=True,
-    text=True,
-    cwd=small.ROOT,
-    env=os.environ | environment,
-  )
+  return launching.python(*arguments, env=os.environ | environment)
 
 
 @pytest.mark.slow

@@ -24,8 +24,10 @@ from cascades import arguments, decoding, methods
 from cascades.decoding import faults
 from cascades.drafters import binding, token_checks
 from cascades.methods import processing
-from cascades.models import checkpoints, tokenizers
+from cascades.models import checkpoints, tokenizers, turns
+from cascades.models.conversations import Conversation, Prompt
 from cascades.sampler import batching
+from cascades.sampler.prompts import encode
 
 # Largest numbers of prompts, and of logits, in one batch.
 _MAX_ROWS, _MAX_LOGITS = 16, 2**27
@@ -62,10 +64,10 @@ class Agreement:
   """A drafter's greedy continuation beside the verifier's tokens.
 
   Attributes:
-    prompt: The prompt.
+    prompt: The prompt, with its chat template.
     tokens: The comparison at each position, up to end-of-sequence or the limit.
     token_strings: The texts of the drafter's tokens.
-    ended: True if the last token is end-of-sequence.
+    ended: True if the last token ends an answer or turn of the model.
   """
 
   prompt: str
@@ -147,23 +149,25 @@ def _compare(
 
 def agreement(
   pair: Sequence[Any],
-  prompts: str | Sequence[str],
+  prompts: Prompt | Sequence[Prompt],
   max_new_tokens: int = 64,
+  apply_chat_template: bool = False,
 ) -> Agreement | list[Agreement]:
   """Compares the drafter's greedy continuations with the verifier's tokens.
 
   Args:
     pair: The verifier, a `Checkpoint` or its name; and the drafter, as
       `Sampler` takes it.
-    prompts: One text, or several.
+    prompts: One text or `Conversation`, or several.
     max_new_tokens: Most tokens of a continuation.
+    apply_chat_template: Wraps each text in the model's chat template.
 
   Returns:
     An agreement for a single prompt, else a list of them.
 
   Raises:
-    ValueError: The models cannot be combined, or an argument is out of its
-      range.
+    ValueError: The models cannot be combined, an argument is out of its range,
+      or the tokenizer has no chat template.
   """
   models = arguments.as_list('pair', pair, 'a verifier and a drafter')
   if len(models) != 2 or not isinstance(
@@ -185,10 +189,14 @@ def agreement(
     arguments.MAX_INT32 // verifier.model.vocab_size,
   )
   texts: list[Any] = [prompts]
-  if not isinstance(prompts, str):
+  if not isinstance(prompts, Prompt):
     texts = arguments.as_list('prompts', prompts, 'texts')
-  for text in texts:
-    arguments.instance('prompts', text, str, 'texts')
+  tokenizer = verifier.tokenizer
+  encoded = [encode(tokenizer, x, apply_chat_template) for x in texts]
+  if apply_chat_template or any(isinstance(x, Conversation) for x in texts):
+    # As for `Sampler`, the end of a turn ends an answer.
+    end = turns.require_template(tokenizer).end_token
+    tokenizer = tokenizer.with_stops(*([] if end is None else [end]))
   engine = batching.Engine(
     decoding.StepConfig(
       decoding.Models(verifier.model, bound_drafter.drafter),
@@ -200,20 +208,22 @@ def agreement(
     processing.SamplingParams(temperature=np.float32(0)),
     np.zeros(0, np.int32),
   )
-  agreements = list(_agreements(verifier.tokenizer, engine, texts))
-  return agreements[0] if isinstance(prompts, str) else agreements
+  agreements = list(_agreements(tokenizer, engine, encoded))
+  return agreements[0] if isinstance(prompts, Prompt) else agreements
 
 
 def _agreements(
-  tokenizer: tokenizers.Tokenizer, engine: batching.Engine, texts: Sequence[str]
+  tokenizer: tokenizers.Tokenizer,
+  engine: batching.Engine,
+  encoded: Sequence[tuple[str, list[int]]],
 ) -> Iterator[Agreement]:
-  """Compares texts, a batch at a time."""
+  """Compares texts with their tokens, a batch at a time."""
   gamma, size = engine.step_config.gamma, tokenizer.vocab_size
   rows = max(1, min(_MAX_ROWS, _MAX_LOGITS // (gamma * size)))
-  prompts = [np.array(tokenizer.encode(text, add_bos=True)) for text in texts]
+  prompts = [np.array(ids) for _, ids in encoded]
   longest = max(map(len, prompts), default=0)
   limit = batching.bucket(longest + engine.step_config.cache_headroom)
-  for i in range(0, len(texts), rows):
+  for i in range(0, len(prompts), rows):
     batch = prompts[i : i + rows]
     # One size, so that nothing is compiled twice.
     batch += [batch[0]] * (rows - len(batch))
@@ -224,7 +234,7 @@ def _agreements(
         read, engine.params, engine.sampling, step_config=engine.step_config
       )
     )
-    for j, text in enumerate(texts[i : i + rows]):
+    for j, (text, _) in enumerate(encoded[i : i + rows]):
       fault = jax.tree.map(lambda x, j=j: x[j], row_faults)
       faults.check(fault, f'prompt {i + j}')
       values = [column[j, : lengths[j]].tolist() for column in columns]
@@ -240,5 +250,5 @@ def _agreements(
         prompt=text,
         tokens=tuple(tokens),
         token_strings=tuple(tokenizer.token_strings(ids)),
-        ended=bool(ids) and ids[-1] == tokenizers.EOS,
+        ended=bool(ids) and ids[-1] in tokenizer.stops,
       )
