@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import pytest
 import small
@@ -9,15 +10,24 @@ import small
 from experiments import sweep
 from experiments.sweeps import curve_plan, preflight
 
+_TRIAL = preflight.Trial(
+  efficiency=[1.5, 3.36],
+  prompts=6,
+  tokens_per_block=3.36,
+  acceptance=0.8,
+  has_full_drafts=True,
+  answer_tokens=80.2,
+  cut_answers=0.0,
+  prefill_s=0.1,
+  compile_s=1.0,
+)
 _PREVIEW = preflight.Preview(
   prompt_tokens=(3, 5, 9),
   vocab_size=768,
   memory_bytes=2_000_000_000,
   free_bytes=8_000_000_000,
   gamma=4,
-  acceptance=0.8,
-  answer_tokens=80.2,
-  cut_answers=0.0,
+  trial=_TRIAL,
   block_ratios={1: 2.0, 16: 4.0},
   answers=1080,
   seconds=73.0,
@@ -53,11 +63,29 @@ def test_a_drafter_pays_from_the_break_even_on(ratio):
     ({}, '16 answers at a time: a block takes 4.00 times as long as a'),
     ({}, 'so the drafter does not pay (0.84 times as fast; it pays from'),
     ({'block_ratios': {1: 9.0}}, 'no acceptance rate is high enough'),
-    ({'cut_answers': 0.75}, 'answers: 75% of them reach the maximum number'),
+    (
+      {'trial': _TRIAL._replace(cut_answers=0.75)},
+      'answers: 75% of them reach the maximum number',
+    ),
     ({}, 'decoding needs at most 2.0 GB of 8.0 GB of free memory.'),
     ({'free_bytes': None}, 'memory: decoding needs at most 2.0 GB.'),
     ({}, 'prompts: 3 to 9 tokens, median 5.'),
-    ({}, 'answers: 80 tokens on average, to 8 prompts.'),
+    ({}, 'answers: 80 tokens on average, to 6 prompts.'),
+    ({}, 'its acceptance rate is 0.80 in strict decoding with gamma 4.'),
+    (
+      {'lossy_point': 'token_v3 gamma 4 at lenience 0.5'},
+      'is 0.80 with token_v3 gamma 4 at lenience 0.5; no curve decodes str',
+    ),
+    ({'lossy_point': 'a'}, 'pays (1.68 times as fast).'),
+    # What eq. 1 gives for the drafts that there were is no measure here.
+    (
+      {'trial': _TRIAL._replace(has_full_drafts=False, tokens_per_block=1.1)},
+      'does not pay (0.55 times as fast).',
+    ),
+    (
+      {'trial': _TRIAL._replace(acceptance=math.nan)},
+      'drafter: it drafted no token after 6 prompts.',
+    ),
     ({}, 'time: 1080 answers in about 73 s.'),
     ({'seconds': 600.0}, 'about 10 min.'),
     ({'seconds': 9000.0}, 'about 2.5 h.'),
@@ -72,9 +100,8 @@ def test_each_fact_is_said_once_when_it_is_known():
   first = preflight.Preview(
     prompt_tokens=(3, 5, 9), vocab_size=768, memory_bytes=1, free_bytes=None
   )
-  decoded = dataclasses.replace(
-    first, gamma=4, acceptance=0.8, answer_tokens=80.2, cut_answers=0.9
-  )
+  trial = _TRIAL._replace(cut_answers=0.9)
+  decoded = dataclasses.replace(first, gamma=4, trial=trial)
   last = dataclasses.replace(
     decoded, block_ratios={1: 2.0}, answers=9, seconds=7.0
   )
@@ -105,7 +132,8 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   # With another gamma, whose blocks were not measured then.
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
-  for word in ('tokenizers:', 'prompts:', 'memory:', 'drafter:', 'time: 11'):
+  words = ['tokenizers:', 'prompts:', 'memory:', 'time: 11']
+  for word in (*words, 'in strict decoding with gamma 4.', 'times as fast; '):
     assert word in printed
   # Nothing is left to decode, so there is nothing to say.
   sweep.run(config, curves, tmp_path / 'run')

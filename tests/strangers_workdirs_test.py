@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import types
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -319,7 +320,8 @@ def test_a_sweep_touches_nothing_that_its_folders_point_at(
     (workdir / 'records').mkdir()
     (workdir / 'records' / name).write_text('new')
   with refusing:
-    workdirs.Workdir(workdir).set_aside_stale([])
+    files = workdirs.Workdir(workdir)
+    files.set_aside([], 'source 0', mock.Mock())
   assert (outside / name).exists()
   assert (outside / name).read_text() == 'precious'
 

@@ -505,6 +505,9 @@ def test_points_of_other_code_are_put_aside_and_said(
   assert f'Decoded with {versions.describe(versions.current_code())}.' in page
   # Of no version.
   monkeypatch.setattr(versions, 'current_code', lambda: 'source ' + '0' * 64)
+  # An estimate leaves them.
+  with pytest.raises(ValueError, match='would set aside points of other'):
+    sweep.run(small.config(), _CURVES[:1], measured, estimate_only=True)
   message = run()
   assert 'source 000000000000, which belongs to no results version' in message
   assert 'the results are valid, but an edit of cascades/' in message
@@ -512,6 +515,7 @@ def test_points_of_other_code_are_put_aside_and_said(
   (new,) = _files(measured)
   assert new.name != old.name
   assert (measured / 'stale/records' / old.name).exists()
+  assert (measured / 'stale/summary.csv').exists()
 
 
 def test_whatever_can_change_a_result_names_another_point():

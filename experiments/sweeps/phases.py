@@ -90,7 +90,7 @@ class Sweep:
     self.plan()
     with contextlib.ExitStack() as stack:
       self.open(stack)
-      self.load(stack)
+      self.load(stack, estimate_only)
       if estimate_only:
         self.estimate()
         return
@@ -170,14 +170,17 @@ class Sweep:
     ):
       self._say(line)
 
-  def load(self, stack: contextlib.ExitStack) -> None:
+  def load(
+    self, stack: contextlib.ExitStack, estimate_only: bool = False
+  ) -> None:
     """Loads the models, and sets the points and the unit costs.
 
     Args:
       stack: Closes what this phase opens.
+      estimate_only: True if no point in the workdir may be set aside.
 
     Raises:
-      ValueError: The models cannot be loaded.
+      ValueError: The models cannot be loaded, or points would be set aside.
     """
     launch = (
       functools.partial(group_worker.LeadingWorker, self._group)
@@ -188,7 +191,9 @@ class Sweep:
     stack.callback(self._launcher.close)
     self._set_points(self._launcher, self._say)
     facts = self._facts
-    self._set_aside(facts['code'])
+    self._files.set_aside(
+      self._points, facts['code'], self._say, refuse=estimate_only
+    )
     self._measured = self._files.read_costs(facts)
     self._bar.update(1)
     if self._measured is None:
@@ -351,31 +356,6 @@ class Sweep:
       facts=self._facts,
     )
 
-  def _set_aside(self, code: str) -> None:
-    """Moves points of other code, weights or data, and says so.
-
-    Args:
-      code: The code of the workers, from `versions.current_code`.
-    """
-    previous = self._files.latest_code()
-    if not versions.is_version(code):
-      self._say(
-        f'code: {versions.describe(code)}; the results are valid, but an edit'
-        ' of cascades/ or experiments/ decodes all points again (an edit of'
-        ' your own rule or task decodes only its points).'
-      )
-    if previous not in (None, code):
-      self._say(
-        f'workdir: its points are of {versions.describe(previous)}; they are'
-        f' set aside, and decoded again with {versions.describe(code)}.'
-      )
-    if count := self._files.set_aside_stale(self._points):
-      self._files.write('race.jsonl', [])
-      self._say(
-        f'workdir: {count} files of records of other weights, data, code or'
-        f' versions were moved to {self._files.path}/stale.'
-      )
-
   def _measure_costs(self) -> None:
     """Measures unit costs, and adds them to earlier measurements."""
     self._bar.set_description_str('measuring unit costs')
@@ -456,9 +436,9 @@ class Sweep:
   def _decide(self) -> None:
     """Chooses a setting, and writes it, if the config asks for a decision."""
     self._decision = None
+    (self.workdir / 'decision.json').unlink(missing_ok=True)
     if not self.config.get('decision'):
       return
-    (self.workdir / 'decision.json').unlink(missing_ok=True)
     self._decision = deciding.decide(
       deciding.Sweep(
         config=self.config,

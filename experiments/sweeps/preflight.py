@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from cascades import drafters
-from cascades.methods import inputs
 from cascades.models import checkpoints
 from cascades.sampler import batching, memory
 from cascades.sampler.sampler import Sampler
@@ -36,10 +35,9 @@ class Preview:
     vocab_size: Tokens that both models share.
     memory_bytes: Bytes that decoding needs at most.
     free_bytes: Free bytes of the device; None if unknown.
-    gamma: Drafted tokens per block of the strict curve that was measured.
-    acceptance: Share of examined drafts that it accepts; nan without a drafter.
-    answer_tokens: Mean tokens of its answers.
-    cut_answers: Share of its answers that reach the limit of tokens.
+    gamma: Drafted tokens per block of the point that was tried; 0 without one.
+    lossy_point: Name of that point; None for strict decoding.
+    trial: What was measured of it.
     block_ratios: Time of its block over that of a token of the verifier alone,
       by the number of rows that are decoded at a time.
     answers: Number of answers.
@@ -51,9 +49,8 @@ class Preview:
   memory_bytes: int
   free_bytes: int | None
   gamma: int = 0
-  acceptance: float = math.nan
-  answer_tokens: float | None = None
-  cut_answers: float = 0.0
+  lossy_point: str | None = None
+  trial: 'Trial | None' = None
   block_ratios: Mapping[int, float] = dataclasses.field(default_factory=dict)
   answers: int = 0
   seconds: float | None = None
@@ -71,25 +68,23 @@ class Preview:
       f'prompts: {low} to {high} tokens, median {median}.',
       f'memory: decoding needs at most {self.memory_bytes / 1e9:.1f} GB{free}.',
     ]
-    if self.answer_tokens is None:
+    trial = self.trial
+    if trial is None:
       return sentences
     sentences.append(
-      f'answers: {self.answer_tokens:.0f} tokens on average, to {_PROMPTS}'
-      ' prompts.'
+      f'answers: {trial.answer_tokens:.0f} tokens on average, to'
+      f' {trial.prompts} prompts.'
     )
-    if self.cut_answers > 0.5:
+    if trial.cut_answers > 0.5:
       sentences.append(
-        f'answers: {self.cut_answers:.0%} of them reach the maximum number of'
+        f'answers: {trial.cut_answers:.0%} of them reach the maximum number of'
         ' tokens; to end answers sooner, give stop texts with'
         ' --config.file.stop_strings, or a lower --config.task.max_new_tokens.'
       )
     if self.gamma:
-      sentences.append(
-        f'drafter: its acceptance rate is {self.acceptance:.2f} in strict'
-        f' decoding with gamma {self.gamma}.'
-      )
+      sentences.append(self._acceptance(trial))
       sentences += [
-        self._payment(rows, ratio)
+        self._payment(trial, rows, ratio)
         for rows, ratio in sorted(self.block_ratios.items())
       ]
     if self.seconds is not None:
@@ -98,20 +93,32 @@ class Preview:
       )
     return sentences
 
-  def _payment(self, rows: int, block_ratio: float) -> str:
+  def _acceptance(self, trial: 'Trial') -> str:
+    """Returns how many drafts were accepted."""
+    if math.isnan(trial.acceptance):
+      return f'drafter: it drafted no token after {trial.prompts} prompts.'
+    text = f'drafter: its acceptance rate is {trial.acceptance:.2f}'
+    if self.lossy_point is None:
+      return f'{text} in strict decoding with gamma {self.gamma}.'
+    return f'{text} with {self.lossy_point}; no curve decodes strictly.'
+
+  def _payment(self, trial: 'Trial', rows: int, block_ratio: float) -> str:
     """Returns whether the drafter pays for a number of rows at a time."""
-    speed = tokens_per_block(self.acceptance, self.gamma) / block_ratio
+    speed = trial.tokens_per_block / block_ratio
     needed = break_even(block_ratio, self.gamma)
+    condition = (
+      '; no acceptance rate is high enough'
+      if needed is None
+      else f'; it pays from an acceptance rate of {needed:.3f}'
+    )
+    # The formula is that of strict blocks whose drafts have gamma tokens.
+    if self.lossy_point or not trial.has_full_drafts:
+      condition = ''
     return (
       f'{"one answer" if rows == 1 else f"{rows} answers"} at a time: a block'
       f' takes {block_ratio:.2f} times as long as a token of the verifier'
       f' alone, so the drafter {"pays" if speed > 1 else "does not pay"}'
-      f' ({speed:.2f} times as fast; '
-      + (
-        'no acceptance rate is high enough).'
-        if needed is None
-        else f'it pays from an acceptance rate of {needed:.3f}).'
-      )
+      f' ({speed:.2f} times as fast{condition}).'
     )
 
 
@@ -188,20 +195,27 @@ class Setting(NamedTuple):
   clock: costs.CompileClock
 
 
-class _Trial(NamedTuple):
-  """Eight prompts, decoded at all leniences of a curve.
+class Trial(NamedTuple):
+  """Eight prompts, decoded at all leniences of a curve; and one of its points.
 
   Attributes:
     efficiency: Tokens per block at each lenience.
-    acceptance: Share of examined drafts that are accepted at the first one.
-    answer_tokens: Mean tokens of the answers at the first one.
-    cut_answers: Share of the answers at the first one that reach the limit.
+    prompts: Number of prompts.
+    tokens_per_block: Those of the point.
+    acceptance: Share of the examined drafts that the point accepts; nan if none
+      is examined.
+    has_full_drafts: True if each draft of the point has gamma tokens.
+    answer_tokens: Mean tokens of the point's answers.
+    cut_answers: Share of the point's answers that reach the limit of tokens.
     prefill_s: Seconds of reading a prompt.
     compile_s: Seconds of compiling.
   """
 
   efficiency: list[float]
+  prompts: int
+  tokens_per_block: float
   acceptance: float
+  has_full_drafts: bool
   answer_tokens: float
   cut_answers: float
   prefill_s: float
@@ -223,26 +237,28 @@ def preview(
     measured: Unit costs of one sequence.
   """
   drafting = [x for x in curves if x.config.gamma and not x.confidence]
-  strict = [x for x in drafting if inputs.has_verifier_law(x.config.method)]
+  strict = [x for x in drafting if x.config.method.strict in x.leniences]
   first = (strict or drafting or list(curves))[0]
   widest = max(drafting or [first], key=lambda x: len(x.leniences))
   lengths = _prompt_lengths(setting, first, examples)
   facts = _facts_of_prompts(setting, curves, lengths)
   yield facts
-  trial = _try_curve(setting, first, examples)
+  point = first.leniences.index(first.config.method.strict) if strict else 0
+  trial = _try_curve(setting, first, examples, point)
+  gamma, lossy_point = first.config.gamma, None
+  if drafting and not strict:
+    lossy_point = first.points_name
+    if first.leniences:
+      lossy_point += f' at lenience {first.leniences[0]:g}'
   facts = dataclasses.replace(
-    facts,
-    gamma=first.config.gamma,
-    acceptance=trial.acceptance,
-    answer_tokens=trial.answer_tokens,
-    cut_answers=trial.cut_answers,
+    facts, gamma=gamma, lossy_point=lossy_point, trial=trial
   )
   yield facts
   widest_trial = (
     trial if widest is first else _try_curve(setting, widest, examples)
   )
   sizes = [_size(setting, x, examples) for x in curves]
-  gamma, width = first.config.gamma, sizes[list(curves).index(first)].width
+  width = sizes[list(curves).index(first)].width
   shapes = {
     (x.config.gamma, y.width) for x, y in zip(curves, sizes, strict=True)
   } | {(gamma, 1)}
@@ -334,9 +350,19 @@ def _width(setting: Setting, curve: Curve, n: int) -> int:
 
 
 def _try_curve(
-  setting: Setting, curve: Curve, examples: Mapping[str, Sequence]
-) -> _Trial:
-  """Decodes the first prompts of each task at all leniences of a curve."""
+  setting: Setting,
+  curve: Curve,
+  examples: Mapping[str, Sequence],
+  index: int = 0,
+) -> Trial:
+  """Decodes the first prompts of each task at all leniences of a curve.
+
+  Args:
+    setting: The sweep.
+    curve: The curve.
+    examples: Examples by task.
+    index: Index of the lenience of the curve that more is counted of.
+  """
   compiled = setting.clock.seconds
   decoder, seed = setting.sampler(curve, batch_size=setting.config.batch_size)
   points: list[list[Any]] = [[] for _ in curve.leniences or (0.0,)]
@@ -353,23 +379,25 @@ def _try_curve(
     for point, answers in zip(points, decoded, strict=True):
       point += answers
     prompts += len(rows)
-    cut += sum(len(x.tokens) >= task.max_new_tokens for x in decoded[0])
+    cut += sum(len(x.tokens) >= task.max_new_tokens for x in decoded[index])
     prefill_s += decoder.usage.prefill_s
 
-  def total(point: list[Any], name: str) -> int:
-    return sum(x.counts[name] for x in point)
+  def total(name: str, i: int = index) -> int:
+    return sum(x.counts[name] for x in points[i])
 
-  examined = total(points[0], 'examined')
-  emitted = [sum(len(x.tokens) for x in point) for point in points]
-  return _Trial(
-    efficiency=[
-      tokens / max(1, total(point, 'verifier_calls'))
-      for tokens, point in zip(emitted, points, strict=True)
-    ],
-    acceptance=(
-      total(points[0], 'accepted') / examined if examined else math.nan
-    ),
-    answer_tokens=emitted[0] / prompts,
+  emitted = [sum(len(x.tokens) for x in answers) for answers in points]
+  efficiency = [
+    tokens / max(1, total('verifier_calls', i))
+    for i, tokens in enumerate(emitted)
+  ]
+  examined, drafted = total('examined'), total('drafted')
+  return Trial(
+    efficiency=efficiency,
+    prompts=prompts,
+    tokens_per_block=efficiency[index],
+    acceptance=total('accepted') / examined if examined else math.nan,
+    has_full_drafts=(drafted == curve.config.gamma * total('verifier_calls')),
+    answer_tokens=emitted[index] / prompts,
     cut_answers=cut / prompts,
     prefill_s=prefill_s / prompts,
     compile_s=setting.clock.seconds - compiled,
@@ -407,7 +435,7 @@ def _curve_seconds(
   curve: Curve,
   n: int,
   *,
-  trial: _Trial,
+  trial: Trial,
   answer_tokens: float,
   step_s: float,
   relative_cost: float,

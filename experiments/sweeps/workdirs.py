@@ -25,7 +25,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
@@ -33,7 +33,7 @@ import pandas as pd
 
 from cascades.untrusted import bounded, display, paths
 from experiments import records
-from experiments.records import unit_costs
+from experiments.records import unit_costs, versions
 from experiments.sweeps import plan
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -260,26 +260,73 @@ class Workdir:
       return None
     return list(map(records.Outcome, *columns))
 
-  def set_aside_stale(self, points: Sequence[plan.Point]) -> int:
-    """Moves other points into stale/; deletes files that were cut off.
+  def set_aside(
+    self,
+    points: Sequence[plan.Point],
+    code: str,
+    say: Callable[[str], None],
+    refuse: bool = False,
+  ) -> None:
+    """Moves points of other code, weights or data into stale/, and says so.
 
     Args:
       points: All points of the sweep.
+      code: The code of the workers, from `versions.current_code`.
+      say: Prints a line for the user.
+      refuse: True to refuse a workdir with such points.
+
+    Raises:
+      ValueError: There are such points, which may not be moved.
+    """
+    stale = self._stale(points)
+    if stale and refuse:
+      raise ValueError(
+        'workdir: the sweep would set aside points of other weights, data, code'
+        ' or versions; give another --workdir for the estimate.'
+      )
+    previous = self.latest_code()
+    if not versions.is_version(code):
+      say(
+        f'code: {versions.describe(code)}; the results are valid, but an edit'
+        ' of cascades/ or experiments/ decodes all points again (an edit of'
+        ' your own rule or task decodes only its points).'
+      )
+    if previous not in (None, code):
+      say(
+        f'workdir: its points are of {versions.describe(previous)}; they are'
+        f' set aside, and decoded again with {versions.describe(code)}.'
+      )
+    if count := self.set_aside_files(stale):
+      self.write('race.jsonl', [])
+      say(
+        f'workdir: {count} files of records of other weights, data, code or'
+        f' versions were moved to {self.path}/stale.'
+      )
+
+  def _stale(self, points: Sequence[plan.Point]) -> list[pathlib.Path]:
+    """Returns the files of records and traces of other points."""
+    expected = {path for point in points for path in self._paths(point)}
+    files = (
+      *self.path.glob('records/*.jsonl'),
+      *self.path.glob('traces/*.jsonl.gz'),
+    )
+    return [path for path in files if path not in expected]
+
+  def set_aside_files(self, stale: Sequence[pathlib.Path]) -> int:
+    """Moves files of points into stale/; deletes files that were cut off.
+
+    Args:
+      stale: Files of records and traces.
 
     Returns:
       The number of points that were moved.
     """
-    expected = {path for point in points for path in self._paths(point)}
-    stale = [
-      path
-      for path in (
-        *self.path.glob('records/*.jsonl'),
-        *self.path.glob('traces/*.jsonl.gz'),
-      )
-      if path not in expected
-    ]
     for path in stale:
       self._set_aside(path)
+    # These are of the points that are gone.
+    for name in ('summary.csv', 'decision.json') if stale else ():
+      if (self.path / name).is_file():
+        shutil.move(self.path / name, self.path / 'stale' / name)
     for part in (*self.path.glob('*/.*.part'), *self.path.glob('.*.part')):
       # A process was killed while it wrote the file.
       part.unlink()
