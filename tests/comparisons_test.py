@@ -42,7 +42,7 @@ def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
     right, latency, wall, tokens = spec
     point = dict(run=run, batch_size=batch_size, task=task, n=n, failed=0)
     point |= dict(method=method, variant=method, lenience=lenience, gamma=gamma)
-    point |= dict(verification='token', temperature=1.0, oracle=False)
+    point |= dict(verification='token', temperature=1.0, oracle=False, law=0)
     point |= dict(has_rule=method in RULES)
     points.append(point)
     answer = dict(point=i, emitted=tokens)
@@ -306,6 +306,21 @@ def test_a_lenience_is_chosen_and_judged_apart(points):
   assert by_quality.loc['diff'].regret == 0
 
 
+def test_what_only_some_points_answered_decides_nothing(points):
+  # Lenience 0.5 gives none of the answers that the verifier gets wrong.
+  verifier_row = points.answers[points.answers.point == 0]
+  hard = verifier_row[verifier_row.quality == 0].id
+  is_lost = (points.answers.point == 3) & points.answers.id.isin(hard)
+  table = calibration.calibrate(
+    Points(points.table, points.answers[~is_lost].reset_index(drop=True)),
+    CHOICE,
+  )
+  opt = table[table.variant == 'opt']
+  assert len(opt)
+  # Where the verifier is right, nobody is better.
+  assert (opt.loss >= 0).all()
+
+
 def test_a_target_of_latency_takes_the_best_quality(points):
   config = AnalysisConfig(resamples=500, latency=0.65)
   table = calibration.calibrate(points, config)
@@ -463,6 +478,15 @@ def test_it_is_said_whether_a_cascade_is_above_both_models():
     assert screen.answers[2].startswith(start)
     gained = f'{above:+.3f}'.replace('-', styles.MINUS)
     assert f'Diff at lenience 0.2, {gained} (' in screen.answers[2]
+
+
+def test_a_gamma_with_a_law_of_its_own_is_another_point():
+  frame = mixture.mix(_two_tasks((0.9, 0.7)), CHOICE)
+  other = frame.assign(gamma=frame.gamma * 2)
+  for law, count in ((0, 1), (other.gamma, 2)):
+    both = pd.concat([frame, other.assign(law=law)], ignore_index=True)
+    fastest = mixture.at_fastest_gamma(both)
+    assert (fastest.method == 'diff').sum() == count
 
 
 def test_one_task_is_no_mixture(points):

@@ -46,7 +46,7 @@ def make_frame(rows, names=POINTS):
 
 def make_points(summary):
   """The points of a summary, each with two answers of its mean quality."""
-  table = summary.assign(run='run', batch_size=1, oracle=False)
+  table = summary.assign(run='run', batch_size=1, oracle=False, law=0)
   table = table.assign(variant=metrics.variants(summary))
   is_sequential = table.verification == 'sequential'
   table = table.assign(gamma=table.gamma.where(~is_sequential, 0))
@@ -160,6 +160,7 @@ def test_an_oracle_is_no_best_point():
   assert best.variant.tolist() == ['verifier_only', 'chow sequential', 'diff']
   # As the summary has it, though a sequential cascade has no blocks.
   assert best.gamma.tolist() == [0, 2, 2]
+  assert best.at_quality.all()
 
 
 GAMMAS = 'method verification lenience gamma quality relative_latency'

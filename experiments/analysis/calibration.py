@@ -14,7 +14,7 @@ import pandas as pd
 
 from experiments.analysis import comparisons, reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.runs import ACROSS, CURVE, GROUP, Points
+from experiments.analysis.runs import ACROSS, CURVE, GROUP, RUN, Points
 
 # By target: the column that it bounds, by the field of `AnalysisConfig` of the
 # same name, and the column that is then minimized.
@@ -50,9 +50,16 @@ def halves(points: Points, seed: int) -> tuple[Points, Points]:
 def _candidates(points: Points) -> pd.DataFrame:
   """Returns the points to choose from, with loss and latency.
 
-  The points have one common gamma, because only the lenience is chosen.
+  The points have one common gamma, because only the lenience is chosen. All of
+  a run have the same examples, those that each of them answered.
   """
-  frame = comparisons.rates(points)
+  keys = ['task', *RUN]
+  answers = points.answers.join(points.table[keys], on='point')
+  count = answers.groupby([*keys, 'id']).point.transform('nunique')
+  num_points = answers.groupby(keys).point.transform('nunique')
+  frame = comparisons.rates(
+    Points(points.table, points.answers[count == num_points])
+  )
   loss = pd.Series(math.nan, frame.index)
   for _, part in frame.groupby(GROUP, sort=False):
     reference = comparisons.references(part)

@@ -62,7 +62,7 @@ def mix(points: Points, config: AnalysisConfig) -> pd.DataFrame:
     for _, table in points.table.groupby(RUN, sort=False)
     if (mixed := _mix_run(points, table, config)) is not None
   ]
-  columns = ['task', *_POINT, 'method', 'oracle']
+  columns = ['task', *_POINT, 'method', 'oracle', 'law']
   for name in ('quality', 'latency', *_MODELS):
     columns += with_ends(name)
   if not parts:
@@ -203,6 +203,8 @@ def best_per_curve(frame: pd.DataFrame) -> pd.DataFrame:
 def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   """Selects each curve and lenience at the gamma that makes it fastest.
 
+  Gammas at which a point has another law are points of their own.
+
   Args:
     frame: Points over all tasks, as `mix` makes them.
 
@@ -210,5 +212,5 @@ def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
     Rows of the frame, in its order.
   """
   order = frame.sort_values('latency', kind='stable')
-  fastest = order.drop_duplicates([*ACROSS, 'lenience'])
+  fastest = order.drop_duplicates([*ACROSS, 'lenience', 'law'])
   return frame.loc[fastest.index.sort_values()]

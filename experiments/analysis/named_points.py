@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from experiments.analysis import comparisons, reference_points, runs
+from experiments.analysis import comparisons, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import Record
 
@@ -24,10 +24,7 @@ def _names(variant: str, lenience: float, gamma: int) -> list[str]:
 
 
 def _names_of(record: Record) -> list[str]:
-  # A sequential cascade makes no blocks, whatever its records have as gamma.
-  has_blocks = record.verification != reference_points.SEQUENTIAL
-  gamma = record.gamma if has_blocks else 0
-  return _names(record.variant, record.lenience, gamma)
+  return _names(record.variant, record.lenience, runs.block_gamma(record))
 
 
 def _find(name: str, records: Sequence[Record]) -> str:

@@ -390,6 +390,11 @@ def is_corpus(task: str) -> bool:
   return metric is not None and metric.corpus is not None
 
 
+def block_gamma(r: records.Record) -> int:
+  """Returns gamma, or 0 for a sequential cascade, which has no blocks."""
+  return 0 if r.verification == reference_points.SEQUENTIAL else r.gamma
+
+
 def _row(r: records.Record) -> dict[str, Any]:
   """Returns the row of a point from a record, before answers are counted."""
   return {
@@ -399,7 +404,9 @@ def _row(r: records.Record) -> dict[str, Any]:
     'variant': r.variant,
     'verification': r.verification,
     'lenience': r.lenience,
-    'gamma': 0 if r.verification == reference_points.SEQUENTIAL else r.gamma,
+    'gamma': block_gamma(r),
+    # The gamma that the law depends on, as with bonus tokens of the verifier.
+    'law': block_gamma(r) if r.bonus_from == 'verifier' else 0,
     'oracle': reference_points.is_oracle(r.method, r.verification),
     'has_rule': False,
     'n': 0,

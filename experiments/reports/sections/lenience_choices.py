@@ -1,5 +1,7 @@
 """Sections on the choice of a lenience: guarantees, calibration and tests."""
 
+import pathlib
+
 import pandas as pd
 
 from experiments.analysis import calibration, risk
@@ -19,6 +21,13 @@ from experiments.reports.columns import (
 )
 from experiments.reports.sections.section import Section, SectionContext
 from experiments.reports.tables import Table
+
+
+def _is_chosen(file: pathlib.Path) -> bool:
+  """Tells if a decision was made on one half of the examples."""
+  from cascades.decisions import Decision
+
+  return bool(Decision.load(file).evidence['choosing_examples'])
 
 
 def decision(context: SectionContext) -> Section | None:
@@ -96,7 +105,7 @@ def guaranteed(context: SectionContext) -> Section | None:
     ' The decision above is stricter: it tests on one half of the examples, and'
     f' its curves share the probability {config.delta:g} that a guarantee'
     ' fails.'
-    if context.decision
+    if context.decision and _is_chosen(context.decision)
     else ''
   )
   return Section(
