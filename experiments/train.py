@@ -7,6 +7,7 @@ training resumes from its last checkpoint when the command is run again.
 
 import json
 import pathlib
+import shlex
 import statistics
 
 from absl import app, flags
@@ -46,7 +47,7 @@ def main() -> None:
   workdir = pathlib.Path(_WORKDIR.value or plan.default_workdir(path))
   cli.make_folder(workdir)
 
-  command = f'python -m experiments.train --config={path}'
+  command = f'python -m experiments.train --config={path}{_overrides()}'
   if 'models' in config:
     for name in [_ONLY.value] if _ONLY.value else names:
       _train_model(config, name, workdir, command)
@@ -82,11 +83,15 @@ def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
   print(f'{folder}: {json.dumps(figures)}')
 
 
-def _text_flags(config) -> str:
-  """Returns the flags that name the texts, with the last parts of the path."""
-  tasks = '' if config.tasks else " --config.tasks='()'"
-  path = '/'.join(pathlib.Path(config.text).parts[-2:])
-  return f' --config.text={path}{tasks}'
+def _overrides() -> str:
+  """Returns the flags that set fields, with the last parts of a text's path."""
+  values = dict(config_flags.get_override_values(flags.FLAGS['config']))
+  if 'text' in values:
+    values['text'] = '/'.join(pathlib.Path(values['text']).parts[-2:])
+  return ''.join(
+    f' {shlex.quote(f"--config.{name}={value}")}'
+    for name, value in values.items()
+  )
 
 
 def _train_head(config, workdir: pathlib.Path, command: str) -> None:
@@ -95,8 +100,6 @@ def _train_head(config, workdir: pathlib.Path, command: str) -> None:
 
   folder, verifier = recurrent_heads.train_head(config, workdir)
   figures = recurrent_heads.evaluate(folder, verifier, config)
-  if 'text' in config:
-    command += _text_flags(config)
   recurrent_heads.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
@@ -107,9 +110,6 @@ def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
 
   folder, held_out = layer_drafters.train_drafter(config, workdir)
   figures = layer_drafters.evaluate(folder, held_out, config)
-  command += f' --config.verifier={config.verifier}{_text_flags(config)}'
-  if 'init' in config:
-    command += f' --config.init={config.init}'
   layer_drafters.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
@@ -119,7 +119,6 @@ def _train_rule(config, workdir: pathlib.Path, command: str) -> None:
   from experiments.training import rules
 
   folder, figures, settings = rules.train_rule(config, workdir)
-  command += f' --config.workdirs={config.workdirs}'
   rules.write_card(folder, config, figures, settings, command=command)
   means = {name: round(x, 5) for name, x in figures['mean'].items()}
   print(f'{folder}: {json.dumps(means)}')

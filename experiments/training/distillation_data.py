@@ -7,6 +7,7 @@ stored in the workdir.
 
 import collections
 import functools
+import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import tqdm
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
-from cascades import atomic
+from cascades import atomic, fingerprints
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language
 from cascades.sampler import sampler
@@ -97,6 +98,19 @@ def hidden_at(
   return jax.vmap(hidden_of_row)(tokens, positions)
 
 
+def check_rows(config: ConfigDict) -> None:
+  """Checks that a step's rows can be drawn, before the verifier works.
+
+  Raises:
+    ValueError: A step has more rows than there are.
+  """
+  if config.rows > config.texts:
+    raise ValueError(
+      f'rows: must be at most the number of texts, {config.texts}, got'
+      f' {config.rows}.'
+    )
+
+
 def cast(dtype: Any, tree: Any) -> Any:
   """Converts all arrays of a tree to a dtype."""
   return jax.tree.map(lambda x: x.astype(dtype), tree)
@@ -113,12 +127,23 @@ def load_hidden(
     rows: Training rows.
 
   Raises:
-    ValueError: The file is of other rows.
+    ValueError: The file is of other rows, or of another verifier.
   """
   model, params, _ = verifier
   shape = (*rows.positions.shape, model.hidden_size(params))
+  # The number of rows that are done, and what they were computed from.
   progress = file.with_suffix('.done')
-  done = int(progress.read_text()) if progress.exists() else 0
+  inputs = hashlib.sha256(fingerprints.fingerprint(params).encode())
+  for array in rows:
+    inputs.update(np.ascontiguousarray(array).tobytes())
+  name, done = inputs.hexdigest(), 0
+  if progress.exists() and file.exists():
+    count, *names = progress.read_text().split()
+    if names != [name]:
+      raise ValueError(
+        f'workdir: {file} belongs to another training; delete it.'
+      )
+    done = int(count)
   file.parent.mkdir(parents=True, exist_ok=True)
   dtype = model.dtype(params)
   # numpy has no bfloat16, whose bits are stored instead.
@@ -127,8 +152,6 @@ def load_hidden(
     states = np.lib.format.open_memmap(file, 'r+', None, shape)
   else:
     states = _reserve(file, bits, shape)
-  if states.shape != shape or states.dtype != bits:
-    raise ValueError(f'workdir: {file} belongs to another training; delete it.')
   compute = jax.jit(functools.partial(hidden_at, model))
   count = len(rows.tokens)
   with tqdm.tqdm(total=count, initial=done, desc='reading texts') as bar:
@@ -142,7 +165,7 @@ def load_hidden(
       bar.update(len(indices))
       if done == count or done % (64 * _BATCH_SIZE) == 0:
         states.flush()
-        atomic.write_text(progress, str(done))
+        atomic.write_text(progress, f'{done} {name}')
   return states.view(dtype)
 
 

@@ -203,6 +203,7 @@ def train_drafter(
     ValueError: The verifier, the texts or a field is unsuitable.
   """
   checkpoints.check_dtype(config.dtype, param_dtypes.FLOATS)
+  distillation_data.check_rows(config)
   reduced_folders.check_stored(config.stored)
   # In gemma's layout, which is faster for long rows.
   verifier = checkpoints.load_model(config.verifier, 'float32').unpack()

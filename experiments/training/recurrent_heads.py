@@ -140,6 +140,7 @@ def train_head(
     ValueError: The verifier or the texts are unsuitable.
   """
   checkpoints.check_dtype(config.dtype, param_dtypes.FLOATS)
+  distillation_data.check_rows(config)
   verifier = checkpoints.load_model(config.verifier)
   # In gemma's layout, which is faster for long rows.
   unpacked = verifier.unpack()
