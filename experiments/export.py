@@ -44,7 +44,9 @@ def main() -> None:
 
   folder = pathlib.Path(_FOLDER.value)
   as_gguf = _FORMAT.value == 'gguf'
-  name = f'{pathlib.Path(_MODEL.value).stem}.gguf' if as_gguf else 'config.json'
+  # The folder '.' has a name too; a version, as in 'mine-v1.5', is no suffix.
+  model_name = pathlib.Path(_MODEL.value).resolve().name.removesuffix('.gguf')
+  name = f'{model_name}.gguf' if as_gguf else 'config.json'
   if (folder / name).exists():
     raise ValueError(
       f'folder: {folder} already holds a model; choose another --folder.'

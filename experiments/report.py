@@ -39,7 +39,8 @@ cli.define_rules()
 
 def main() -> None:
   """Runs the command."""
-  if not _WORKDIR.value:
+  workdirs = [path for path in _WORKDIR.value or () if path]
+  if not workdirs:
     raise app.UsageError(
       'workdir: no folder is given; give the folder of a finished run, such as'
       ' --workdir=runs/sweep.'
@@ -49,7 +50,6 @@ def main() -> None:
   # Imported after the flags are parsed, so that a mistyped flag fails at once.
   from experiments.reports import default_config, write_report
 
-  workdirs = [path for path in _WORKDIR.value if path]
   options = [x for x in options_of(AnalysisConfig) if flags.FLAGS[x].present]
   config = default_config(workdirs[0]).replace(
     **{name: flags.FLAGS[name].value for name in options}
