@@ -3,13 +3,11 @@
 import dataclasses
 import json
 import os
-import pathlib
 import re
 import signal
-import subprocess
-import sys
 import time
 
+import launching
 import numpy as np
 import pytest
 
@@ -26,7 +24,6 @@ from experiments.accelerators import (
 from experiments.accelerators.device_phases import Measurement, Phase
 from experiments.accelerators.phase_results import PhaseResult, Setting
 
-_ROOT = pathlib.Path(__file__).parents[1]
 _SETTING = Setting(
   device='cpu <b>',
   platform='cpu',
@@ -391,19 +388,8 @@ runpy.run_module('experiments.accelerator', run_name='__main__', alter_sys=True)
 
 @pytest.mark.slow
 def test_all_phases_are_rehearsed_without_tensorflow_or_a_network(tmp_path):
-  done = subprocess.run(
-    [
-      sys.executable,
-      '-c',
-      _LEAN,
-      '--tiny',
-      '--minutes=10',
-      f'--out={tmp_path}',
-    ],
-    capture_output=True,
-    text=True,
-    cwd=_ROOT,
-  )
+  flags = '--tiny', '--minutes=10', f'--out={tmp_path}'
+  done = launching.python('-c', _LEAN, *flags)
   assert done.returncode == 0, done.stderr
   results = phase_results.read_all(tmp_path)
   assert list(results) == list(device_phases.PHASES)

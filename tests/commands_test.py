@@ -123,12 +123,8 @@ def test_a_command_ends_quietly_if_nobody_reads_its_output(size):
 
 def test_a_mistake_of_ours_is_a_sentence_and_a_file(tmp_path):
   code = "from experiments import cli\ncli.run(lambda: {}['\x1b'])"
-  done = subprocess.run(
-    [sys.executable, '-c', code],
-    capture_output=True,
-    text=True,
-    env=os.environ | {'TMPDIR': str(tmp_path)},
-  )
+  env = os.environ | {'TMPDIR': str(tmp_path)}
+  done = launching.python('-c', code, env=env)
   assert done.returncode == 1
   (file,) = tmp_path.glob('cascades-*.txt')
   assert done.stderr.startswith("error: KeyError: '")

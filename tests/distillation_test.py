@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 
 from cascades import load_model
 from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
@@ -21,9 +22,8 @@ def test_the_loss_is_of_what_the_head_would_draft():
     jax.random.key(0), model.hidden_size(params)
   )
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 0, 0]])
-  positions = jnp.arange(6)
-  mask = positions[None] <= positions[:, None]
-  logits, hidden, _ = model.with_hidden(params, tokens[0, :6], positions, mask)
+  text = tokens[0, :6], *small.causal(6)
+  logits, hidden, _ = model.with_hidden(params, *text)
   # Of three tokens of an answer, and a place that does not count.
   places = jnp.array([[2, 3, 4, 4]])
   counts = jnp.array([[True, True, True, False]])

@@ -563,9 +563,7 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   logits, cache = read(model, params, cache, tree.tokens, at, tree.tree_mask)
 
   def alone(tokens):
-    positions = jnp.arange(len(tokens))
-    mask = positions[None] <= positions[:, None]
-    return model(params, jnp.array(tokens), positions, mask)[0]
+    return model(params, jnp.array(tokens), *small.causal(len(tokens)))[0]
 
   for j in range(paths):
     want = alone([*prefix, *drafts[j]])[len(prefix) - 1 :]

@@ -35,7 +35,6 @@ from cascades.methods import processing
 from cascades.models import blocked_layout, checkpoints
 from cascades.sampler import batching
 
-FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 propose = inspect.getmodule(decoding.propose)
 # Of a small head: its layer's width, heads, and the size of each.
 _WIDTH, _HEADS, _KEYS, _SIZE, _HIDDEN = 12, 4, 2, 6, 20
@@ -151,10 +150,9 @@ def _reader(drafter, model):
 
   @jax.jit
   def read(params, own, tokens):
-    positions = jnp.arange(len(tokens))
-    mask = positions[None] <= positions[:, None]
+    text = tokens, *small.causal(len(tokens))
     _, hidden, _ = model.with_hidden(
-      params, tokens, positions, mask, hidden_layers=drafter.hidden_layers
+      params, *text, hidden_layers=drafter.hidden_layers
     )
     state = drafter.init(own, len(tokens))
     # Of every token but the first, where it was said.
@@ -195,10 +193,10 @@ def drafts_of(bound_drafter, read, tokens, length, drafted):
   tiers.first([('apart', 40), ('apart', 716), ('joined', 716)]),
 )
 def test_drafts_are_those_of_speculators(name, most):
-  folder = FIXTURES / f'eagle3_{name}'
+  folder = small.FIXTURES / f'eagle3_{name}'
   with np.load(folder / 'expected.npz') as file:
     found = dict(file)
-  verifier = load_model(FIXTURES / 'hf_gemma3').unpack()
+  verifier = load_model(small.FIXTURES / 'hf_gemma3').unpack()
   bound_drafter = binding.bind_drafter(verifier, str(folder))
   drafter, own = bound_drafter
   tokens = jnp.asarray(found.pop('tokens')[: most + 4])
@@ -441,7 +439,7 @@ _TEXTS = ['the quick brown fox', '', 'every token is either kept']
 
 @functools.cache
 def _verifier(name):
-  return load_model(str(FIXTURES / name))
+  return load_model(str(small.FIXTURES / name))
 
 
 @pytest.mark.slow

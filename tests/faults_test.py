@@ -139,13 +139,8 @@ def test_the_position_is_that_of_the_first_such_row():
 
 @pytest.mark.slow
 def test_a_method_without_a_distribution_is_named():
-  broken = methods.from_target(
-    lambda d, lenience: jnp.where(lenience > 0.5, jnp.nan, d.p),
-    name='broken',
-    equation='pi = nan',
-    reference='',
-    strict=0.0,
-    drafter_only=None,
+  broken = small.of_target(
+    lambda d, lenience: jnp.where(lenience > 0.5, jnp.nan, d.p), strict=0.0
   )
   sampler = small.sampler(*small.tables(), method=broken, cache_length=256)
   with pytest.raises(ValueError, match=r'^method: its target is not'):
@@ -270,14 +265,7 @@ def test_what_is_a_distribution():
 def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
   # It sums to 1, and the residual is made of what is above 0.
   pi = jnp.float32([-0.5, 1.0, 0.5] if kept else [-0.5, 0.0, 1.5])
-  broken = methods.from_target(
-    lambda d, lenience: pi,
-    name='negative',
-    equation='',
-    reference='',
-    strict=None,
-    drafter_only=None,
-  )
+  broken = small.of_target(lambda d, lenience: pi)
   q = p = jnp.float32([0.25, 0.5, 0.25])
   d = methods.Distributions(q, p, q, p, jnp.log(p))
 

@@ -4,6 +4,7 @@ import html
 import math
 import shutil
 
+import decisions_test
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,32 +14,18 @@ from cascades.decisions import Decision
 from experiments import records, sweep
 from experiments.analysis import fixed_setting, runs
 from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.certification import Answers, Setting
+from experiments.analysis.certification import Setting
 from experiments.sweeps import deciding
 
 _CONFIG = AnalysisConfig(margin=0.03, resamples=200)
-_VERIFIER = Setting(
-  'verifier_only',
-  'verifier_only',
-  gamma=0,
-  lenience=math.nan,
-  is_strict=True,
-)
 _STRICT = Setting('speed', 'speed', 4, 0.0, True)
 _CASCADE = Setting('token_v2', 'token_v2', 12, 0.7, False)
 
 
 def _judge(loss=0.0, speed=3.0, n=400, setting=_CASCADE):
   """The judgement of constant times, and a loss of each answer, [n] or one."""
-  losses = np.stack([np.broadcast_to(x, n) for x in (0.0, 0.0, loss)])
-  times = 1 / np.array([1.0, 2.0, speed])
-  answers = Answers(
-    (_VERIFIER, _STRICT, _CASCADE),
-    ids=tuple(('t', f't/{i}') for i in range(n)),
-    quality=1.0 - losses,
-    emitted=np.ones(losses.shape),
-    latency=np.broadcast_to(times[:, None], losses.shape),
-  )
+  settings = _STRICT, _CASCADE
+  answers = decisions_test._answers([0.0, loss], [2.0, speed], settings, n)
   return fixed_setting.judge(answers, setting, _STRICT, _CONFIG)
 
 

@@ -5,14 +5,13 @@ Files that grow beyond a limit of the process fail as on a full disk.
 
 import contextlib
 import errno
+import math
 import os
-import pathlib
 import resource
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
+import launching
 import numpy as np
 import optax
 import pytest
@@ -32,18 +31,22 @@ from experiments.training import (
   training_loop,
 )
 
-FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
-
 
 @contextlib.contextmanager
 def file_limit(size):
-  """Has no file of this process grow beyond so many bytes."""
+  """Has no file of this process grow beyond so many bytes.
+
+  JAX would cut off what it writes to the compile cache of all tests.
+  """
   before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  seconds = jax.config.jax_persistent_cache_min_compile_time_secs
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', math.inf)
   resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
   try:
     yield
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', seconds)
 
 
 def contents(folder):
@@ -64,7 +67,7 @@ def refuse(write, file, size=2000):
 
 
 def model():
-  return checkpoints.load_folder(FIXTURES / 'hf_gemma2')
+  return checkpoints.load_folder(small.FIXTURES / 'hf_gemma2')
 
 
 def save_reduced(folder):
@@ -200,12 +203,7 @@ cli.run(export.main)
 def test_the_launcher_says_so_in_one_sentence(tmp_path):
   folder = tmp_path / 'out'
   flags = '--model=tiny-drafter', f'--folder={folder}', '--nocompilation_cache'
-  done = subprocess.run(
-    [sys.executable, '-c', _LIMITED, *flags],
-    capture_output=True,
-    text=True,
-    cwd=small.ROOT,
-  )
+  done = launching.python('-c', _LIMITED, *flags)
   assert done.returncode == 2, done.stderr
   last = done.stderr.splitlines()[-1]
   assert last == f'error: {folder / "model.safetensors"}: File too large.'

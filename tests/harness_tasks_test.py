@@ -1,9 +1,9 @@
 """Tasks of lm-evaluation-harness in sweeps, against the harness itself."""
 
 import json
-import subprocess
 import sys
 
+import launching
 import pandas as pd
 import pytest
 import small
@@ -398,14 +398,9 @@ def test_a_sweep_scores_as_the_harness_with_the_adapter(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_takes_a_task(overlap):
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'experiments.sweep'),
-      *('--config=configs/quickstart.py', f'--task=lm_eval:{overlap}'),
-    ],
-    capture_output=True,
-    text=True,
-    cwd=small.ROOT,
+  done = launching.python(
+    *('-m', 'experiments.sweep', '--config=configs/quickstart.py'),
+    f'--task=lm_eval:{overlap}',
   )
   assert done.returncode == 2
   assert done.stderr.startswith(f'error: tasks: {overlap}/overlap.yaml runs Py')

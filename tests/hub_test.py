@@ -7,7 +7,6 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -388,13 +387,12 @@ def test_without_the_library_an_extra_is_named(server, monkeypatch):
   assert "pip install -e '.[hub]' in the checkout" in _refused('acme/verifier')
 
 
-def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
+def _command(*arguments: str):
   """Runs experiments.sample in a process of its own.
 
   The launcher's process may have read the hub's address already.
   """
-  command = [sys.executable, '-m', 'experiments.sample', *arguments]
-  return subprocess.run(command, capture_output=True, text=True, check=False)
+  return launching.python('-m', 'experiments.sample', *arguments)
 
 
 @pytest.mark.slow

@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import pathlib
-import subprocess
-import sys
 
+import launching
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -21,7 +19,6 @@ from cascades.models import (
 )
 from experiments import export
 
-_ROOT = pathlib.Path(__file__).parent.parent
 _FOLDERS = ('hf_gemma2', 'hf_gemma3')
 
 
@@ -193,11 +190,6 @@ def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
 
 
 def test_the_launcher_needs_a_model_and_a_folder():
-  done = subprocess.run(
-    [sys.executable, '-m', 'experiments.export', '--model=tiny-drafter'],
-    capture_output=True,
-    text=True,
-    cwd=_ROOT,
-  )
+  done = launching.run('experiments.export', '--model=tiny-drafter')
   assert done.returncode == 2
   assert done.stderr.startswith('error: model, folder: both must be given')

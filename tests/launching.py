@@ -50,6 +50,12 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
+def python(*command: object, **how: Any) -> subprocess.CompletedProcess:
+  """Runs Python in a process of its own, in the root of the project."""
+  how = dict(capture_output=True, text=True, cwd=_ROOT) | how
+  return subprocess.run([sys.executable, *map(str, command)], **how)
+
+
 def _child(told: dict[str, Any]) -> None:
   """Runs a command; never returns."""
   for fd, path in ((1, told['out']), (2, told['err'])):

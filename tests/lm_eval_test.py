@@ -4,9 +4,8 @@ import functools
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
+import launching
 import pytest
 import small
 
@@ -326,17 +325,12 @@ def test_a_task_with_a_system_instruction_is_a_chat(
 
 def test_tasks_run_through_the_command_line(tmp_path):
   arguments = 'verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3,gamma=4'
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'cascades.contrib.lm_eval'),
-      *('--model', 'cascades', '--model_args', arguments),
-      *('--tasks', 'numerals_written,numerals_chosen'),
-      *('--include_path', _DATA, '--batch_size', '18'),
-      *('--output_path', str(tmp_path / 'out')),
-    ],
-    capture_output=True,
-    text=True,
-    cwd=_ROOT,
+  done = launching.python(
+    *('-m', 'cascades.contrib.lm_eval'),
+    *('--model', 'cascades', '--model_args', arguments),
+    *('--tasks', 'numerals_written,numerals_chosen'),
+    *('--include_path', _DATA, '--batch_size', 18),
+    *('--output_path', tmp_path / 'out'),
     # Nothing may be downloaded, and nothing left behind.
     env=os.environ | dict(HF_HOME=str(tmp_path / 'hf'), HF_HUB_OFFLINE='1'),
   )

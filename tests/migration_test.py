@@ -1,8 +1,6 @@
 """Removed names are refused with the names that replace them."""
 
 import re
-import subprocess
-import sys
 
 import launching
 import pytest
@@ -44,12 +42,7 @@ def test_a_renamed_argument_of_a_request_is_refused():
 def test_a_renamed_field_and_flag_are_refused():
   with pytest.raises(ValueError, match=r'write fill_unselected_logits\.$'):
     fields.check(dict(others_say=True))
-  done = subprocess.run(
-    [sys.executable, '-m', 'experiments.sample', '--others_say', '--prompt=x'],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  done = launching.run('experiments.sample', '--others_say', '--prompt=x')
   assert done.returncode == 2
   assert re.search(r'write fill_unselected_logits\.\n$', done.stderr)
 

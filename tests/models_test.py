@@ -3,13 +3,11 @@
 import dataclasses
 import functools
 import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
+import launching
 import numpy as np
 import pytest
 import tiers
@@ -434,18 +432,11 @@ def test_models_of_equal_configuration_are_one_static_argument():
 # --- Importing ---
 
 
-def _run(code: str) -> subprocess.CompletedProcess:
+def _run(code: str):
   """Returns the output of a separate process."""
   quiet = ('TF_', 'GRPC_', 'ABSL_', 'GLOG_')
   env = {k: v for k, v in os.environ.items() if not k.startswith(quiet)}
-  return subprocess.run(
-    [sys.executable, '-c', code],
-    cwd=pathlib.Path(__file__).parents[1],
-    env=env,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  return launching.python('-c', code, env=env)
 
 
 def test_gemma_is_imported_late_without_tensorflow_and_quietly():

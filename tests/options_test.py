@@ -211,28 +211,17 @@ def test_a_dtype_of_loaded_models_is_refused():
       cascades.Sampler(small.tables()[0], drafter, dtype='bfloat16')
 
 
-def _custom(**changes):
-  """A method of a user's own."""
-  given = dict(
-    name='mine',
-    equation='',
-    reference='',
-    strict=0.0,
-    drafter_only=None,
-    target=lambda d, lenience: d.p,
-  )
-  return methods.from_target(**given | changes)
-
-
 def test_what_a_method_looks_at_is_found_in_its_functions():
   every = {'q', 'p', 'q_gate', 'p_gate', 'p_logits', 'lenience'}
   assert inputs.used(methods.METHODS['speed']) == {'q', 'p', 'lenience'}
   assert inputs.used(methods.METHODS['opt']) == every - {'p_logits'}
-  gated = _custom(target=lambda d, lenience: d.p_gate + 0 * lenience)
+  gated = small.of_target(
+    lambda d, lenience: d.p_gate + 0 * lenience, strict=0.0
+  )
   assert inputs.used(gated) == {'q', 'p_gate', 'lenience'}
   assert DecodingConfig(method=gated, gate='processed').gate == 'processed'
   # What cannot be traced may look at anything.
-  broken = _custom(target=lambda d, lenience: d.absent)
+  broken = small.of_target(lambda d, lenience: d.absent, strict=0.0)
   assert inputs.used(broken) == every
   assert (
     DecodingConfig(method=broken, gate='processed', lenience=0.1).lenience

@@ -2,10 +2,10 @@
 
 import pathlib
 import re
-import subprocess
 import sys
 import tomllib
 
+import launching
 import pytest
 from imports_test import imported
 
@@ -138,12 +138,9 @@ def test_a_command_without_its_packages_is_one_sentence(command, tmp_path):
   (tmp_path / 'sitecustomize.py').write_text(
     'import sys\nsys.modules |= {"pandas": None, "sacrebleu": None}\n'
   )
-  done = subprocess.run(
-    [sys.executable, '-m', f'experiments.{command}', '--help'],
+  done = launching.python(
+    *('-m', f'experiments.{command}', '--help'),
     env={'PYTHONPATH': str(tmp_path)},
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
   )
   assert done.returncode == 2
   assert done.stderr == (

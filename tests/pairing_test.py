@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import pathlib
 
 import conftest
 import jax
@@ -21,7 +20,6 @@ from cascades.sampler import sampler
 from experiments import tasks
 from experiments.training import tokenizer_training
 
-FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 _NEW = 40
 # Kinds whose names are those of their entries; `syntax` is an example.
 _WITHOUT_FILES = [
@@ -99,15 +97,15 @@ def test_any_drafter_without_files_keeps_the_verifiers_answers(name):
 def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
   # Of 64, all of them; the text has 720 tokens. What follows it is
   # transformers', greedily and at a temperature of .7.
-  config = json.loads((FIXTURES / drafter / 'config.json').read_text())
+  config = json.loads((small.FIXTURES / drafter / 'config.json').read_text())
   layer = config.get('transformer_layer_config', config)
   assert layer['max_position_embeddings'] == 64
-  with np.load(FIXTURES / 'hf_gemma3/long.npz') as file:
+  with np.load(small.FIXTURES / 'hf_gemma3/long.npz') as file:
     text, greedy, law = (
       file[name] for name in ('tokens', 'greedy_6', 'drawn_from_6')
     )
-  verifier = load_model(FIXTURES / 'hf_gemma3')
-  bound_drafter = binding.bind_drafter(verifier, str(FIXTURES / drafter))
+  verifier = load_model(small.FIXTURES / 'hf_gemma3')
+  bound_drafter = binding.bind_drafter(verifier, str(small.FIXTURES / drafter))
   small.check_continued(verifier, bound_drafter, text, greedy, law[0])
 
 

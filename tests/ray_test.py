@@ -3,11 +3,10 @@
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import threading
 import time
 
+import launching
 import pytest
 import small
 
@@ -17,7 +16,6 @@ from experiments.sweeps import ray_cluster
 ray = pytest.importorskip('ray', reason="pip install -e '.[ray]'")
 
 pytestmark = pytest.mark.slow
-_ROOT = pathlib.Path(__file__).parents[1]
 _CURVES = [
   small.curve('verifier_only', ()),
   small.curve('drafter_only', ()),
@@ -65,13 +63,9 @@ team.close()
 
 
 def test_a_cluster_of_this_machine_listens_to_this_machine_alone():
-  done = subprocess.run(
-    [sys.executable, '-c', _LISTENING],
-    capture_output=True,
-    text=True,
-    env={**os.environ, 'PYTHONPATH': f'{_ROOT}:{_ROOT / "tests"}'},
-    timeout=120,
-  )
+  path = f'{small.ROOT}:{small.ROOT / "tests"}'
+  env = os.environ | {'PYTHONPATH': path}
+  done = launching.python('-c', _LISTENING, env=env, timeout=120)
   listens = {x for x in done.stdout.splitlines() if x.startswith('listens')}
   assert listens, done.stderr[-2000:]
   assert {x.rpartition(':')[2].split()[-1] for x in listens} == {'127.0.0.1'}
@@ -140,14 +134,9 @@ run(config, curves, pathlib.Path(workdir), launcher='ray', quiet=True)
 def test_a_cluster_of_one_core_changes_nothing(local, tmp_path):
   """Models compute with one thread there, and with two here."""
   config, workdir = _config(), tmp_path / 'ray'
-  done = subprocess.run(
-    [
-      *(sys.executable, '-c', _ONE_CORE, str(workdir)),
-      *(config.verifier, config.drafter),
-    ],
-    cwd=pathlib.Path(__file__).parent,
-    capture_output=True,
-    text=True,
+  done = launching.python(
+    *('-c', _ONE_CORE, workdir, config.verifier, config.drafter),
+    cwd=small.ROOT / 'tests',
   )
   assert done.returncode == 0, done.stderr[-2000:]
   _check_same(workdir, local, 4)

@@ -2,10 +2,10 @@
 
 import importlib.metadata
 import numbers
-import subprocess
 import sys
 import textwrap
 
+import launching
 import pytest
 
 from cascades import methods, schedules, verification
@@ -192,10 +192,5 @@ _CORE = """
 
 @pytest.mark.slow
 def test_decoding_imports_plug_ins_as_they_are_named_and_none_before():
-  done = subprocess.run(
-    [sys.executable, '-c', textwrap.dedent(_CORE)],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  done = launching.python('-c', textwrap.dedent(_CORE))
   assert done.returncode == 0, done.stderr

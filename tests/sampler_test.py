@@ -4,13 +4,11 @@ import dataclasses
 import functools
 import itertools
 import math
-import pathlib
-import subprocess
-import sys
 import types
 
 import jax
 import jax.numpy as jnp
+import launching
 import numpy as np
 import pytest
 import small
@@ -436,9 +434,7 @@ def test_what_compiles_fast_is_not_worth_a_file(monkeypatch):
     'import jax; from cascades import compilation; compilation.enable_cache();'
     ' print(jax.config.jax_persistent_cache_min_compile_time_secs)'
   )
-  said = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
+  said = launching.python('-c', code, check=True)
   assert said.stdout == '0.5\n'
 
 
@@ -448,12 +444,8 @@ def test_what_was_compiled_is_kept_in_python_too(tmp_path, monkeypatch):
   # By default half a second, which a fast machine may not take for the loop.
   monkeypatch.setenv('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  here = str(pathlib.Path(__file__).parent)
-  command = [sys.executable, '-c', _IN_PYTHON, here]
-  said = [
-    subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for _ in range(2)
-  ]
+  command = '-c', _IN_PYTHON, small.ROOT / 'tests'
+  said = [launching.python(*command, check=True).stdout for _ in range(2)]
   first, again = (line.rsplit(' ', 1) for line in said)
   assert first[0] == again[0]
   assert (first[1].strip(), again[1].strip()) == ('False', 'True')

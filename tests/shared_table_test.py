@@ -32,10 +32,8 @@ def folder(tmp_path):
 
 
 def read(checkpoint, tokens):
-  positions = jnp.arange(len(tokens))
-  mask = positions[None] <= positions[:, None]
   return checkpoint.model.with_hidden(
-    checkpoint.params, jnp.asarray(tokens), positions, mask
+    checkpoint.params, jnp.asarray(tokens), *small.causal(len(tokens))
   )
 
 

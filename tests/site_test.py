@@ -4,10 +4,9 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import diagrams
+import launching
 import plain_docstrings
 import pytest
 import repository_pages
@@ -211,18 +210,14 @@ def _examples(page: pathlib.Path) -> str:
 )
 def test_the_examples_of_a_page_run(page, tmp_path):
   (tmp_path / 'examples.py').write_text(_examples(page))
-  command = [sys.executable, 'examples.py']
-  done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+  done = launching.python('examples.py', cwd=tmp_path)
   assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path):
   pytest.importorskip('sphinx', reason="pip install -e '.[docs]'")
-  command = [sys.executable, '-m', 'sphinx', '-q', '-W', str(_DOCS)]
-  done = subprocess.run(
-    [*command, str(tmp_path)], capture_output=True, text=True
-  )
+  done = launching.python('-m', 'sphinx', '-q', '-W', _DOCS, tmp_path)
   assert (done.returncode, done.stderr) == (0, '')
   options = (tmp_path / 'reference/config.html').read_text(encoding='utf-8')
   assert (

@@ -106,6 +106,19 @@ def config(**fields):
   return config
 
 
+def of_target(target, **fields) -> methods.Method:
+  """A method of nobody's, made from its target."""
+  usual = dict(name='mine', equation='', reference='')
+  usual |= dict(strict=None, drafter_only=None)
+  return methods.from_target(target, **usual | fields)
+
+
+def causal(count: int) -> tuple[jax.Array, jax.Array]:
+  """Positions of a text, and the mask of those that each token sees."""
+  positions = jnp.arange(count)
+  return positions, positions[None] <= positions[:, None]
+
+
 def made(workdir):
   """Yields each record of a sweep with its trace."""
   for name, lines in records.read_points(workdir).items():

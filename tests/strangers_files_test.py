@@ -10,8 +10,6 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
-import sys
 
 import gguf_test
 import launching
@@ -86,12 +84,7 @@ def test_layers_that_are_claimed_take_no_memory(
 ):
   copy = shutil.copy(gguf_file, tmp_path / gguf_file.name)
   path = claiming(kind, copy if kind == 'gguf' else folder, layers)
-  done = subprocess.run(
-    [sys.executable, '-c', LOAD_WITHIN_LIMITS, str(MODEL), str(path)],
-    capture_output=True,
-    text=True,
-    cwd=pathlib.Path(__file__).parents[1],
-  )
+  done = launching.python('-c', LOAD_WITHIN_LIMITS, MODEL, path)
   assert done.returncode == 0, done.stderr[-2000:]
   refused = layers > 2
   assert done.stdout.startswith(f'model: {path}' if refused else 'loaded\n')

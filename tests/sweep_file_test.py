@@ -3,9 +3,8 @@
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
+import launching
 import pandas as pd
 import pytest
 import small
@@ -16,8 +15,6 @@ from configs import common
 from experiments import records, sweep
 from experiments.sweeps import curve_plan, plan, prompt_lengths, worker
 from experiments.tasks import Example
-
-_ROOT = pathlib.Path(__file__).parents[1]
 
 
 def _write(path, rows):
@@ -196,17 +193,12 @@ def test_results_of_a_file_have_a_folder_of_their_own():
 @pytest.mark.slow
 def test_the_command_of_the_guide(tmp_path):
   path = _write(tmp_path / 'a.jsonl', [{'prompt': 'x'}] * 2)
-  command = [sys.executable, '-m', 'experiments.sweep']
   for config, sentence in (
     ('your_data', 'error: data: a.jsonl, line 2, has the same prompt and'),
     ('quickstart', 'error: data: this config has no field file.path; run'),
   ):
-    done = subprocess.run(
-      [*command, f'--config=configs/{config}.py', f'--data={path}'],
-      cwd=_ROOT,
-      capture_output=True,
-      text=True,
-    )
+    given = f'--config=configs/{config}.py', f'--data={path}'
+    done = launching.run('experiments.sweep', *given)
     assert done.returncode == 2
     assert done.stderr.startswith(sentence)
 

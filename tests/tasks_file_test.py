@@ -6,11 +6,10 @@ import http.server
 import json
 import pathlib
 import random
-import subprocess
-import sys
 import threading
 
 import fsspec
+import launching
 import pandas as pd
 import pytest
 
@@ -379,13 +378,7 @@ print(json.dumps([len(examples), before, peak() - before]))
 
 def _peak(path, count=1_000_000):
   """Number of examples, and the megabytes that reading them added."""
-  done = subprocess.run(
-    [sys.executable, '-c', _MEASURE, str(path), str(count)],
-    cwd=pathlib.Path(__file__).parents[1],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  done = launching.python('-c', _MEASURE, path, count, check=True)
   number, _, added = json.loads(done.stdout)
   return number, added
 

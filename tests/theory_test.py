@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import many_methods
 import numpy as np
 import pytest
+import small
 from scipy import stats
 
 from cascades import decoding, drafters, methods, verification
@@ -253,14 +254,7 @@ def test_lenient_decoding_has_a_target(lenience):
   with exact.enable_x64(True):
     d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
     speed = methods.METHODS['speed']
-    from_pi = methods.from_target(
-      lambda d, lenience: speed.law(d, lenience),
-      name='pi',
-      equation='',
-      reference='this test',
-      strict=0.0,
-      drafter_only=1.0,
-    )
+    from_pi = small.of_target(speed.law, strict=0.0, drafter_only=1.0)
 
     def said(method, field):
       fn = jax.vmap(getattr(method, field), (0, None))

@@ -2,10 +2,10 @@
 
 import json
 import math
-import subprocess
 import sys
 import types
 
+import launching
 import pandas as pd
 import pytest
 import report_test
@@ -178,12 +178,8 @@ def _lines(workdir, starts):
   folders = sorted(workdir.glob('trackers/wandb/offline-run-*'))
   assert len(folders) == starts
   folder = folders[-1]
-  done = subprocess.run(
-    [sys.executable, '-m', 'wandb', 'leet', 'inspect', '--json', folder],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  command = '-m', 'wandb', 'leet', 'inspect', '--json', folder
+  done = launching.python(*command, check=True)
   return [json.loads(line) for line in done.stdout.splitlines()], folder
 
 
@@ -393,7 +389,5 @@ def test_tensorboard_is_written_without_tensorflow(tmp_path):
     't.log_curve("sums", "speed", [{"quality": 1.0}], True)\n'
     'print("tensorflow" in sys.modules)'
   )
-  done = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
+  done = launching.python('-c', code, check=True)
   assert done.stdout.strip() == 'False'
