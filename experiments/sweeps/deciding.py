@@ -100,7 +100,7 @@ def shortfall(
     f'decision: {len(ids)} examples, of which {choosing} are for choosing,'
     f' cannot certify a loss of {statistics.risk:g} with delta'
     f' {statistics.delta:g} and {count} curves; give about {2 * needed}'
-    f' examples (--config.num_examples={per_task})'
+    f' examples (--config.num_examples={per_task}, in another --workdir)'
     + (f', or --config.decision.risk={lowest:g}' if lowest < 1 else '')
     + '. Until then, the decision will be strict decoding or the verifier'
     ' alone.'
