@@ -57,8 +57,7 @@ class Checkpoint(NamedTuple):
     """Returns the checkpoint with results that depend on no other row.
 
     Logits are then equal to the bit in any batch and block; in eight bits they
-    always are. The experts of a mixture, which stay floats, are excepted. See
-    `row_exact`.
+    always are. The experts of a mixture are excepted. See `row_exact`.
     """
     return self._replace(
       model=dataclasses.replace(self.model, is_row_exact=True)
