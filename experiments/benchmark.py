@@ -11,7 +11,7 @@ and each is warmed up first. Compare ratios of one run, not seconds of two runs.
 
 import pathlib
 
-from absl import app, flags
+from absl import flags
 from ml_collections import config_flags
 
 from experiments import benchmarks, cli
@@ -26,11 +26,7 @@ _WORKDIR = flags.DEFINE_string(
 
 def main() -> None:
   """Runs the command."""
-  if _CONFIG.value is None:
-    raise app.UsageError(
-      'config: no file is given; give one, such as'
-      ' --config=configs/benchmark.py.'
-    )
+  cli.require_config(_CONFIG.value, 'configs/benchmark.py')
   path = config_flags.get_config_filename(flags.FLAGS['config'])
   workdir = _WORKDIR.value or f'runs/{pathlib.Path(path).stem}'
   cli.make_folder(pathlib.Path(workdir))

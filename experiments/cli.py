@@ -303,6 +303,22 @@ def run(
   )
 
 
+def require_config(config: Any, example: str) -> None:
+  """Checks that --config names a file.
+
+  Args:
+    config: Value of the flag.
+    example: Path of such a file.
+
+  Raises:
+    app.UsageError: The flag is missing.
+  """
+  if config is None:
+    raise app.UsageError(
+      f'config: no file is given; give one, such as --config={example}.'
+    )
+
+
 def load_config_module(path: str | pathlib.Path) -> types.ModuleType:
   """Imports a config file, for its `sweep(add)`."""
   spec = importlib.util.spec_from_file_location('_config', path)

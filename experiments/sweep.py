@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 from ml_collections import config_flags
 
 from cascades.untrusted import display
@@ -111,11 +111,7 @@ def main() -> None:
     ValueError: The sweep cannot be run.
     cli.StoppedError: Ctrl-C stopped the sweep.
   """
-  if _CONFIG.value is None:
-    raise app.UsageError(
-      'config: no file is given; give one, such as'
-      ' --config=configs/quickstart.py.'
-    )
+  cli.require_config(_CONFIG.value, 'configs/quickstart.py')
   debug = bool(flags.FLAGS['debug'].value)
   with process_group.joined(_DISTRIBUTED.value, debug) as group:
     _run(group)

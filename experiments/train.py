@@ -31,11 +31,7 @@ _CONTEXT = 128
 
 def main() -> None:
   """Trains the models of the config named by the flags."""
-  if _CONFIG.value is None:
-    raise app.UsageError(
-      'config: no file is given; give one, such as'
-      ' --config=configs/train_tiny.py.'
-    )
+  cli.require_config(_CONFIG.value, 'configs/train_tiny.py')
   config = _CONFIG.value
   migration.refuse_training_fields(config)
   names = list(config.models) if 'models' in config else [config.name]

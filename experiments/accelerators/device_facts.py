@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import resource
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from cascades.sampler import memory
 from experiments.accelerators.device_phases import Measurement, Sizes
 from experiments.accelerators.phase_results import Setting
 from experiments.benchmarks import loops
-from experiments.benchmarks.harness import median
+from experiments.benchmarks.harness import median, timed
 
 # Packages that figures depend on, plug-ins of devices among them.
 _PACKAGES = re.compile(
@@ -93,9 +92,5 @@ def _launch() -> dict[str, float]:
   """Times calls of a compiled function that computes nothing."""
   increment = jax.jit(lambda x: x + 1)
   x = jax.block_until_ready(increment(0.0))
-  seconds = []
-  for _ in range(_CALLS):
-    start = time.perf_counter()
-    jax.block_until_ready(increment(x))
-    seconds.append(time.perf_counter() - start)
+  seconds = [timed(increment, x)[0] for _ in range(_CALLS)]
   return {'call_s': median(seconds)}

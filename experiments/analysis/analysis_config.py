@@ -4,7 +4,6 @@ The module imports neither pandas nor JAX, because flags are made of the class.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from cascades import arguments
@@ -31,11 +30,6 @@ def share(name: str, value: Any, low: float, high: float) -> float:
       f'{str(error)[:-1]}; give a share of the best score: 3 points of BLEU or'
       ' chrF are 0.03.'
     ) from None
-
-
-def _share(name: str, low: float, high: float) -> Callable[[Any], float]:
-  """Returns the check of an option that is a share."""
-  return lambda value: share(name, value, low, high)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +77,7 @@ class AnalysisConfig(Declared):
     kind=float,
     low=0.001,
     high=1,
-    check=_share('risk', 0.001, 0.999),
+    check=lambda value: share('risk', value, 0.001, 0.999),
     help='Largest quality loss of a guaranteed lenience, as a share of the best'
     ' score: 3 points of BLEU or chrF are 0.03.',
   )

@@ -25,7 +25,6 @@ from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.models import checkpoints, language, package_index
 from cascades.sampler import batching, outputs, sampler
-from experiments import tasks
 from experiments.benchmarks import entrants, harness, peers
 from experiments.benchmarks.harness import Figures, median, threshold
 from experiments.sweeps import costs
@@ -53,7 +52,7 @@ def check(config: ConfigDict) -> None:
     checkpoints.check_dtype(dtype)
   for arm in (*config.problems, *config.copies):
     _split(_options(config, arm) | {'temperature': config.temperature})
-  _prompts(config)
+  entrants.load_examples(config, config.num_examples)
 
 
 def _options(config: ConfigDict, arm: ConfigDict) -> dict[str, Any]:
@@ -73,17 +72,6 @@ def _split(options: dict[str, Any]) -> tuple[DecodingConfig, dict[str, Any]]:
   return DecodingConfig(**decoding_options), {
     k: v for k, v in options.items() if k not in decoding_options
   }
-
-
-def _prompts(config: ConfigDict) -> list[str]:
-  """Loads the task's prompts."""
-  examples = tasks.TASKS[config.task].load(
-    split='test',
-    path=config.path or None,
-    shots=config.shots,
-    num_examples=config.num_examples,
-  )
-  return [example.prompt for example in examples]
 
 
 class _Models(NamedTuple):
@@ -123,12 +111,13 @@ def _load(config: ConfigDict, dtype: str) -> _Models:
   names = {arm.get('drafter') for arm in (*config.problems, *config.copies)}
   specs = {x: x and drafters.parse_spec(x).load(dtype) for x in names}
   verifier = load_model(config.verifier, dtype)
+  examples = entrants.load_examples(config, config.num_examples)
   return _Models(
     config=config,
     dtype=dtype,
     verifier=verifier,
     drafters=specs,
-    prompts=_prompts(config),
+    prompts=[x.prompt for x in examples],
   )
 
 
@@ -171,15 +160,8 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
       )
     for name, loop in loops.items():
       fields = key | {'arm': arm.name, 'what': name}
-      run = functools.partial(_run_loop, loop)
-      participants.append(harness.Entrant(fields, run))
+      participants.append(harness.loop_entrant(fields, loop, 'block_s'))
   return harness.race(participants, config.repeats, f'{models.dtype}: costs')
-
-
-def _run_loop(loop: costs.TimedLoop) -> dict[str, float]:
-  """Runs a timed loop, and returns the seconds of a call."""
-  seconds, _ = harness.timed(loop.run)
-  return {'block_s': seconds / loop.calls}
 
 
 def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:

@@ -29,7 +29,7 @@ from cascades.config import DecodingConfig
 from cascades.models import checkpoints, int8_weights, package_index, products
 from cascades.sampler import sampler
 from experiments import tasks
-from experiments.benchmarks import harness, peers
+from experiments.benchmarks import entrants, harness, peers
 from experiments.benchmarks.harness import Figures, median, threshold
 from experiments.records import stats
 from experiments.sweeps import costs
@@ -45,18 +45,7 @@ def check(config: ConfigDict) -> None:
   """
   names = 'num_examples', 'num_compared', 'gamma', 'repeats', 'new_tokens'
   harness.check_counts(config, *names, 'context', 'batch_sizes', 'widths')
-  _examples(config, 1)
-
-
-def _examples(config: ConfigDict, count: int) -> list[tasks.Example]:
-  """Loads the first examples of the task."""
-  examples = tasks.TASKS[config.task].load(
-    split='test',
-    path=config.path or None,
-    shots=config.shots,
-    num_examples=count,
-  )
-  return list(examples)
+  entrants.load_examples(config, 1)
 
 
 def parts(
@@ -93,15 +82,8 @@ def _measure_reading(
     )
     for arm, loop in loops.items():
       fields = {'part': 'reading', 'arm': arm, 'width': width}
-      run = functools.partial(_run_loop, loop)
-      participants.append(harness.Entrant(fields, run))
+      participants.append(harness.loop_entrant(fields, loop, 'call_s'))
   return harness.race(participants, config.repeats, 'reading')
-
-
-def _run_loop(loop: costs.TimedLoop) -> dict[str, float]:
-  """Runs a timed loop, and returns the seconds of a call."""
-  seconds, _ = harness.timed(loop.run)
-  return {'call_s': seconds / loop.calls}
 
 
 def _lower_bound(
@@ -190,7 +172,8 @@ def _measure_answers(
 ) -> Figures:
   """Times samplers that answer prompts; `key` is part of their figures."""
   verifiers, batch = load(), key['batch']
-  prompts = [x.prompt for x in _examples(config, config.num_examples)]
+  examples = entrants.load_examples(config, config.num_examples)
+  prompts = [x.prompt for x in examples]
   participants = []
   for dtype, verifier in verifiers.items():
     drafter = drafters.parse_spec(config.drafter).load(dtype)
@@ -265,7 +248,7 @@ def _measure_distance(
 
   Answers, not tokens, are resampled.
   """
-  examples = _examples(config, config.num_compared)
+  examples = entrants.load_examples(config, config.num_compared)
   prompts = [x.prompt for x in examples]
   answers = {
     dtype: sampler.Sampler(

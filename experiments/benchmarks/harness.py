@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from cascades import arguments
 from experiments import cli
+from experiments.sweeps import costs
 
 Figures = Sequence[dict[str, Any]]
 # Cells of a table: the head, then the rows.
@@ -47,6 +48,24 @@ def timed[Output](
   start = time.perf_counter()
   output = jax.block_until_ready(run(*args))
   return time.perf_counter() - start, output
+
+
+def loop_entrant(
+  fields: dict[str, Any], loop: costs.TimedLoop, name: str
+) -> Entrant:
+  """Makes an entrant that runs a timed loop.
+
+  Args:
+    fields: Fields of its figure.
+    loop: The loop.
+    name: Field of the seconds of a call.
+  """
+
+  def run() -> dict[str, Any]:
+    seconds, _ = timed(loop.run)
+    return {name: seconds / loop.calls}
+
+  return Entrant(fields, run)
 
 
 def two_part_entrant(

@@ -97,10 +97,13 @@ def write_report(
   contents = [runs.read(path) for path in folders]
   names = runs.names(contents)
   differing = runs.check(contents, allow)
+  notice = (
+    f'These runs differ in {", ".join(differing)}, which was allowed.'
+    if differing
+    else ''
+  )
   content, left_out = _page_content(
-    dict(zip(names, contents, strict=True)),
-    config,
-    _differences_notice(differing),
+    dict(zip(names, contents, strict=True)), config, notice
   )
   text, page_drawings = page.render(content, left_out)
   folder = _folder(folders[0], names)
@@ -239,13 +242,6 @@ def _curve_styles(
       for answer in example_selection.with_counterparts(answers)
     }
   )
-
-
-def _differences_notice(differing: Sequence[str]) -> str:
-  """Returns the notice on settings that differ; empty if none does."""
-  if not differing:
-    return ''
-  return f'These runs differ in {", ".join(differing)}, which was allowed.'
 
 
 def _settings(

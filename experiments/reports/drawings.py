@@ -181,32 +181,7 @@ def finish(
     figure: The figure in placeholder colours.
     name: Name of the files, without an ending; unique on the page.
     description: Description for readers who cannot see the figure.
-    styles: Styles by variant.
-    titles: Tooltips of the markers, by the id of the artist that has them.
-  """
-  svg = _svg(
-    figure, name, description=description, styles=styles, titles=titles
-  )
-  colours = _PAPER | {s.placeholder: s.light for s in styles.values()}
-  labels = {variant: style.label for variant, style in styles.items()}
-  return Drawing(name, svg, figure, colours=colours, labels=labels)
-
-
-def _svg(
-  figure: Figure,
-  name: str,
-  *,
-  description: str,
-  styles: CurveStyles,
-  titles: Mapping[str, list[str]],
-) -> str:
-  """Returns a figure as an SVG element of the page.
-
-  Args:
-    figure: The figure in placeholder colours.
-    name: Prefix of the ids that are kept, which makes them unique on the page.
-    description: Description for readers who cannot see the figure.
-    styles: Styles whose placeholders become CSS variables.
+    styles: Styles by variant; their placeholders become CSS variables.
     titles: Tooltips of the markers, by the id of the artist that has them.
   """
   text = _xml(figure, transparent=True)
@@ -247,7 +222,10 @@ def _svg(
     root.attrib.pop(key, None)
   root.set('role', 'img')
   root.set('aria-label', description)
-  return display.for_xml(ElementTree.tostring(root, encoding='unicode'))
+  svg = display.for_xml(ElementTree.tostring(root, encoding='unicode'))
+  colours = _PAPER | {s.placeholder: s.light for s in styles.values()}
+  labels = {variant: style.label for variant, style in styles.items()}
+  return Drawing(name, svg, figure, colours=colours, labels=labels)
 
 
 def shape(style: Style) -> MarkerStyle:

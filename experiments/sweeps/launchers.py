@@ -139,7 +139,8 @@ class LauncherKind:
     help: Where points are decoded, in a few words.
     factory: 'module:name' of a callable that takes the config of a sweep, its
       curves, its tasks by name, and a function that prints a line, and returns
-      a `Launcher`. The module is imported when the launcher is used.
+      a `Launcher`, with the models loaded. It raises ValueError if a model
+      cannot be loaded, or the workers cannot be reached.
     is_local: True if points are decoded on the devices of this process.
   """
 
@@ -148,25 +149,10 @@ class LauncherKind:
   factory: str
   is_local: bool = False
 
-  def launch(
-    self,
-    config: Any,
-    curves: Sequence['curve_plan.Curve'],
-    tasks: Mapping[str, Any],
-    say: Callable[[str], None],
-  ) -> Launcher:
-    """Loads the models of a sweep where the launcher decodes.
-
-    Args:
-      config: Fields of the sweep.
-      curves: Curves of the sweep.
-      tasks: Tasks of the sweep by name.
-      say: Prints a line for the user.
-
-    Raises:
-      ValueError: A model cannot be loaded, or the workers cannot be reached.
-    """
-    return pkgutil.resolve_name(self.factory)(config, curves, tasks, say)
+  @property
+  def launch(self) -> Callable[..., Launcher]:
+    """The callable that `factory` names; its module is imported here."""
+    return pkgutil.resolve_name(self.factory)
 
 
 LAUNCHERS: Registry[LauncherKind] = Registry('launcher', LauncherKind)

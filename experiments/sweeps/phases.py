@@ -28,7 +28,6 @@ from experiments.sweeps import (
   plan,
   preflight,
   process_group,
-  prompt_lengths,
   terminal,
   tracker_set,
   trackers,
@@ -153,7 +152,10 @@ class Sweep:
     Raises:
       ValueError: The workdir is in use, of another sweep or not writable.
     """
-    self._place()
+    if self._launcher_kind.is_local:
+      # Devices are checked before the workdir is made and models are loaded.
+      worker.make_mesh(self.config)
+    cli.make_folder(self.workdir)
     self._bar = cli.progress(3, 'loading the models', quiet=self._quiet)
     stack.callback(self._bar.close)
     self._files = workdirs.Workdir(self.workdir)
@@ -281,7 +283,8 @@ class Sweep:
     self._summary = metrics.summarize(
       metrics.on_common_examples(decoded), self._measured.costs
     )
-    self._files.write_summary(self._summary)
+    text = self._summary.to_csv(index=False)
+    records.write_text(self.workdir / 'summary.csv', text)
     gathered = runs.gather([runs.read(self._files.path)])
     self._best = slices.best_points(self._summary, gathered)
     self._trackers.log_summary(self._summary, self._best)
@@ -316,13 +319,6 @@ class Sweep:
     """Prints a line for the user above the progress bar."""
     self._bar.write(text, file=sys.stderr)
 
-  def _place(self) -> None:
-    """Creates the workdir, if this process has the devices of the mesh."""
-    if self._launcher_kind.is_local:
-      # Devices are checked before models are loaded.
-      worker.make_mesh(self.config)
-    cli.make_folder(self.workdir)
-
   def _check_group(self, group: process_group.Group) -> None:
     """Checks that all processes plan the same sweep, on all devices."""
     if not self._launcher_kind.is_local:
@@ -345,9 +341,10 @@ class Sweep:
     """Names the points, with the examples that a launcher's cache holds."""
     self._facts = launcher.facts()
     if 'file' in self.config:
-      self._examples = prompt_lengths.fit_with(
-        launcher, self._examples, self.config.file.too_long, say
-      )
+      fitted = launcher.fit_prompts(self._examples, self.config.file.too_long)
+      for message in fitted.messages:
+        say(message)
+      self._examples = fitted.examples
     self._points = plan.plan_points(
       self.config.to_dict(),
       self.curves,
@@ -361,13 +358,13 @@ class Sweep:
     self._bar.set_description_str('measuring unit costs')
     times = self._measured.times if self._measured else ()
     costs = unit_costs.CostMeasurements((*times, self._launcher.costs()))
-    self._files.write_costs(costs)
+    records.write_text(self.workdir / 'costs.json', costs.to_json())
     self._measured = costs
 
   def _write_examples(self) -> dict[str, dict[str, Any]]:
     """Writes the examples; returns the provenance of each task's."""
     for name, examples in self._examples.items():
-      self._files.write(f'examples/{name}.jsonl', examples)
+      records.write(self.workdir / f'examples/{name}.jsonl', examples)
     return {
       name: self._data[name]
       | {'examples': len(examples), 'hash': records.hash_examples(examples)}
@@ -409,7 +406,8 @@ class Sweep:
       task_views = [
         x.view or views.get(x.key) for x in selected if x.record.task == task
       ]
-      self._files.write(f'views/{task}.jsonl', [x for x in task_views if x])
+      path = self.workdir / f'views/{task}.jsonl'
+      records.write(path, [x for x in task_views if x])
 
   def _add_race(self) -> None:
     """Times the models alone, strict decoding and the fastest point in turns.
@@ -431,7 +429,7 @@ class Sweep:
     if {key: sorted(names) for key, names in timed.items()} != expected:
       self._bar.set_description_str('timing points against each other')
       race = self._launcher.race([x for _, x in entrants], examples)
-      self._files.write('race.jsonl', race)
+      records.write(self.workdir / 'race.jsonl', race)
 
   def _decide(self) -> None:
     """Chooses a setting, and writes it, if the config asks for a decision."""

@@ -265,9 +265,8 @@ def preview(
   times = _block_times(setting, shapes, int(trial.answer_tokens))
   seconds = sum(
     _curve_seconds(
-      setting,
       curve,
-      size.examples,
+      size,
       trial=trial if curve is first else widest_trial,
       answer_tokens=trial.answer_tokens,
       step_s=times[curve.config.gamma, size.width],
@@ -328,7 +327,7 @@ def _size(
   """Returns the numbers of a curve."""
   n = sum(len(curve.select(x)) for x in examples.values())
   answers = n * max(1, len(curve.leniences))
-  return _Size(n, answers, _width(setting, curve, n))
+  return _Size(n, answers, batching.width(answers, setting.config.batch_size))
 
 
 def _prompt_lengths(
@@ -341,12 +340,6 @@ def _prompt_lengths(
     for name, task in setting.tasks.items()
     for x in examples[name]
   )
-
-
-def _width(setting: Setting, curve: Curve, n: int) -> int:
-  """Returns the rows that a curve decodes at a time."""
-  rows = n * max(1, len(curve.leniences))
-  return batching.width(rows, setting.config.batch_size)
 
 
 def _try_curve(
@@ -431,9 +424,8 @@ def _block_times(
 
 
 def _curve_seconds(
-  setting: Setting,
   curve: Curve,
-  n: int,
+  size: _Size,
   *,
   trial: Trial,
   answer_tokens: float,
@@ -443,9 +435,8 @@ def _curve_seconds(
   """Estimates the seconds of decoding a curve, compiling left out.
 
   Args:
-    setting: The sweep.
     curve: The curve.
-    n: Number of examples.
+    size: Its numbers.
     trial: A trial of this curve, or of one that stands for it.
     answer_tokens: Mean tokens of an answer.
     step_s: Seconds of a block of all rows.
@@ -460,6 +451,6 @@ def _curve_seconds(
     ranks = [i / max(1, count - 1) for i in range(count)]
     last = len(trial.efficiency) - 1
     efficiency = [trial.efficiency[round(rank * last)] for rank in ranks]
+  n = size.examples
   blocks = sum(n * answer_tokens / x for x in efficiency)
-  width = _width(setting, curve, n)
-  return blocks / (width * _BUSY) * step_s + n * trial.prefill_s
+  return blocks / (size.width * _BUSY) * step_s + n * trial.prefill_s

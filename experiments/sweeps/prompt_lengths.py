@@ -3,13 +3,10 @@
 import bisect
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cascades.models.conversations import Prompt
 from experiments.tasks import Example
-
-if TYPE_CHECKING:
-  from experiments.sweeps import launchers
 
 
 class Fitted(NamedTuple):
@@ -74,26 +71,6 @@ def fit(
     fitted[name] = [cut.get(row.id, row) for row in rows]
     messages.append(f'data: {fault}; their beginnings are cut off.')
   return Fitted(fitted, messages)
-
-
-def fit_with(
-  launcher: 'launchers.Launcher',
-  examples: Mapping[str, Sequence[Example]],
-  too_long: str,
-  say: Callable[[str], None],
-) -> dict[str, list[Example]]:
-  """Fits examples with the models of a launcher; see `fit`.
-
-  Args:
-    launcher: The launcher, with its models.
-    examples: Examples by task.
-    too_long: As for `fit`.
-    say: Prints a line for the user.
-  """
-  fitted = launcher.fit_prompts(examples, too_long)
-  for message in fitted.messages:
-    say(message)
-  return fitted.examples
 
 
 def _truncate(

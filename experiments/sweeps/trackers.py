@@ -9,10 +9,9 @@ fails is left out, and never ends a sweep. A tracker is added as a
 
 import dataclasses
 import importlib.util
-import pathlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cascades import extras
 from cascades.registries import Registry
@@ -61,8 +60,8 @@ class TrackerKind:
     package: The module that must be installed.
     factory: 'module:name' of a callable that takes a folder for its files
       (shared by all trackers), the settings in `config.json`, and a function
-      that prints a line, and returns a `Tracker`. It raises ValueError if the
-      user has to do something first. The module is imported when it is used.
+      that prints a line, and returns a `Tracker`. It is called before a model
+      is loaded, and raises ValueError if the user has to do something first.
   """
 
   name: str
@@ -70,23 +69,10 @@ class TrackerKind:
   package: str
   factory: str
 
-  def start(
-    self,
-    folder: pathlib.Path,
-    settings: Mapping[str, Any],
-    say: Callable[[str], None],
-  ) -> Tracker:
-    """Starts a tracker, before a model is loaded.
-
-    Args:
-      folder: Folder of the workdir for files of all trackers.
-      settings: Fields and curves of the sweep, as in `config.json`.
-      say: Prints a line for the user.
-
-    Raises:
-      ValueError: The user has to do something first.
-    """
-    return pkgutil.resolve_name(self.factory)(folder, settings, say)
+  @property
+  def start(self) -> Callable[..., Tracker]:
+    """The callable that `factory` names; its module is imported here."""
+    return pkgutil.resolve_name(self.factory)
 
 
 TRACKERS: Registry[TrackerKind] = Registry('tracker', TrackerKind)

@@ -29,7 +29,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
-import pandas as pd
 
 from cascades.untrusted import bounded, display, paths
 from experiments import records
@@ -200,24 +199,6 @@ class Workdir:
     text = bounded.read_bytes(path, 'costs', 'delete it')
     return unit_costs.CostMeasurements.from_json(text)
 
-  def write_costs(self, costs: unit_costs.CostMeasurements) -> None:
-    """Writes unit costs."""
-    records.write_text(self.path / 'costs.json', costs.to_json())
-
-  def write_summary(self, summary: pd.DataFrame) -> None:
-    """Writes the summary, a row for each point."""
-    text = summary.to_csv(index=False)
-    records.write_text(self.path / 'summary.csv', text)
-
-  def write(self, name: str, values: Sequence) -> None:
-    """Writes a file of lines: examples, views, or the records of a race.
-
-    Args:
-      name: Path of the file in the folder.
-      values: Lines of one type.
-    """
-    records.write(self.path / name, values)
-
   def _paths(self, point: plan.Point) -> tuple[pathlib.Path, pathlib.Path]:
     """Returns the paths of a point's records and traces."""
     return (
@@ -297,7 +278,7 @@ class Workdir:
         f' set aside, and decoded again with {versions.describe(code)}.'
       )
     if count := self.set_aside_files(stale):
-      self.write('race.jsonl', [])
+      records.write(self.path / 'race.jsonl', [])
       say(
         f'workdir: {count} files of records of other weights, data, code or'
         f' versions were moved to {self.path}/stale.'

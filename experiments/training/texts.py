@@ -20,7 +20,8 @@ from cascades import atomic
 from cascades.models import tokenizers
 from cascades.untrusted import bounded, schema
 from experiments import records
-from experiments.tasks import TASKS, Reference, Task
+from experiments.tasks import TASKS, Task
+from experiments.tasks.short_answers import accepted_answers
 
 # Prompts that are answered between two writes of the answers.
 CHUNK_SIZE = 256
@@ -65,7 +66,10 @@ def load_documents(config: ConfigDict) -> list[Document]:
     )
   if config.tasks:
     documents = [
-      Document(example.prompt, f' {_first_answer(example.reference)}')
+      # A question may have no accepted answer.
+      Document(
+        example.prompt, f' {(*accepted_answers(example.reference), "")[0]}'
+      )
       for task in config.tasks
       for example in _published_task(task).load(
         split='train', path=config.text, shots=0, num_examples=None
@@ -80,11 +84,6 @@ def load_documents(config: ConfigDict) -> list[Document]:
     )
   random.Random(f'{config.seed}/documents').shuffle(documents)
   return documents
-
-
-def _first_answer(reference: Reference) -> str:
-  """Returns the first accepted answer, or '' if there is none."""
-  return reference if isinstance(reference, str) else (*reference, '')[0]
 
 
 def _published_task(name: str) -> Task:

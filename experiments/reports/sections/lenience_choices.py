@@ -174,9 +174,7 @@ def significance(context: SectionContext) -> Section:
     context.points, context.calibrated, context.config
   )
   columns = [
-    *context.group_columns,
-    *context.point_columns,
-    EXAMPLES,
+    *context.columns(EXAMPLES),
     Column('only_verifier', 'Only verifier right', count, 'method wrong'),
     Column('only_method', 'Only method right', count, 'verifier wrong'),
     Column('p', 'p-value', p_value, "McNemar's exact test"),

@@ -37,14 +37,9 @@ def _best_columns(context: SectionContext) -> list[Column]:
 def two_sided(context: SectionContext) -> Section:
   """Builds the section of the paper's table."""
   table = comparisons.two_sided(context.frame)
-  columns = [
-    *context.group_columns,
-    *context.point_columns,
-    SPEEDUP,
-    *_best_columns(context),
-    DIFFERENCE,
-    BEST_SPEEDUP,
-  ]
+  columns = context.columns(
+    SPEEDUP, *_best_columns(context), DIFFERENCE, BEST_SPEEDUP
+  )
   return Section(
     'Speed at equal quality, quality at equal speed',
     'The left columns show the fastest point of each method at the quality of'
@@ -122,13 +117,11 @@ def simpler_decoding(context: SectionContext) -> Section:
         'truncated_alike',
         'TokenV3 against the verifier truncated to the same tokens',
         method_kinds.compare_with_truncation(context.points, context.config),
-        [
-          *context.group_columns,
-          *context.point_columns,
+        context.columns(
           EXAMPLES,
           Column('gained', 'Quality difference', SCORE, gained),
           Column('faster', 'Modelled speed-up', RATIO, 'over min-p'),
-        ],
+        ),
       ),
     ],
     empty_text='The sweep has only one kind of decoding.',
@@ -160,13 +153,7 @@ def gain_over_both(context: SectionContext) -> Section:
     Column(f'over_{model}', f'Gain over {model} alone', SCORE, gained)
     for model in ('verifier', 'drafter')
   ]
-  columns = [
-    *context.group_columns,
-    *context.point_columns,
-    LATENCY,
-    QUALITY,
-    *gains,
-  ]
+  columns = context.columns(LATENCY, QUALITY, *gains)
   return Section(
     'Gain over both models',
     'Quality is the mean over all tasks, as a share of the best score of each.'
@@ -198,13 +185,7 @@ def pareto_front(context: SectionContext) -> Section:
       )
       caption = styles.words(task) + name.removeprefix(task)
       drawings.append(dataclasses.replace(drawing, caption=caption, wide=False))
-  columns = [
-    *context.group_columns,
-    *context.point_columns,
-    LATENCY,
-    QUALITY,
-    DIFFERENCE,
-  ]
+  columns = context.columns(LATENCY, QUALITY, DIFFERENCE)
   return Section(
     'Pareto front',
     'For every point off the line, a point on the line has at most its modelled'

@@ -99,6 +99,10 @@ class SectionContext:
     """Columns that identify a point on its curve."""
     return [LENIENCE, GAMMA] if self.gamma_varies else [LENIENCE]
 
+  def columns(self, *results: Column) -> list[Column]:
+    """Returns the columns that identify a point, followed by its results."""
+    return [*self.group_columns, *self.point_columns, *results]
+
   def with_point_labels(self, frame: pd.DataFrame) -> pd.DataFrame:
     """Adds a column `point_label` to the rows of a frame."""
     return styles.with_point_labels(frame, self.gamma_varies)
