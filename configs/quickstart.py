@@ -1,8 +1,9 @@
 """The paper's methods from strict to drafter-only, and what a cascade gains.
 
 Command: python -m experiments.sweep --config=configs/quickstart.py
-Shows: in five minutes on two CPU cores, first one sentence: the speed-up of a
-cascade over strict decoding, with its interval, at the verifier's quality.
+Shows: in four to seven minutes on two CPU cores, first one sentence: the
+speed-up of a cascade over strict decoding, with its interval, at the verifier's
+quality.
 Then curves of seven methods between strict decoding and the drafter alone,
 which differ in the quality that they lose; the ends of the curves, which equal
 these two, are left out.

@@ -176,9 +176,9 @@ def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
   if any(name.endswith('-it') for name in names):
     tokenizer = turns.with_turn_end(tokenizer)
   model = match_tokenizer('tokenizer.model', model, tokenizer)
-  for config in configs[:1]:
-    stops = huggingface.stop_tokens(config, model.vocab_size)
-    template = chat_templates.read(config)
+  if configs:
+    stops = huggingface.stop_tokens(configs[0], model.vocab_size)
+    template = chat_templates.read(configs[0])
     tokenizer = tokenizer.with_stops(*stops).with_chat_template(template)
   return OrbaxSource(folder, model, tokenizer, shapes)
 

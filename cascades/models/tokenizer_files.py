@@ -53,6 +53,7 @@ def read_folder(
     and json_file.exists()
     and file != json_file
   ):
+    # Of another kind of tokenizer, the file says nothing about this one.
     with contextlib.suppress(ValueError):
       extended = from_json(json_file)
       if extended.vocab_size > tokenizer.vocab_size:
