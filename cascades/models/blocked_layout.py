@@ -18,7 +18,6 @@ Weights of more axes are matrices too, once their axes are divided into those
 that are summed over (`in`) and the free ones (`out`).
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -27,8 +26,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from flax.core import meta
 from jaxtyping import Array, Float
 
 # Most columns of a block: those that the product's inner loop holds.
@@ -133,36 +130,6 @@ def unpack(parts: Any, axes: AxisSplit) -> Any:
   x = parts.transpose(*range(start + 1), end, *range(start + 1, end))
   x = x.reshape(*x.shape[:start], -1, *x.shape[start + 2 :])
   return x.transpose(*np.argsort((*axes.free, *axes.summed)))
-
-
-class BlockedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
-  """A packed weight among the parameters of a flax module.
-
-  flax unboxes it where the module reads the parameter.
-
-  Attributes:
-    parts: The result of `pack`.
-    axes: The weight's axes.
-  """
-
-  parts: Any
-  axes: AxisSplit = struct.field(pytree_node=False)
-
-  def unbox(self) -> 'BlockedWeight':
-    """Returns the weight that the module reads."""
-    return BlockedWeight(self.parts, self.axes)
-
-  def replace_boxed(self, val: Any) -> 'BlockedParam':
-    """Returns another weight with the same axes."""
-    return dataclasses.replace(self, parts=val)
-
-  def add_axis(self, index: int, params: dict[Any, Any]) -> 'BlockedParam':
-    """Refuses axes that flax adds, which no module here has."""
-    raise NotImplementedError
-
-  def remove_axis(self, index: int, params: dict[Any, Any]) -> 'BlockedParam':
-    """Refuses axes that flax removes, which no module here has."""
-    raise NotImplementedError
 
 
 class BlockedWeight:

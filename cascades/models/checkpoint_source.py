@@ -29,6 +29,7 @@ from cascades.models import (
   tensor_files,
   tokenizers,
 )
+from cascades.models.blocked_layout import AxisSplit
 
 
 class Checkpoint(NamedTuple):
@@ -242,14 +243,25 @@ def match_tokenizer(
 
 
 def _read_rounded(
-  mapping: param_mapping.ParamMapping, tensors: list[int8_files.Int8Handle]
+  mapping: param_mapping.ParamMapping,
+  tensors: list[tensor_files.TensorHandle],
 ) -> int8_weights.Rounded:
-  """Reads a leaf in eight bits; makes no floats of it."""
-  is_table = mapping.path == param_mapping.TABLE
-  integers = (x.integers for x in tensors)
-  values = mapping.pack(x if is_table else np.asarray(x) for x in integers)
-  scales = mapping.pack(np.broadcast_to(x.scales(), x.shape) for x in tensors)
-  return int8_weights.Rounded(values, scales)
+  """Reads a leaf in eight bits; never holds all floats of a tensor."""
+  integers, scales = zip(*map(_round, tensors), strict=True)
+  if mapping.path != param_mapping.TABLE:
+    integers = map(np.asarray, integers)
+  return int8_weights.Rounded(mapping.pack(integers), mapping.pack(scales))
+
+
+def _round(tensor: tensor_files.TensorHandle) -> tuple[Any, np.ndarray]:
+  """Returns integers of a tensor, and scales in the same shape."""
+  if isinstance(tensor, int8_files.Int8Handle):
+    values, scales = tensor.integers, tensor.scales()
+  else:
+    # The rows of a tensor are the output channels.
+    values, scales = int8_weights.quantize(tensor, AxisSplit((0,), (1,)))
+    scales = scales[:, None]
+  return values, np.broadcast_to(scales, values.shape)
 
 
 class TensorSource(NamedTuple):
@@ -365,11 +377,12 @@ class TensorSource(NamedTuple):
       def read(mapping=mapping, tensors=tensors, is_table=is_table):
         is_int8 = all(isinstance(x, int8_files.Int8Handle) for x in tensors)
         is_matrix = model.axis_split(mapping.path) is not None
-        if options.layout == 'int8' and is_matrix and is_int8:
+        # Rows of a table of floats are read as they are placed.
+        by_tensor = is_matrix and (is_int8 or not is_table)
+        if options.layout == 'int8' and by_tensor:
           leaf = _read_rounded(mapping, tensors)
         else:
-          # One tensor at a time: a leaf may be a fifth of the model. Rows of a
-          # table are read as they are placed.
+          # One tensor at a time: a leaf may be a fifth of the model.
           parts = (x if is_table else np.asarray(x) for x in tensors)
           leaf = mapping.pack(parts)
         return place_params(model, mapping.path, leaf, options)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.models import families, rope_fields
@@ -88,14 +89,7 @@ def restore_layers(
       lambda x: x if is_read(x) else ocp.PLACEHOLDER, target
     )
     args = jax.tree.map(
-      lambda x: (
-        ocp.ArrayRestoreArgs(
-          sharding=x.sharding, dtype=x.dtype, global_shape=x.shape
-        )
-        if is_read(x)
-        else ocp.RestoreArgs()
-      ),
-      target,
+      lambda x: _restore_args(x) if is_read(x) else ocp.RestoreArgs(), target
     )
     output = checkpointer.restore(
       path, args=ocp.args.PyTreeRestore(item=target, restore_args=args)
@@ -137,6 +131,18 @@ def apply_rope(
     rope_proportion=rope.share,
   )
   return rotated[0, 0]
+
+
+def _restore_args(struct: jax.ShapeDtypeStruct) -> Any:
+  """Returns Orbax's options for an array; for one device, of NumPy's."""
+  from orbax import checkpoint as ocp
+
+  if isinstance(struct.sharding, jax.sharding.SingleDeviceSharding):
+    # Orbax keeps its own copy beside an array of JAX.
+    return ocp.RestoreArgs(restore_type=np.ndarray, dtype=struct.dtype)
+  return ocp.ArrayRestoreArgs(
+    sharding=struct.sharding, dtype=struct.dtype, global_shape=struct.shape
+  )
 
 
 def transformer(config: Mapping[str, Any], dtype: Any) -> Any:

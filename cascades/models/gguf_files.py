@@ -20,6 +20,7 @@ The public `gguf` library dequantises tensors to float32.
 Source: llama.cpp's convert_hf_to_gguf.py.
 """
 
+import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
@@ -194,8 +195,8 @@ _TURN_TAGS = '<start_of_turn>', '<end_of_turn>'
 _TEXT_TOKENS = re.compile(
   '|'.join(_TURN_TAGS) + r'|<unused\d+>|<mask>|<2mass>|\[@BOS@\]'
 )
-# Rows that are dequantised at a time.
-_CHUNK_ROWS = 1024
+# Numbers that are dequantised at a time, rounded up to a row.
+_CHUNK_SIZE = 2**18
 
 
 def is_gguf(path: pathlib.Path) -> bool:
@@ -400,8 +401,9 @@ def _make_handle(
   def read(first: int, last: int) -> np.ndarray:
     rows = np.empty((last - first, *tensor.shape[1:]), np.float32)
     # Dequantising takes a multiple of its result's memory.
-    for i in range(first, last, _CHUNK_ROWS):
-      end = min(i + _CHUNK_ROWS, last)
+    step = max(1, _CHUNK_SIZE // math.prod(tensor.shape[1:]))
+    for i in range(first, last, step):
+      end = min(i + step, last)
       rows[i - first : end - first] = _dequantise(path, tensor, i, end)
     # Norms, the only vectors, are stored plus 1.
     return rows - np.float32(1) if rows.ndim == 1 else rows

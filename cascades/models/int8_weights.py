@@ -9,7 +9,6 @@ Every function of one row gives the same bits whatever rows are computed with
 it, as `row_exact` needs.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -18,8 +17,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from flax.core import meta
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int8, Int32
 
@@ -30,8 +27,9 @@ _LARGEST = 127
 _TINY = 1e-30
 # Bytes that the address of an array must be a multiple of, to be shared.
 _ALIGNMENT = 64
-# Rows of a table that are rounded at a time.
+# Rows of a table that are copied at a time, and numbers that are rounded.
 _TABLE_ROWS = 2**11
+_ROUNDED_NUMBERS = 2**18
 
 _barrier = jax.lax.optimization_barrier
 
@@ -83,12 +81,15 @@ def quantize(
     x = np.asarray(x, np.float32).transpose(*order)
   values = _allocate(x.shape)
   scales = np.empty(x.shape[:count], np.float32)
+  *outer, rows = scales.shape
   # Few rows at a time: rounding takes several arrays of floats of their size.
-  step = _TABLE_ROWS if count == 1 else 1
-  for i in range(0, len(values), step):
-    part = slice(i, i + step)
-    rows = np.asarray(x[part], np.float32)
-    values[part], scales[part] = round_matrix(rows, count, np)
+  step = max(1, _ROUNDED_NUMBERS * scales.size // values.size)
+  for index in np.ndindex(*outer):
+    for i in range(0, rows, step):
+      # A handle takes a slice alone.
+      part = (*index, slice(i, i + step)) if index else slice(i, i + step)
+      floats = np.asarray(x[part], np.float32)
+      values[part], scales[part] = round_matrix(floats, 1, np)
   return place(values), place(scales)
 
 
@@ -167,36 +168,6 @@ def dequantize(parts: tuple[Any, Any], axes: AxisSplit) -> Any:
   scales = scales.reshape(*scales.shape, *[1] * len(axes.summed))
   x = values.astype(library.float32) * scales
   return x.transpose(*np.argsort((*axes.free, *axes.summed)))
-
-
-class Int8Param(struct.PyTreeNode, meta.AxisMetadata[Any]):
-  """A weight in eight bits among the parameters of a flax module.
-
-  flax unboxes it where the module reads the parameter.
-
-  Attributes:
-    parts: The result of `quantize`.
-    axes: The weight's axes.
-  """
-
-  parts: Any
-  axes: AxisSplit = struct.field(pytree_node=False)
-
-  def unbox(self) -> 'Int8Weight':
-    """Returns the weight that the module reads."""
-    return Int8Weight(self.parts, self.axes)
-
-  def replace_boxed(self, val: Any) -> 'Int8Param':
-    """Returns another weight with the same axes."""
-    return dataclasses.replace(self, parts=val)
-
-  def add_axis(self, index: int, params: dict[Any, Any]) -> 'Int8Param':
-    """Refuses axes that flax adds, which no module here has."""
-    raise NotImplementedError
-
-  def remove_axis(self, index: int, params: dict[Any, Any]) -> 'Int8Param':
-    """Refuses axes that flax removes, which no module here has."""
-    raise NotImplementedError
 
 
 class Int8Weight:

@@ -262,7 +262,7 @@ class LanguageModel:
 
     def read_batch(params, tokens, positions, mask, cache):
       if self.layout is not None:
-        box = products.LAYOUTS[self.layout].box
+        box = functools.partial(products.PackedParam, layout=self.layout)
         params = self.map_matrices(params, box)
       with products.intercept_modules(readers) as collection:
         out, inputs = self.module.apply(
@@ -364,8 +364,8 @@ class LanguageModel:
     table = params['embedder'][name]
     if self.layout is None:
       return table
-    box = products.LAYOUTS[self.layout].box
-    return box(table, products.AXIS_SPLITS[name]).unbox()
+    weight = products.LAYOUTS[self.layout].weight
+    return weight(table, products.AXIS_SPLITS[name])
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
     """Returns a token's row of the embedding table, as it is stored."""

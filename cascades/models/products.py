@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from flax import struct
+from flax.core import meta
 from jaxtyping import Array, Float
 
 from cascades.models import blocked_layout, int8_weights
@@ -43,26 +45,56 @@ class Layout(NamedTuple):
   Attributes:
     pack: Makes the arrays of a matrix; see `blocked_layout.pack`.
     unpack: Makes the matrix of its arrays.
-    box: Class of a parameter, made of arrays and axes, which flax unboxes to a
-      weight that has a `dot`.
+    weight: Class of what multiplies with a matrix by its `dot`, made of arrays
+      and axes.
   """
 
   pack: Callable[..., Any]
   unpack: Callable[..., Any]
-  box: type
+  weight: type
 
 
 LAYOUTS = {
   'blocked': Layout(
-    blocked_layout.pack, blocked_layout.unpack, blocked_layout.BlockedParam
+    blocked_layout.pack, blocked_layout.unpack, blocked_layout.BlockedWeight
   ),
   'int8': Layout(
-    int8_weights.quantize, int8_weights.dequantize, int8_weights.Int8Param
+    int8_weights.quantize, int8_weights.dequantize, int8_weights.Int8Weight
   ),
 }
-
-_BOXES = tuple(layout.box for layout in LAYOUTS.values())
 Weight = blocked_layout.BlockedWeight | int8_weights.Int8Weight
+
+
+class PackedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
+  """A matrix in another layout among the parameters of a flax module.
+
+  flax unboxes it where the module reads the parameter.
+
+  Attributes:
+    parts: The result of the layout's `pack`.
+    axes: The matrix's axes.
+    layout: A key of `LAYOUTS`.
+  """
+
+  parts: Any
+  axes: blocked_layout.AxisSplit = struct.field(pytree_node=False)
+  layout: str = struct.field(pytree_node=False)
+
+  def unbox(self) -> Weight:
+    """Returns the weight that the module reads."""
+    return LAYOUTS[self.layout].weight(self.parts, self.axes)
+
+  def replace_boxed(self, val: Any) -> 'PackedParam':
+    """Returns another matrix with the same axes."""
+    return self.replace(parts=val)
+
+  def add_axis(self, index: int, params: dict[Any, Any]) -> 'PackedParam':
+    """Refuses axes that flax adds, which no module here has."""
+    raise NotImplementedError
+
+  def remove_axis(self, index: int, params: dict[Any, Any]) -> 'PackedParam':
+    """Refuses axes that flax removes, which no module here has."""
+    raise NotImplementedError
 
 
 def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
@@ -108,7 +140,7 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
     if method == 'decode' and hasattr(module, 'input_embedding_table'):
       table = module.get_variable('params', RESTRICTED_TABLE)
       table = module.input_embedding_table if table is None else table
-      table = table.unbox() if isinstance(table, _BOXES) else table
+      table = table.unbox() if isinstance(table, PackedParam) else table
       (x,) = args
       return decode(x, table)
     if method != '__call__':
@@ -118,7 +150,7 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
     args = router.replace_args(module.name, args)
     if hasattr(module, 'weight_name') and len(args) == 2:
       weight = module.get_variable('params', module.weight_name)
-      if isinstance(weight, _BOXES):
+      if isinstance(weight, PackedParam):
         equation, x = args
         return _einsum(equation, x, weight.unbox())
     return call(*args, **kwargs)

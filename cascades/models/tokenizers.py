@@ -376,10 +376,6 @@ def _serialize(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
   """Returns the serialised SentencePiece model of pieces."""
   texts = [piece.text for piece in pieces]
   model = _make_proto(
-    pieces=[
-      dict(piece=piece.text, score=piece.score, type=int(piece.kind))
-      for piece in pieces
-    ],
     trainer_spec=dict(
       # Byte pairs.
       model_type=2,
@@ -398,4 +394,7 @@ def _serialize(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
       escape_whitespaces=True,
     ),
   )
+  # One at a time: 262,144 dicts would take 60 MB.
+  for text, score, kind in pieces:
+    model.pieces.add(piece=text, score=score, type=int(kind))
   return model.SerializeToString()
