@@ -252,8 +252,7 @@ def test_written_tensors_are_those_that_transformers_wrote(folder, tmp_path):
   for name, tensor in theirs.items():
     assert ours[name].dtype == tensor.dtype
     np.testing.assert_array_equal(ours[name], tensor, err_msg=name)
-  config = small.read_json(tmp_path / 'config.json')
-  assert config == read_config(folder)
+  assert small.read_json(tmp_path / 'config.json') == read_config(folder)
   modes = {file.stat().st_mode for file in tmp_path.iterdir()}
   assert len(modes) == 1, 'one file is more private than the others'
 
@@ -281,6 +280,16 @@ def test_parameters_become_another_dtype_as_they_are_read(name):
   for call in checkpoints.load_model, checkpoints.describe:
     with pytest.raises(ValueError, match=r"^dtype: must be .*, got 'int4'"):
       call(name, 'int4')
+
+
+def test_a_leaf_of_two_dtypes_has_the_larger_one(tmp_path):
+  checkpoints.save_model(tmp_path, load('hf_gemma3'))
+  gate = 'model.layers.0.mlp.gate_proj.weight'
+  rounded = stored(tmp_path)[gate].astype(jnp.bfloat16)
+  small.rewrite(tmp_path, {'dtype': ...}, {**stored(tmp_path), gate: rounded})
+  read = checkpoints.load_folder(tmp_path).params['layer_0']['mlp']
+  want = load('hf_gemma3').params['layer_0']['mlp']['gating_einsum'][1]
+  np.testing.assert_array_equal(read['gating_einsum'][1], want)
 
 
 def test_tensors_that_are_rounded_are_read_as_what_they_were(tmp_path):
@@ -319,8 +328,7 @@ def test_config_json_says_what_parameters_become(tmp_path, said, want, kept):
   small.rewrite(tmp_path, {'dtype': ..., 'torch_dtype': ...} | said)
   # Packed on a CPU; and as they lie on every other device.
   for call in checkpoints.load_model, checkpoints.load_folder:
-    params = call(tmp_path).params
-    assert dtypes(params) == {kept if want == 'stored' else want}
+    assert dtypes(call(tmp_path).params) == {kept if want == 'stored' else want}
 
 
 # --- Orbax ---
@@ -346,12 +354,14 @@ def downloads(tmp_path_factory):
 
   root = tmp_path_factory.mktemp('downloads')
   ones = jnp.ones((2, 3), jnp.bfloat16)
-  embedder = params['embedder'] | {'mm_input_projection': {'w': ones}}
+  pictures, sounds = 'mm_input_projection', 'audio_input_projection'
+  embedder = params['embedder'] | {x: {'w': ones} for x in (pictures, sounds)}
+  encoders = {x: {'w': ones} for x in ('vision_encoder', 'audio_encoder')}
   layouts = dict(
     nested=params,
     flat=flat(params),
     stacked=_checkpoint._nested_to_stacked(dict(params), 2),
-    images=params | {'embedder': embedder, 'vision_encoder': {'w': ones}},
+    images=params | {'embedder': embedder} | encoders,
     training=dict(params=params, opt_state={'w': ones}, step=3, collections={}),
   )
   for name, tree in layouts.items():
@@ -447,6 +457,10 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
   refused(
     f'gemma3-tiny:{FIXTURES / "hf_gemma3"}', 'declares its own architecture'
   )
+  ones = {'w': jnp.ones((2, 3))}
+  save = gemma_library.import_gemma().ckpts.save_params
+  save({'params': ones, 'step': ones}, tmp_path / 'x', wait_until_finished=True)
+  refused(tmp_path / 'x', 'has 0 layers of width 0, which no model')
   del catalogue['gemma3-tiny-it']
   refused(folder, 'has 4 layers of width 24, which no model')
   shutil.copytree(source, folder / 'other')
@@ -534,7 +548,7 @@ def _index(change):
 
   def apply(folder):
     file = folder / tensor_files.INDEX
-    index = json.loads(file.read_text())
+    index = small.read_json(file)
     change(index['weight_map'])
     file.write_text(json.dumps(index))
 
@@ -555,7 +569,7 @@ def shards(copied):
 
 def test_the_index_says_which_copy_of_a_tensor_is_read(shards):
   want = _read_all(shards)
-  index = json.loads((shards / tensor_files.INDEX).read_text())['weight_map']
+  index = small.read_json(shards / tensor_files.INDEX)['weight_map']
   for name in min(want), max(want):
     for shard in {*index.values()} - {index[name]}:
       at = shards / shard
@@ -828,9 +842,8 @@ def test_a_published_config_is_the_architecture_that_gemma_has(size):
     gates['transpose_gating_einsum'] = True
     changes = gates | {'num_embed': built(PUBLISHED[size]).num_embed}
   if size.startswith('gemma3n'):
-    # Published files of Gemma 3n have one, and gemma's class has not.
-    assert _own_config(size).final_logit_softcap is None
-    changes |= {'final_logit_softcap': 30.0}
+    # gemma's class has none, and published files have one.
+    assert type(own_model(size)[0].module)().config.final_logit_softcap is None
   own = _own_config(size)
   assert built(PUBLISHED[size]) == dataclasses.replace(own, **changes)
   # And what is written of it says the same; of parameters, nothing but their
@@ -913,12 +926,11 @@ def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer, kind):
 
   def restore_layers(path, structs):
     calls.append((path, structs))
-    yield 'the', {'parameters': jnp.ones(3, jnp.bfloat16)}
+    yield 'final_norm', {'scale': jnp.ones(3, jnp.bfloat16)}
 
-  shape = jax.ShapeDtypeStruct((3,), jnp.float32)
-  monkeypatch.setattr(
-    gemma_library, 'orbax_shapes', lambda path: {'the': {'parameters': shape}}
-  )
+  shapes = own_model('gemma2-2b')[0].param_shapes()
+  with_sound = shapes | {'audio_encoder': {}}
+  monkeypatch.setattr(gemma_library, 'orbax_shapes', lambda path: with_sound)
   monkeypatch.setattr(gemma_library, 'restore_layers', restore_layers)
   name = f'gemma2-2b-{kind}'
   model, params, tokenizer = checkpoints.load_model(name, 'bfloat16').unpack()
@@ -926,11 +938,12 @@ def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer, kind):
   assert not rest
   assert path.endswith(f'/{name}')
   # Read as it is to be, and where.
-  wanted = wanted['the']['parameters']
-  assert (wanted.shape, wanted.dtype) == ((3,), jnp.bfloat16)
+  assert wanted.keys() == shapes.keys()
+  wanted, shape = (x['final_norm']['scale'] for x in (wanted, shapes))
+  assert (wanted.shape, wanted.dtype) == (shape.shape, jnp.bfloat16)
   assert wanted.sharding.device_set == {jax.local_devices()[0]}
   assert model == dataclasses.replace(own_model('gemma2-2b')[0], vocab_size=64)
-  np.testing.assert_array_equal(params['the']['parameters'], 1)
+  np.testing.assert_array_equal(params['final_norm']['scale'], 1)
   assert isinstance(tokenizer, tokenizers.Tokenizer)
   assert local_tokenizer == [own_model('gemma2-2b')[1]]
 

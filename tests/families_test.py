@@ -169,11 +169,8 @@ def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
   )
   for temperature in (0.0, 1.0):
     state = run(processing.SamplingParams(temperature=np.float32(temperature)))
-    accepted, examined = (
-      decoding.count(state).accepted.sum(),
-      decoding.count(state).examined.sum(),
-    )
-    assert 0 < accepted < examined
+    counts = decoding.count(state)
+    assert 0 < counts.accepted.sum() < counts.examined.sum()
     for row in range(3):
       start, end = state.prompt_length[row, 0], state.length[row, 0]
       assert end == start + _NEW
@@ -242,8 +239,7 @@ def _may_be(family, name, value):
 
 @pytest.mark.parametrize(('family', 'name'), _numbers())
 def test_a_number_of_a_config_is_a_number(family, name):
-  usual = families.text_config({'model_type': family})
-  assert name in usual
+  assert name in families.text_config({'model_type': family})
   beyond = () if name in _REAL else (2.5, 10**30)
   for value in (*_NO_NUMBERS, *beyond):
     config = {'model_type': family, name: value}
@@ -268,8 +264,7 @@ def test_a_number_of_rotary_positions_is_a_number(field, kind, value):
     return
   layers = {'full_attention': {'rope_type': kind, field: value}}
   layers |= {'sliding_attention': {}}
-  config = {'model_type': family, 'rope_parameters': layers}
-  assert field in _refused(config)
+  assert field in _refused({'model_type': family, 'rope_parameters': layers})
 
 
 _ROPES = (
@@ -288,6 +283,7 @@ _CLASSIC = {
   'rope_scaling': [
     {'rope_type': 'yarn', 'factor': 4.0},
     {'rope_type': 'linear'},
+    {'rope_type': 'linear', 'factor': 0.5},
   ],
 }
 _MIXED = dict(enable_moe_block=True, top_k_experts=2, moe_intermediate_size=8)

@@ -433,8 +433,7 @@ def of_turns() -> tokenizers.Tokenizer:
 
 def test_a_tokenizer_cuts_texts_as_before(tmp_path):
   model, params, _ = load('tiny-verifier')
-  table = jnp.zeros((600, 320))
-  params = params | {'embedder': {'input_embedding': table}}
+  params = params | {'embedder': {'input_embedding': jnp.zeros((600, 320))}}
   config = dataclasses.replace(model.module.config, num_embed=600)
   module = dataclasses.replace(model.module, config=config)
   model = dataclasses.replace(model, module=module, vocab_size=600)
@@ -482,8 +481,7 @@ def test_what_fills_the_vocabulary_is_no_token(tmp_path):
     rows = np.concatenate([data, np.ones((2, data.shape[1]), np.float32)])
     return rows, gguf.GGMLQuantizationType.F32
 
-  file = rewritten(written(tmp_path), filled, table)
-  read = checkpoints.load_model(file)
+  read = checkpoints.load_model(rewritten(written(tmp_path), filled, table))
   assert read.tokenizer.vocab_size == read.model.vocab_size == 768
   assert read.model.module.config.num_embed == 770
 
@@ -669,6 +667,10 @@ def test_a_tokenizer_says_none_and_no_in_several_ways():
   assert _of_tokenizer(add_space_prefix=1) == _of_tokenizer(
     add_space_prefix=True
   )
+  # Some converters call what a text may contain a control token.
+  names = {'tokens': [*'pebu', '<start_of_image>', 'a']}
+  tagged = _of_tokenizer(token_type=np.array([3, 3, 3, 2, 3, 1]), **names)
+  assert tagged.vocabulary()[4].kind == tokenizers.Kind.USER_DEFINED
   for fields in (
     *({'eot_token_id': x} for x in (-2, 6, np.array([-1]))),
     *({'add_space_prefix': x} for x in (2, 1.0, np.array([1]))),
@@ -678,8 +680,7 @@ def test_a_tokenizer_says_none_and_no_in_several_ways():
 
 def test_a_score_may_be_infinitely_low_and_nothing_else_infinite():
   scores = np.array([0, 0, 0, 0, -1, -np.inf], np.float32)
-  last = _of_tokenizer(scores=scores).vocabulary()[-1]
-  assert -math.inf < last.score < -1e29
+  assert -math.inf < _of_tokenizer(scores=scores).vocabulary()[-1].score < -1e29
   for other in (np.inf, np.nan):
     scores[-1] = other
     said = conftest.refused('model', lambda: _of_tokenizer(scores=scores))
@@ -732,8 +733,7 @@ def test_lists_of_numbers_are_read_as_they_are_written(
   file = tmp_path / 'x.gguf'
   file.write_bytes(_header([field]))
   wanted = [x != 0 for x in values] if kind == 7 else values
-  found = gguf_header.read_header(file).fields['many']
-  assert found.tolist() == wanted
+  assert gguf_header.read_header(file).fields['many'].tolist() == wanted
 
 
 def test_blocks_that_do_not_fit_rows_are_refused(tmp_path):

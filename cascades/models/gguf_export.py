@@ -112,9 +112,7 @@ def _write_fields(
     ValueError: GGUF cannot express a field.
   """
   layers = config['num_hidden_layers']
-  scale = config['head_dim']
-  if (family, layers) in gguf_files.SCALED_BY_WIDTH:
-    scale = config['hidden_size'] // config['num_attention_heads']
+  scale = gguf_files.query_scale(family, config)
   if config['query_pre_attn_scalar'] != scale:
     raise ValueError(
       'model: query_pre_attn_scalar'

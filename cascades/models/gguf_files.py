@@ -51,7 +51,7 @@ from cascades.untrusted.schema import (
 SUFFIX = '.gguf'
 FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
 # Models that scale queries by their width: family and number of layers.
-SCALED_BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
+_SCALED_BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
 
 
 def _gguf_field(name: str, default: Any = ...) -> Any:
@@ -193,7 +193,8 @@ _LAYER_NAMES = {
 _TURN_TAGS = '<start_of_turn>', '<end_of_turn>'
 # Tokens that a text may contain, whatever kind a file gives them.
 _TEXT_TOKENS = re.compile(
-  '|'.join(_TURN_TAGS) + r'|<unused\d+>|<mask>|<2mass>|\[@BOS@\]'
+  '|'.join(_TURN_TAGS)
+  + r'|<unused\d+>|<mask>|<2mass>|\[@BOS@\]|<(start|end)_of_image>'
 )
 # Numbers that are dequantised at a time, rounded up to a row.
 _CHUNK_SIZE = 2**18
@@ -268,7 +269,7 @@ def read_config(file: gguf_header.File) -> dict[str, Any]:
     **{name: x for name, x in fields if name in renamed},
     'model_type': FAMILIES[family],
     'vocab_size': table.shape[0],
-    'query_pre_attn_scalar': _query_scale(family, fields),
+    'query_pre_attn_scalar': query_scale(family, dict(fields)),
     'tie_word_embeddings': 'output.weight' not in file.tensors,
     # Norms are float32 beside matrices of any type.
     'dtype': 'bfloat16' if matrices == {'BF16'} else 'float32',
@@ -280,11 +281,11 @@ def read_config(file: gguf_header.File) -> dict[str, Any]:
   return config
 
 
-def _query_scale(family: str, fields: _Gemma3) -> int:
+def query_scale(family: str, config: Mapping[str, Any]) -> int:
   """Returns the divisor of the square of queries, `query_pre_attn_scalar`."""
-  if (family, fields.num_hidden_layers) in SCALED_BY_WIDTH:
-    return fields.hidden_size // fields.num_attention_heads
-  return fields.head_dim
+  if (family, config['num_hidden_layers']) in _SCALED_BY_WIDTH:
+    return config['hidden_size'] // config['num_attention_heads']
+  return config['head_dim']
 
 
 def _layer_types(fields: _Gemma3) -> list[str]:

@@ -310,15 +310,9 @@ def _write_tokenizer(
   atomic.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
   if tokenizer.chat_template is not None:
     atomic.write_text(folder / chat_templates.FILE, tokenizer.chat_template)
-  names = dict(
-    pad_token=tokenizers.PAD,
-    eos_token=tokenizers.EOS,
-    bos_token=tokenizers.BOS,
-    unk_token=tokenizers.UNK,
-  )
   tensor_files.write_json(
     folder / 'tokenizer_config.json',
-    {name: tokenizer.piece(i) for name, i in names.items()}
+    tokenizer.special_tokens()
     | {
       'tokenizer_class': 'GemmaTokenizer',
       'add_bos_token': True,

@@ -29,7 +29,7 @@ _TINY = 1e-30
 _ALIGNMENT = 64
 # Rows of a table that are copied at a time, and numbers that are rounded.
 _TABLE_ROWS = 2**11
-_ROUNDED_NUMBERS = 2**18
+_ROUNDED_NUMBERS = 2**20
 
 _barrier = jax.lax.optimization_barrier
 
@@ -78,7 +78,7 @@ def quantize(
     values, scales = round_matrix(x, count, jnp)
     return place(values), place(scales)
   if axes != AxisSplit((0,), (1,)):
-    x = np.asarray(x, np.float32).transpose(*order)
+    x = np.asarray(x).transpose(*order)
   values = _allocate(x.shape)
   scales = np.empty(x.shape[:count], np.float32)
   *outer, rows = scales.shape
@@ -136,10 +136,12 @@ def round_matrix(x: Any, num_free: int, library: Any) -> tuple[Any, Any]:
   """
   summed = tuple(range(num_free, x.ndim))
   scales = library.abs(x).max(summed) / library.float32(_LARGEST)
-  # A channel of zeros would have the scale 0.
-  scales = library.where(scales > 0, scales, library.float32(1))
+  # A channel of zeros would have the scale 0. One that is not finite keeps its
+  # scale, which faults of products are found by.
+  scales = library.where(scales == 0, library.float32(1), scales)
   divisors = scales.reshape(*scales.shape, *[1] * len(summed))
-  return library.rint(x / divisors).astype(library.int8), scales
+  with np.errstate(invalid='ignore'):
+    return library.rint(x / divisors).astype(library.int8), scales
 
 
 def to_gemma(parts: tuple[Any, Any], axes: AxisSplit) -> Rounded:

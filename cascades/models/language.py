@@ -489,6 +489,10 @@ def from_gemma(name: str) -> tuple[LanguageModel, str]:
     )
   fields = {f.name for f in dataclasses.fields(model_class)}
   module = model_class(**({'text_only': True} if 'text_only' in fields else {}))
+  if family == 'gemma3n':
+    # As its published config.json has it; gemma leaves it out.
+    config = dataclasses.replace(module.config, final_logit_softcap=30.0)
+    module = module.clone(config=config)
   tokenizer = gm.text.Tokenizer.from_version(model_class.INFO.tokenizer_version)
   size = module.config.num_embed
   return LanguageModel(module=module, vocab_size=size), str(tokenizer.path)

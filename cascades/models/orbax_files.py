@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -121,7 +122,8 @@ class GemmaSource(NamedTuple):
     model, file = language.from_gemma(self.name)
     try:
       tokenizer = tokenizers.Tokenizer(epath.Path(file).read_bytes())
-      shapes = gemma_library.orbax_shapes(path)
+      stored = gemma_library.orbax_shapes(path)
+      shapes = gemma_library.select(stored, model.param_shapes())
       params = _restore(path, model, shapes, options)
     # The remedy is the same for every error that a cloud client raises.
     except Exception as error:
@@ -171,6 +173,8 @@ def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
     name = name or _name_by_shapes(folder, shapes)
     model, tokenizer_path = language.from_gemma(name)
   _check_shapes(folder, shapes, model)
+  # What belongs to images or sound is not read.
+  shapes = gemma_library.select(shapes, model.param_shapes())
   tokenizer = _read_tokenizer(folder, tokenizer_path)
   names = str(architecture), folder.name, folder.parent.name
   if any(name.endswith('-it') for name in names):
@@ -275,7 +279,9 @@ def _name_by_shapes(folder: pathlib.Path, shapes: PyTree) -> str:
     ValueError: gemma has no such checkpoint.
   """
   layers = sum(name.startswith('layer_') for name in shapes)
-  width = shapes['embedder']['input_embedding'].shape[1]
+  embedder = shapes.get('embedder')
+  table = isinstance(embedder, Mapping) and embedder.get('input_embedding')
+  width = table.shape[-1] if table else 0
   name = find_gemma(layers, width)
   if name is None:
     raise ValueError(

@@ -52,7 +52,7 @@ class _RopeFields(Schema):
 
   rope_type: str = rope_type()
   rope_theta: Positive
-  factor: Positive = 1.0
+  factor: Annotated[Positive, pydantic.Field(ge=1)] = 1.0
   partial_rotary_factor: Annotated[Positive, pydantic.Field(le=1)] = 1.0
 
 

@@ -6,6 +6,7 @@ tensor, and takes precedence if files hold more. Every format gives a
 read one at a time: beside the parameters, memory holds the tensors of one leaf.
 """
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -36,28 +37,19 @@ class _Index(Schema):
   weight_map: Texts
 
 
+@dataclasses.dataclass(eq=False)
 class TensorHandle:
   """A tensor that is read some rows at a time, and never held whole.
 
   Attributes:
     shape: The tensor's shape.
     stored_type: The tensor's type, as safetensors names it.
+    read: Returns the rows [first, last) of the tensor.
   """
 
-  def __init__(
-    self,
-    shape: tuple[int, ...],
-    stored_type: str,
-    read: Callable[[int, int], np.ndarray],
-  ):
-    """Initializes the handle; reads nothing.
-
-    Args:
-      shape: The tensor's shape.
-      stored_type: The tensor's type, as safetensors names it.
-      read: Returns the rows [first, last) of the tensor.
-    """
-    self.shape, self.stored_type, self._read = shape, stored_type, read
+  shape: tuple[int, ...]
+  stored_type: str
+  read: Callable[[int, int], np.ndarray]
 
   @property
   def dtype(self) -> Any:
@@ -76,12 +68,12 @@ class TensorHandle:
 
   def first_rows(self, count: int) -> 'TensorHandle':
     """Returns a handle of the first rows."""
-    return TensorHandle((count, *self.shape[1:]), self.stored_type, self._read)
+    return TensorHandle((count, *self.shape[1:]), self.stored_type, self.read)
 
   def __getitem__(self, rows: slice) -> np.ndarray:
     """Reads a contiguous slice of rows."""
     first, last, _ = rows.indices(self.shape[0])
-    return self._read(first, last)
+    return self.read(first, last)
 
   def __array__(self, dtype=None, copy=None) -> np.ndarray:
     del copy

@@ -178,6 +178,12 @@ class Tokenizer:
     """Returns the piece of a token, also of a special token."""
     return self._model.id_to_piece(i)
 
+  def special_tokens(self) -> dict[str, str]:
+    """Returns the pieces of the tokens of `IDS`, by transformers' names."""
+    return {
+      name.replace('_id', '_token'): self.piece(i) for name, i in IDS.items()
+    }
+
   def vocabulary(self) -> list[Piece]:
     """Returns all pieces, in the order of their ids."""
     model = _make_proto()

@@ -110,12 +110,8 @@ def find_template(
   return _folder_template(tokenizer, tokenizer.chat_template)
 
 
-@functools.lru_cache(maxsize=8)
-def _folder_template(
-  tokenizer: tokenizers.Tokenizer, source: str
-) -> chat_templates.FolderTemplate:
-  """Returns a template; equal tokenizers may have several."""
-  return chat_templates.FolderTemplate(tokenizer, source)
+# Called with the source too: equal tokenizers may have several templates.
+_folder_template = functools.lru_cache(maxsize=8)(chat_templates.FolderTemplate)
 
 
 @functools.cache
