@@ -80,11 +80,7 @@ class Decision:
 
   def save(self, path: str | pathlib.Path) -> None:
     """Writes the decision to a JSON file, whole or not at all."""
-    fields = {
-      field.name: getattr(self, field.name)
-      for field in dataclasses.fields(self)
-    }
-    fields = {'format': 1} | fields | {'config': self.config.to_dict()}
+    fields = {'format': 1} | vars(self) | {'config': self.config.to_dict()}
     text = json.dumps(plain(fields), indent=2, allow_nan=False)
     atomic.write_text(path, text + '\n')
 

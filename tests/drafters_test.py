@@ -17,7 +17,9 @@ import tiers
 
 from cascades import decoding, drafters, methods, verification
 from cascades.contrib.chains import chain_drafter as chain
+from cascades.drafters.ngram_spec import NgramSpec
 from cascades.drafters.recurrent import recurrent_drafter
+from cascades.drafters.self_speculative_spec import SelfSpeculativeSpec
 from cascades.methods import processing
 from cascades.proof import exact
 
@@ -638,3 +640,9 @@ def test_what_does_not_go_together_is_refused():
   ahead = verification.VerificationConfig('look_ahead')
   with pytest.raises(ValueError, match=r'got NgramDrafter with .*look_ahead'):
     chain.ChainDrafter(_MODEL, _NGRAM.drafter, _INNER['method'], 2, ahead)
+
+
+@pytest.mark.usefixtures('wrong_types')
+def test_whole_numbers_may_be_floats():
+  ngram, own = NgramSpec(window=3.0), SelfSpeculativeSpec(layers=3.0)
+  assert type(ngram.window) is type(own.layers) is int

@@ -8,6 +8,7 @@ import pathlib
 import launching
 import numpy as np
 import pytest
+import small
 import tiers
 
 from cascades.contrib.engine_audits import branching, engines
@@ -316,6 +317,23 @@ def test_what_cannot_be_gone_through_is_sampled():
   assert not found.passed
 
 
+@pytest.mark.slow
+def test_a_token_that_the_law_rules_out_counts_in_full():
+  def drawn(q, p, drafts, rng):
+    return [int(rng.choice(3, p=p[0]))]
+
+  exact, sampled = (
+    engines.certify(verify, 'top_k', 1.0, gamma=1, models=1)
+    for verify in (drawn, functools.partial(_opaque, drawn))
+  )
+  assert exact.exact
+  assert not sampled.exact
+  assert sampled.low <= exact.low <= sampled.high
+
+
+_NAN = small.of_target(lambda d, lenience: d.p * np.nan)
+
+
 @pytest.mark.usefixtures('wrong_types')
 @pytest.mark.parametrize(
   ('verify', 'given', 'message'),
@@ -336,6 +354,8 @@ def test_what_cannot_be_gone_through_is_sampled():
       'lenience: must be given for contrastive',
     ),
     (_token, dict(rule='margin', lenience=1), 'method: margin needs raw log'),
+    (_token, dict(rule='ensemble', lenience=np.nan), 'lenience: must be a nu'),
+    (_token, dict(rule=_NAN, lenience=0.5), 'rule: .* has a law with nan at'),
     (_token, dict(gamma=0), 'gamma: must be 1 or more'),
     (_token, dict(size=1), 'size: must be 2 or more'),
   ],

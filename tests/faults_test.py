@@ -1,5 +1,6 @@
 """Logits that are no distribution end a call, in a sentence."""
 
+import dataclasses
 import functools
 import pickle
 from unittest import mock
@@ -225,8 +226,7 @@ def _soft_capped(value):
 @pytest.mark.slow
 @pytest.mark.parametrize('value', [jnp.inf, jnp.nan])
 def test_a_soft_cap_hides_no_infinity(value):
-  verifier = _soft_capped(value)
-  sampler = small.sampler(verifier, gamma=0, cache_length=256)
+  sampler = small.sampler(_soft_capped(value), gamma=0, cache_length=256)
   with pytest.raises(ValueError, match=r'^verifier: its logits'):
     sampler.sample(_PROMPT, max_new_tokens=4)
   with pytest.raises(ValueError, match=r'^verifier: its logits'):
@@ -282,6 +282,24 @@ def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
   assert not is_valid()
   pi = p
   assert is_valid()
+
+
+def test_a_law_after_a_draft_that_ended_early_is_no_fault():
+  p = jnp.float32([0.25, 0.5, 0.25])
+
+  def at(depth, draft):
+    q = jnp.where(depth, jnp.nan, p)
+    return methods.Distributions(q, p, q, p, jnp.log(p))
+
+  inputs = verification.VerificationInputs.full_length(
+    methods.METHODS['ensemble'],
+    jnp.float32(0.5),
+    jnp.int32([[1]]),
+    at,
+    verification.VerificationConfig('traversal'),
+  )
+  inputs = dataclasses.replace(inputs, has_bonus_probs=jnp.zeros(1, bool))
+  assert verification.verify(inputs, jax.random.key(0)).is_valid
 
 
 def test_a_sweep_names_the_drafter_that_decodes_alone():

@@ -180,7 +180,8 @@ def _columns(decoder, texts, chat, cache_folder) -> list[np.ndarray]:
   options = decoder.config
   settings = (
     *learned.fingerprints(decoder.verifier, decoder.bound_drafter),
-    *(options.temperature, options.gate, list(learned.FEATURES), COMPARED),
+    *(options.temperature, options.top_k, options.top_p, options.gate),
+    *(list(learned.FEATURES), COMPARED),
   )
   identity = digest([plain(settings), requests])
   file = cache_folder and cache_folder / f'places-{identity[:16]}.npz'

@@ -18,7 +18,7 @@ from cascades.verification_config import (
 # Without drafts there is nothing to verify: one program for all settings.
 _WITHOUT_DRAFTS = dict(
   method=methods.get_method('speed'),
-  verification=STANDARD,
+  verification=VerificationConfig(bonus='verifier'),
   drafts=1,
   tree_size=None,
 )

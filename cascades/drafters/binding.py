@@ -34,18 +34,24 @@ def bind_drafter(
     for name, value in options.items():
       drafter_kinds.check_unsupported(name, value, label)
     return _check_vocab(verifier, drafter)
-  if isinstance(drafter, str):
-    drafter = drafter_kinds.parse_spec(drafter)
-  elif isinstance(drafter, checkpoints.Checkpoint):
-    drafter = LanguageModelSpec(checkpoint=drafter)
+  spec = as_spec(drafter)
   arguments.instance(
     'drafter',
-    drafter,
+    spec,
     Spec,
     "a name such as 'ngram' or 'self:3', a checkpoint from load_model, a spec,"
     ' or a drafter with its parameters',
   )
-  return drafter_kinds.with_options(drafter, label, **options).bind(verifier)
+  return drafter_kinds.with_options(spec, label, **options).bind(verifier)
+
+
+def as_spec(drafter: Any) -> Any:
+  """Returns the spec of a name or of a loaded model; others as they are."""
+  if isinstance(drafter, str):
+    return drafter_kinds.parse_spec(drafter)
+  if isinstance(drafter, checkpoints.Checkpoint):
+    return LanguageModelSpec(checkpoint=drafter)
+  return drafter
 
 
 def _check_vocab(

@@ -41,7 +41,8 @@ def attend(
 
   Args:
     queries: N query heads of size h; N / K of them share a key and value head.
-    *views: Keys and values of K heads each.
+    *views: Keys and values of K heads each. Without a visible slot the result
+      is 0.
   """
   num_queries, size = queries.shape
   grouped = queries.reshape(views[0].keys.shape[1], -1, size)
@@ -50,8 +51,9 @@ def attend(
     products = jnp.einsum('kgh,skh->kgs', grouped, view.keys)
     return jnp.where(view.is_visible, products.astype(jnp.float32), _HIDDEN)
 
-  weights = jnp.concatenate([scores(view) for view in views], -1)
-  weights = jax.nn.softmax(weights).astype(queries.dtype)
+  logits = jnp.concatenate([scores(view) for view in views], -1)
+  weights = jnp.where(logits > _HIDDEN, jax.nn.softmax(logits), 0)
+  weights = weights.astype(queries.dtype)
   ends = np.cumsum([len(view.keys) for view in views])
   # Views are summed one by one: concatenation would copy the longest view for
   # every token.

@@ -28,7 +28,8 @@ class NgramSpec(drafter_spec.Spec):
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.window is not None:
-      arguments.integer('window', self.window, 1, MAX_WINDOW)
+      window = arguments.integer('window', self.window, 1, MAX_WINDOW)
+      object.__setattr__(self, 'window', window)
 
   @classmethod
   def parse(cls, name: str) -> 'NgramSpec':

@@ -23,7 +23,8 @@ class SelfSpeculativeSpec(drafter_spec.Spec):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    arguments.integer('layers', self.layers, 1)
+    layers = arguments.integer('layers', self.layers, 1)
+    object.__setattr__(self, 'layers', layers)
 
   @classmethod
   def parse(cls, name: str) -> 'SelfSpeculativeSpec':

@@ -55,7 +55,7 @@ METHODS = (
   ),
   Method(
     name='verifier_only',
-    equation='pi = p, no draft is kept',
+    equation='pi = p, token verification keeps no draft',
     reference='baseline',
     acceptance=lambda d, lenience: jnp.zeros_like(d.q),
     residual=lambda d, lenience: d.p,

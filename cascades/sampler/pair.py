@@ -7,7 +7,7 @@ import jax
 
 from cascades import arguments, drafters
 from cascades.config import DecodingConfig, check_effects
-from cascades.drafters import token_checks
+from cascades.drafters import binding, token_checks
 from cascades.drafters.language_model_spec import LanguageModelSpec
 from cascades.models import checkpoints, sharding, tokenizers
 
@@ -68,7 +68,7 @@ def load_pair(
       drafter has no effect.
   """
   _check_types(verifier, tokenizer)
-  drafter = _as_spec(drafter)
+  drafter = binding.as_spec(drafter)
   has_dtype = isinstance(verifier, str) or (
     isinstance(drafter, drafters.Spec) and drafter.takes_dtype
   )
@@ -121,15 +121,6 @@ def _check_types(verifier: Any, tokenizer: Any) -> None:
   arguments.instance(
     'tokenizer', tokenizer, tokenizers.Tokenizer | None, expected
   )
-
-
-def _as_spec(drafter: Any) -> Any:
-  """Returns the spec of a name or of a loaded model; others as they are."""
-  if isinstance(drafter, str):
-    return drafters.parse_spec(drafter)
-  if isinstance(drafter, checkpoints.Checkpoint):
-    return LanguageModelSpec(checkpoint=drafter)
-  return drafter
 
 
 def _make_mesh(shape: tuple[int, int]) -> jax.sharding.Mesh | None:

@@ -143,7 +143,9 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
     # The threshold changes the lengths of drafts, not the law.
     params, _ = params
   models = verifier.model, drafter.model
-  return _Target(models, (verifier.params, params), decoder.config.capped)
+  config = decoder.config
+  method = config.capped if config.gamma else methods.METHODS['verifier_only']
+  return _Target(models, (verifier.params, params), method)
 
 
 def score(
@@ -255,9 +257,8 @@ def inspect_tokens(
   Raises:
     ValueError: The drafter is not a language model, or a request does not fit.
   """
-  results = _by_size(
-    decoder, _target_of_both(decoder), requests, _token_view, one_size=True
-  )
+  target = _target_of_both(decoder)
+  results = _by_size(decoder, target, requests, _token_view, one_size=True)
   return [
     [TokenView(*row) for row in zip(*(x.tolist() for x in arrays), strict=True)]
     for arrays in results

@@ -30,16 +30,15 @@ MAX_TEMPLATE = 2**20
 _MAX_REASON = 300
 # Bits of a whole number.
 _MAX_BITS = 4096
+# Methods of a text that a template may call.
+TEXT_METHODS = frozenset(
+  'capitalize count endswith find index isalnum isalpha isdigit islower'
+  ' isnumeric isspace isupper join lower lstrip partition removeprefix'
+  ' removesuffix replace rfind rindex rpartition rsplit rstrip split'
+  ' splitlines startswith strip title upper'.split()
+)
 _METHODS: tuple[tuple[Any, frozenset[str]], ...] = (
-  (
-    str,
-    frozenset(
-      'capitalize count endswith find index isalnum isalpha isdigit islower'
-      ' isnumeric isspace isupper join lower lstrip partition removeprefix'
-      ' removesuffix replace rfind rindex rpartition rsplit rstrip split'
-      ' splitlines startswith strip title upper'.split()
-    ),
-  ),
+  (str, TEXT_METHODS),
   (dict, frozenset('get items keys values'.split())),
   (list | tuple, frozenset('count index'.split())),
   (int | float | complex | bytes, frozenset()),

@@ -127,7 +127,10 @@ def _advance(
   )
   lenience_below = inputs.leniences[candidate, at + 1]
   d_below = inputs.distributions_at(at + 1, candidate)
+  # After a whole draft q may be unknown, and the law is not used then.
+  is_known = (at + 1 < inputs.draft_lengths) | inputs.has_bonus_probs
   law = inputs.method.law(d_below, lenience_below)
+  law = jnp.where(is_known[candidate], law, d_below.p)
   budget_below = methods.ratio(budget * target[x], d.q[x])
 
   def select(if_down, if_up, if_stay):

@@ -4,6 +4,8 @@ An outer model verifies the drafts of an inner drafter by a method of their own
 (CS-Drafting's vertical cascade, Chen et al. 2023, arXiv 2312.11462). The tokens
 that the two emit follow that method's law, given the text before. That law is q
 when the verifier verifies these tokens, so the verifier's method keeps its law.
+It is all that is known of the chain: the gate 'raw' reads it too, so that at
+temperature 0 a rule that compares with the largest q never defers.
 """
 
 import dataclasses

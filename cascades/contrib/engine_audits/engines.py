@@ -173,7 +173,22 @@ def declared(
     raise ValueError(
       f'lenience: must be given for {method.name}, which is never lossless.'
     )
+  if math.isnan(lenience):
+    raise ValueError('lenience: must be a number, got nan.')
   return method, float(lenience)
+
+
+def check_law(method: methods.Method, lenience: float, law: np.ndarray) -> None:
+  """Refuses a law that any engine would seem to have.
+
+  Raises:
+    ValueError: A probability is nan.
+  """
+  if np.isnan(law).any():
+    raise ValueError(
+      f'rule: {method.name} has a law with nan at lenience {lenience:g}; check'
+      ' it with cascades.audit.'
+    )
 
 
 def certify(
@@ -363,6 +378,7 @@ class _Case:
     with enable_x64(True):
       table = Table.from_methods([(method, lenience)], d)
     law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]
+    check_law(method, lenience, law)
     start = block_starts.BlockStart(
       table=table, bonus=table.law, model=model, prefix=_PROMPT, gamma=gamma
     )
@@ -391,7 +407,9 @@ class _Case:
   def _continuation(self, tokens: tuple[int, ...]) -> np.ndarray | np.floating:
     """Returns the declared law of the remaining tokens, given the first."""
     mass = self.declared[tokens]
-    return mass / mass.sum() if mass.sum() > 0 else mass
+    # What follows a token of probability 0 is not declared, and may be any.
+    mass = mass if mass.sum() > 0 else np.ones_like(mass)
+    return mass / mass.sum()
 
   def sampled_law(self, verify: Verify, rng: np.random.Generator) -> np.ndarray:
     """Samples frequencies of gamma + 1 tokens, [V] * (gamma + 1)."""

@@ -377,6 +377,7 @@ def _law(
       x.probs[o].astype(np.float32) for x, o in zip((q, p), order, strict=True)
     ]
     probs = np.asarray(dense_law(*dense), np.float64)
+    engines.check_law(method, lenience, probs)
     return _Probs(p.tokens[order[1]], probs, 0.0)
 
   return law
