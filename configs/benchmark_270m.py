@@ -35,7 +35,7 @@ def get_config() -> ml_collections.ConfigDict:
     num_examples=8,
     new_tokens=32,
     temperature=0.0,
-    dtypes=('float32', 'bfloat16'),
+    dtypes=('float32', 'bfloat16', 'int8'),
     batch_sizes=(1, 8),
     # Largest number of tokens in the cache when unit costs are measured.
     context=128,

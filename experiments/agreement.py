@@ -94,10 +94,7 @@ def main() -> None:
     verifier,
     drafter,
     config=DecodingConfig(
-      method='speed',
-      lenience=0.0,
-      gamma=_GAMMA.value,
-      temperature=0.0,
+      method='speed', lenience=0.0, gamma=_GAMMA.value, temperature=0.0
     ),
   ).sample(_PROMPT.value, max_new_tokens=length, apply_chat_template=chat)
   print(

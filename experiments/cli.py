@@ -369,8 +369,7 @@ def versions() -> dict[str, str]:
 
 @contextlib.contextmanager
 def stop_on_ctrl_c(
-  say: Callable[[str], None],
-  answers_left: Callable[[], int] | None = None,
+  say: Callable[[str], None], answers_left: Callable[[], int] | None = None
 ) -> Iterator[Callable[[], bool]]:
   """Handles Ctrl-C: the first stops after the current points, the second now.
 

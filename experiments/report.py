@@ -7,8 +7,8 @@ needs no accelerator and loads no model.
 
 Several workdirs, `--workdir=runs/a,runs/b`, are compared on one page, in
 `report/with-b` of the first. Their prompts, data, seed, temperature,
-truncation, weights, max_new_tokens and shots must be equal. `--allow=seed,...`
-names settings that may differ; the page names them too.
+truncation, weights, max_new_tokens, shots, chat and stop_strings must be equal.
+`--allow=seed,...` names settings that may differ; the page names them too.
 
 `--compare=token_v3@0.95,speed@0` prints how two points (method@lenience, and
 @gamma where a sweep has several) differ in speed and quality, and no page.

@@ -64,10 +64,7 @@ _ESTIMATE_ONLY = flags.DEFINE_bool(
 _SHORT = {
   'verifier': ('verifier', 'Verifier: a name or a folder.'),
   'drafter': ('drafter', 'Drafter: a name, a folder, ngram or self:3.'),
-  'data': (
-    'file.path',
-    'Path or URL of a .jsonl, .csv or .parquet file.',
-  ),
+  'data': ('file.path', 'Path or URL of a .jsonl, .csv or .parquet file.'),
   'metric': (
     'file.metric',
     'Metric of the file: rouge2, short_answer, regex:PATTERN, module:function'

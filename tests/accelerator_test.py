@@ -137,10 +137,8 @@ def test_errors_are_sentences_and_the_rest_is_measured_later(tmp_path, phases):
   )
   phase_results.write(tmp_path, 'last', partial, partial=True)
   phases['last'] = _plan(a=_value(6), b=_value(7))
-  assert _measure('last', tmp_path).figures == {
-    'a': {'value': 5},
-    'b': {'value': 7},
-  }
+  figures = _measure('last', tmp_path).figures
+  assert figures == {'a': {'value': 5}, 'b': {'value': 7}}
   phases['second'] = _raise(ImportError('no library'))
   assert _measure('second', tmp_path).errors == {'': 'ImportError: no library'}
 
@@ -350,10 +348,7 @@ def test_a_summary_says_what_is_met(tmp_path):
   [
     ({'setting': {}}, 'floor.json: setting.device is missing; delete it'),
     ({'figures': []}, 'floor.json: figures must be'),
-    (
-      {'figures': {'x': {}}},
-      'floor.json has unexpected figures (KeyError',
-    ),
+    ({'figures': {'x': {}}}, 'floor.json has unexpected figures (KeyError'),
   ],
 )
 def test_a_damaged_file_is_a_sentence(change, sentence, tmp_path):

@@ -122,12 +122,8 @@ def test_a_drafters_first_block_is_what_strict_decoding_drafts(drafter):
 
 @pytest.mark.slow
 def test_the_command_prints_the_first_difference():
-  run = launching.run(
-    'experiments.agreement',
-    f'--prompt={_prompts()[0]}',
-    '--max_new_tokens=24',
-    '--dtype=bfloat16',
-  )
+  flags = f'--prompt={_prompts()[0]}', '--max_new_tokens=24', '--dtype=bfloat16'
+  run = launching.run('experiments.agreement', *flags)
   assert run.returncode == 0
   assert '24 tokens agree' in run.stdout
   assert 'Greedy speculative decoding with gamma 4' in run.stdout
@@ -177,7 +173,6 @@ def test_a_chat_is_continued_after_its_template():
     for x in _of_tables()
   ]
   chat = cascades.agreement(pair, ['one', 'two'], 8, apply_chat_template=True)
-  asked = cascades.agreement(pair, Conversation([('user', 'one')]), 8)
-  assert chat[0] == asked
+  assert chat[0] == cascades.agreement(pair, Conversation([('user', 'one')]), 8)
   plain = cascades.agreement(pair, ['one: ', 'two: '], 8)
   assert [x.tokens for x in chat] == [x.tokens for x in plain]

@@ -93,11 +93,7 @@ def test_the_loop_emits_what_the_enumeration_says(window):
   )
   rows = decoding_test._generate(
     *(pair[0], [pair[1]], 3, 20_000),
-    **dict(
-      sampling=sampling,
-      config=config,
-      return_logits=False,
-    ),
+    **dict(sampling=sampling, config=config, return_logits=False),
   )
   z, other = (
     exact.z_scores(

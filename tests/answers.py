@@ -6,9 +6,7 @@ from experiments import records
 from experiments.records import unit_costs
 
 COSTS = unit_costs.Costs(
-  verifier_token_s=0.010,
-  drafter_token_s=0.001,
-  verify_s={2: 0.012, 4: 0.013},
+  verifier_token_s=0.010, drafter_token_s=0.001, verify_s={2: 0.012, 4: 0.013}
 )
 
 

@@ -376,8 +376,7 @@ def test_a_number_that_float32_makes_infinite_is_refused(value):
   'value', [10**5000, 'x' * 5000, b'1', None, 1.5], ids=arguments.quote
 )
 @pytest.mark.parametrize(
-  'name',
-  ['method', 'verification', 'gate', 'bonus', 'schedule', 'cap'],
+  'name', ['method', 'verification', 'gate', 'bonus', 'schedule', 'cap']
 )
 def test_an_option_of_another_type_is_named_in_a_few_words(name, value):
   with pytest.raises(ValueError, match=f'^{name}: ') as caught:

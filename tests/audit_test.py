@@ -120,8 +120,7 @@ def test_a_right_method_passes(name):
   assert found.tokens_per_block[-2] == pytest.approx((1 - b**5) / (1 - b))
   assert found.trend.startswith('rises')
   assert found.examples['targets'].shape == (len(found.leniences), 3, 9)
-  text = json.dumps(found.to_dict(), allow_nan=False)
-  assert json.loads(text)['passed']
+  assert json.loads(json.dumps(found.to_dict(), allow_nan=False))['passed']
 
 
 @pytest.mark.slow
@@ -150,12 +149,8 @@ def test_a_law_that_only_sampling_disproves_is_shown(monkeypatch):
 
 @pytest.mark.slow
 def test_the_launcher_passes_and_draws(tmp_path):
-  done = launching.run(
-    'experiments.audit',
-    '--method=chow',
-    '--lenience=0.5,0.2',
-    f'--workdir={tmp_path}',
-  )
+  flags = '--method=chow', '--lenience=0.5,0.2', f'--workdir={tmp_path}'
+  done = launching.run('experiments.audit', *flags)
   assert done.returncode == 0, done.stderr
   assert '1 of 1 passed' in done.stdout
   found = json.loads((tmp_path / 'chow.json').read_text())
@@ -172,12 +167,8 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
     '  lambda d, lenience: 0.5 * d.p, name="half", equation="p / 2",\n'
     '  reference="a test", strict=None, drafter_only=None))\n'
   )
-  done = launching.run(
-    'experiments.audit',
-    '--method=half',
-    f'--rules={rules}',
-    f'--workdir={tmp_path}',
-  )
+  flags = '--method=half', f'--rules={rules}', f'--workdir={tmp_path}'
+  done = launching.run('experiments.audit', *flags)
   assert done.returncode == 1
   assert 'distributions' in done.stdout
   assert 'FAILED: half' in done.stderr

@@ -105,10 +105,8 @@ def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
     assert sum(named[x] for x in ('accepted', 'residual', 'bonus')) == end
     # Blocks as in a run whose limit is there.
     assert named['blocks'] <= of_whole[0]
-    assert (
-      decoding.count(row).drafted
-      == named['blocks'] * _engine().step_config.gamma
-    )
+    gamma = _engine().step_config.gamma
+    assert decoding.count(row).drafted == named['blocks'] * gamma
     ended += end < len(whole)
   assert ended > 10
   # What was decoded for nothing is no part of an answer, but of its cost.

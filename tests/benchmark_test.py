@@ -7,6 +7,7 @@ import math
 import pathlib
 import sys
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -377,11 +378,20 @@ def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
   config.path, config.shots = str(_DATA / 'multi30k_de_en'), 1
   config.stop, config.new_tokens, config.repeats = '\n', 6, 1
   config.batch_sizes, config.num_examples, config.context = (1,), 2, 16
-  config.dtypes, config.transformers = ('float32',), 'a Python'
+  config.dtypes, config.transformers = ('float32', 'int8'), 'a Python'
   benchmarks.run(config, tmp_path)
   text = (tmp_path / 'benchmark.json').read_text()
   figures = json.loads(text)['figures']
-  rows = {(row['part'], row['arm']): row for row in answering.rows(figures)}
+  rows, int8 = (
+    {
+      (x['part'], x['arm']): x
+      for x in answering.rows(figures)
+      if x['dtype'] == y
+    }
+    for y in config.dtypes
+  )
+  # No other loop has int8.
+  assert {arm for _, arm in int8} == {'alone', 'strict', 'n-gram'}
   # Ours, gemma's and the peer's; ours copy.
   assert len(rows) == 3 + 1 + 3 + 3
   for (part, arm), row in rows.items():
@@ -467,3 +477,50 @@ def test_bad_fields_are_named(name, field, value, said, tmp_path, no_cache):
     config[field] = value
   with pytest.raises(ValueError, match=said):
     benchmarks.run(config, tmp_path)
+
+
+def test_a_strict_block_is_charged_the_passes_that_were_made():
+  cost = {'part': 'costs', 'dtype': 'float32', 'what': 'reading'}
+  proposing = {'what': 'proposing', 'arm': 'strict', 'block_s': [1.0]}
+  answered = [
+    _answered('alone', 10.0, 20),
+    _answered('strict', 5.0, 5, accepted=15, examined=20, drafter_calls=20),
+  ]
+
+  def latency(**passes):
+    costs = [
+      cost | {'arm': 'alone', 'block_s': [1.0]},
+      cost | {'arm': 'strict', 'block_s': [1.5]},
+      cost | proposing | passes,
+    ]
+    return answering.rows([*costs, *answered])[1]['latency']
+
+  # Four passes of the five that were timed, and four tokens.
+  assert latency(passes=5) == pytest.approx((1.5 + 4 / 5) / 4)
+  # Older figures do not say how many were timed.
+  assert latency() == pytest.approx((1.5 + 1) / 4)
+
+
+def test_weights_are_read_as_often_as_a_block_needs_them(monkeypatch):
+  arms = [('alone', 0), ('strict', 4), ('floor', 4), ('token_v3', 4)]
+  timed = [dict(arm=arm, gamma=gamma, blocks=2) for arm, gamma in arms]
+  monkeypatch.setattr(loops, '_entrants', lambda *_: [])
+  monkeypatch.setattr(harness, 'race', lambda *_: timed)
+  monkeypatch.setattr(jax, 'clear_caches', lambda: None)
+  params = np.zeros(100, np.int8), np.zeros(1, np.int8)
+  pair = types.SimpleNamespace(name='a', repeats=1, params=params)
+  rows = loops._measure(None, pair, {'batch': 1})
+  assert [x['weight_bytes'] for x in rows] == [200, 208, 208, 210]
+
+
+def test_figures_of_other_code_are_not_continued(
+  tmp_path, monkeypatch, no_cache
+):
+  part = {'arm': 'a'}, lambda: [{'arm': 'a'}]
+  monkeypatch.setattr(loops, 'parts', lambda config: [part])
+  monkeypatch.setattr(loops, 'tables', lambda figures: [])
+  benchmarks.run(_config('benchmark'), tmp_path)
+  benchmarks.run(_config('benchmark'), tmp_path)
+  monkeypatch.setattr(benchmarks, '_source_hash', lambda: 'other')
+  with pytest.raises(ValueError, match='holds figures of another code;'):
+    benchmarks.run(_config('benchmark'), tmp_path)

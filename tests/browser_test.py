@@ -152,8 +152,7 @@ def test_what_nobody_looked_at_says_where_it_came_from(visit):
   _tokens(page, 1).first.hover()
   assert _tip(page).inner_text().split('\n')[0] == 'accepted draft, token 5'
   assert not _tip(page).locator('.probs').count()
-  alone = _tokens(page, 1, 1)
-  alone.nth(1).hover()
+  _tokens(page, 1, 1).nth(1).hover()
   said = _tip(page).inner_text()
   assert 'verifier alone, token 6' in said
   assert 'token 2 of 3' in said
@@ -238,8 +237,7 @@ def test_both_clocks_tick_until_the_answers_are_there(visit, width):
   assert example.locator('.proposed').count()
   page.wait_for_timeout(100)
   assert [_milliseconds(clock) for clock in clocks] == stands
-  heads = example.locator('.track i').all()
-  assert all(head.is_visible() for head in heads)
+  assert all(head.is_visible() for head in example.locator('.track i').all())
   _faster(example)
   button.click()
   example.get_by_text('Finished: ').wait_for(state='attached')

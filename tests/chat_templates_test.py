@@ -22,7 +22,7 @@ from cascades.untrusted import templates
 
 _FOLDER = pathlib.Path(__file__).parent / 'fixtures/chat'
 _NAMES = 'folded', 'gemma3', 'gemma4'
-_CONVERSATIONS = json.loads((_FOLDER / 'conversations.json').read_text())
+_CONVERSATIONS = small.read_json(_FOLDER / 'conversations.json')
 
 
 @functools.cache
@@ -58,9 +58,7 @@ def _encode(source, conversation, *args):
 
 @pytest.mark.parametrize('name', _NAMES)
 def test_templates_give_the_ids_of_transformers(name):
-  expected = json.loads((_FOLDER / 'expected.json').read_text())[
-    f'{name}.jinja'
-  ]
+  expected = small.read_json(_FOLDER / 'expected.json')[f'{name}.jinja']
   assert len(expected) == len(_CONVERSATIONS)
   spelled = 0
   for conversation, want in zip(_CONVERSATIONS, expected, strict=True):

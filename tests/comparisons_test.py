@@ -9,6 +9,7 @@ import pytest
 from experiments.analysis import (
   calibration,
   comparisons,
+  headline,
   method_kinds,
   mixture,
 )
@@ -35,8 +36,7 @@ def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
     batch_size: Of the run.
     run: Its name.
   """
-  rng = np.random.default_rng(seed)
-  hard = rng.permutation(n) / n
+  hard = np.random.default_rng(seed).permutation(n) / n
   points, answers = [], []
   for i, ((method, lenience, gamma), spec) in enumerate(specs.items()):
     right, latency, wall, tokens = spec
@@ -150,10 +150,8 @@ def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
   point, example = points.answers.point, points.answers.id.astype(int)
   # The method lacks the first ones, the verifier alone the last ones.
   lost = ((point == 4) & (example < 40)) | ((point == 0) & (example >= 190))
-  answers = points.answers[~lost]
-  frame = comparisons.compare(
-    Points(points.table, answers.reset_index(drop=True)), CHOICE
-  )
+  answers = points.answers[~lost].reset_index(drop=True)
+  frame = comparisons.compare(Points(points.table, answers), CHOICE)
   values = comparisons.matrices(points, points.table.index)['quality']
   point_row = frame.loc[4]
   # Examples are in the order of their ids.
@@ -236,11 +234,8 @@ def test_mcnemar_is_corrected_for_the_methods_of_a_task(points):
   table = comparisons.significance(points, [2, 4, 6]).set_index('variant')
   assert len(table) == 3
   point_row = table[table.lenience == 1.0].iloc[0]
-  assert (point_row.n, point_row.only_verifier, point_row.only_method) == (
-    200,
-    60,
-    0,
-  )
+  counted = point_row[['n', 'only_verifier', 'only_method']]
+  assert counted.tolist() == [200, 60, 0]
   assert point_row.p == pytest.approx(2 * 0.5**60)
   assert point_row.p_holm == pytest.approx(3 * point_row.p)
   assert table.loc['diff'].p_holm == pytest.approx(2 * 2 * 0.5**10)
@@ -250,9 +245,7 @@ def test_mcnemar_is_corrected_for_the_methods_of_a_task(points):
 
 
 def test_a_corpus_quality_is_made_of_sums_in_every_draw():
-  points = make(
-    {ALONE: SPECS[ALONE], ('opt', 0.5, 4): SPECS['opt', 0.5, 4]}, 30
-  )
+  points = make({k: SPECS[k] for k in (ALONE, ('opt', 0.5, 4))}, 30)
   points.table['task'] = 'wmt14_en_de'
   reference = (
     'the cat sat on the mat and looked at the dog outside today'.split()
@@ -311,10 +304,8 @@ def test_what_only_some_points_answered_decides_nothing(points):
   verifier_row = points.answers[points.answers.point == 0]
   hard = verifier_row[verifier_row.quality == 0].id
   is_lost = (points.answers.point == 3) & points.answers.id.isin(hard)
-  table = calibration.calibrate(
-    Points(points.table, points.answers[~is_lost].reset_index(drop=True)),
-    CHOICE,
-  )
+  answers = points.answers[~is_lost].reset_index(drop=True)
+  table = calibration.calibrate(Points(points.table, answers), CHOICE)
   opt = table[table.variant == 'opt']
   assert len(opt)
   # Where the verifier is right, nobody is better.
@@ -379,15 +370,11 @@ def test_a_kind_is_shown_by_its_best_points():
   by_kind = table.set_index('kind')
   cascade = by_kind.loc['speculative cascade']
   assert (cascade.variant, cascade.speedup) == ('diff', pytest.approx(1 / 0.7))
-  assert (cascade.best_variant, cascade.difference) == (
-    'opt',
-    pytest.approx(0.02),
-  )
+  assert cascade.best_variant == 'opt'
+  assert cascade.difference == pytest.approx(0.02)
   plain = by_kind.loc['truncated verifier']
-  assert (plain.best_variant, plain.difference) == (
-    'min_p',
-    pytest.approx(0.04),
-  )
+  assert plain.best_variant == 'min_p'
+  assert plain.difference == pytest.approx(0.04)
   # Good, but slower than the verifier.
   slow = by_kind.loc['relaxed decoding']
   assert slow.variant == 'lossy'
@@ -408,14 +395,24 @@ def test_what_truncation_alone_is_worth_is_told():
   table = method_kinds.compare_with_truncation(points, CHOICE)
   assert len(table) == 1
   (point_row,) = table.to_dict('records')
-  assert (point_row['lenience'], point_row['gamma'], point_row['n']) == (
-    0.9,
-    4,
-    200,
-  )
+  assert [point_row[x] for x in ('lenience', 'gamma', 'n')] == [0.9, 4, 200]
   assert point_row['gained'] == pytest.approx(-0.08)
   assert point_row['gained_low'] < -0.08 < point_row['gained_high'] < 0
   assert point_row['faster'] == pytest.approx(1.5)
+
+  def pairs(**changes):
+    table = points.table.assign(**changes)
+    changed = Points(table, points.answers)
+    return len(method_kinds.compare_with_truncation(changed, CHOICE))
+
+  # At another temperature, raw and processed thresholds differ.
+  assert pairs(temperature=0.5) == 0
+  processed = points.table.variant.replace(
+    'token_v3', 'token_v3 gate processed'
+  )
+  assert pairs(temperature=0.5, variant=processed) == 1
+  first = points.table.variant.replace('token_v3', 'token_v3 first:4')
+  assert pairs(variant=first) == 0
   lone = make({ALONE: (0.8, 1.0, 0.01, 10)})
   assert method_kinds.best_of_kinds(comparisons.compare(lone, CHOICE)).empty
   assert method_kinds.compare_with_truncation(lone, CHOICE).empty
@@ -456,10 +453,8 @@ def test_tasks_count_equally_in_a_mixture():
   # Per token of all tasks: examples of one are many.
   assert diff.latency == pytest.approx((0.5 * 100 + 1.5 * 400) / 500)
   verifier = row(frame, 'verifier_only')
-  assert verifier[['over_verifier_low', 'over_verifier_high']].tolist() == [
-    0,
-    0,
-  ]
+  ends = ['over_verifier_low', 'over_verifier_high']
+  assert verifier[ends].tolist() == [0, 0]
 
 
 def test_it_is_said_whether_a_cascade_is_above_both_models():
@@ -485,8 +480,7 @@ def test_a_gamma_with_a_law_of_its_own_is_another_point():
   other = frame.assign(gamma=frame.gamma * 2)
   for law, count in ((0, 1), (other.gamma, 2)):
     both = pd.concat([frame, other.assign(law=law)], ignore_index=True)
-    fastest = mixture.at_fastest_gamma(both)
-    assert (fastest.method == 'diff').sum() == count
+    assert (mixture.at_fastest_gamma(both).method == 'diff').sum() == count
 
 
 def test_one_task_is_no_mixture(points):
@@ -498,3 +492,18 @@ def test_one_task_is_no_mixture(points):
   answers = two.answers[~two.answers.point.isin(drafter)]
   verifier_row = Points(two.table.drop(drafter), answers)
   assert mixture.multi_task_points(mixture.mix(verifier_row, CHOICE)).empty
+
+
+def test_a_method_without_blocks_is_no_point_where_it_has_blocks():
+  # With gamma 0 it is the verifier alone, and lucky here.
+  specs = SPECS | {('opt', 0.5, 0): (0.99, 1.0, 0.01, 10)}
+  specs |= {('token_v3', 0.5, 0): (0.7, 1.0, 0.01, 10)}
+  points = make(specs)
+  table = comparisons.two_sided(comparisons.compare(points, CHOICE))
+  best = table.set_index('method').loc['opt']
+  assert (best.best_lenience, best.best_gamma) == (0.0, 4)
+  frame = mixture.mix(points, CHOICE)
+  fastest = mixture.at_fastest_gamma(frame)
+  assert set(fastest[fastest.method == 'opt'].gamma) == {2, 4}
+  assert set(fastest[fastest.method == 'token_v3'].gamma) == {0}
+  assert headline.summarize(frame, CHOICE).best.gamma == 4

@@ -98,7 +98,7 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
   wanted = {
     (curve.method, repr(lam), *(getattr(curve.config, x) for x in names))
     for curve in curve_plan.add_model_baselines(
-      curve_plan.plan_curves(config, module, {})
+      curve_plan.plan_curves(config, module, {}), config
     )
     for lam in map(float, curve.leniences or ('nan',))
   }
@@ -163,8 +163,7 @@ def test_gamma_and_options_given_on_the_command_line_win():
   overrides = {'gamma': 3, 'verification': 'block'}
   found = _by_name(curve_plan.plan_curves(config, module, overrides))
   assert 'speed gamma 3' not in found
-  given = (0.0, 0.8, 0.9, 0.95)
-  assert found['speed block gamma 3'].leniences == given
+  assert found['speed block gamma 3'].leniences == (0.0, 0.8, 0.9, 0.95)
   assert found['sequence_mean'].config.verification == 'token'
   curve_plan.check_curves(list(found.values()), config)
 
@@ -254,10 +253,8 @@ def test_options_are_made_once_of_what_the_config_says():
   )
   assert dict(curve.drafter_options) == {'stop_below': 0.1, 'beam': False}
   # A single draft is no tree, and where nothing is drafted nothing stops.
-  assert (
-    curve_plan.Curve.from_config(config, 'speed', (0.0,)).config.tree_size
-    is None
-  )
+  curve = curve_plan.Curve.from_config(config, 'speed', (0.0,))
+  assert curve.config.tree_size is None
   answers = curve_plan.Curve.from_config(
     config, 'sequence_mean', (0.5,), **several
   )
@@ -266,10 +263,15 @@ def test_options_are_made_once_of_what_the_config_says():
   )
   assert answers.config == alone
   assert answers.confidence == answers.method == 'sequence_mean'
-  verifier, drafter, last = curve_plan.add_model_baselines([answers])
+  verifier, drafter, last = curve_plan.add_model_baselines([answers], config)
   assert verifier == curve_plan.Curve.from_config(config, 'verifier_only', ())
   assert drafter == curve_plan.Curve(alone, ())
   assert last is answers
+  # A decision compares with the verifier alone.
+  speed = _curve('speed', (0.0,))
+  assert curve_plan.add_model_baselines([speed], config) == [speed]
+  decided = config | {'decision': {'risk': 0.1}}
+  assert curve_plan.add_model_baselines([speed], decided) == [verifier, speed]
 
 
 def test_curves_that_are_there_twice_or_not_at_all_are_refused():
@@ -557,10 +559,8 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
       assert TASKS[task].quality_score in (None, *record.scores), task
       assert 0 < record.emitted <= 32, task
     ran = json.loads((workdir / 'config.json').read_text())
-    assert (ran['verifier'], ran['drafter']) == (
-      'tiny-verifier',
-      'tiny-drafter',
-    )
+    assert ran['verifier'] == 'tiny-verifier'
+    assert ran['drafter'] == 'tiny-drafter'
     assert ran['data'][task]['shots'] == 0
     assert files[task].name in ran['data'][task]['files']
     assert (workdir / 'report/index.html').exists()

@@ -12,6 +12,7 @@ import launching
 import numpy as np
 import pytest
 import small
+from answers import COSTS, make_alone, make_record
 
 from cascades.decisions import Decision
 from cascades.sampler import sampler
@@ -29,8 +30,7 @@ _VERIFIER = Setting('verifier_only', 'verifier_only', 0, math.nan, True)
 
 
 def _setting(lenience, gamma=4, method='token_v3'):
-  is_strict = lenience == -1
-  return Setting(method, method, gamma, lenience, is_strict)
+  return Setting(method, method, gamma, lenience, is_strict=lenience == -1)
 
 
 def _answers(losses, speeds, settings=None, n=400):
@@ -130,8 +130,7 @@ def test_a_guarantee_fails_at_most_as_often_as_delta():
   for _ in range(600):
     losses = rng.binomial(1, _CONFIG.risk, (len(settings), 300)).astype(float)
     answers = _answers(losses, [2.0] * len(settings), settings, n=300)
-    share = _CONFIG.delta / 12
-    trials = certification._try_all(answers, _CONFIG, share)
+    trials = certification._try_all(answers, _CONFIG, _CONFIG.delta / 12)
     failures += any(x.is_certified and not x.setting.is_strict for x in trials)
   assert failures / 600 <= _CONFIG.delta
 
@@ -260,7 +259,7 @@ def test_a_sampler_of_a_decision_gives_the_tokens_of_the_evidence(decided):
 
 def test_a_decision_has_its_evidence(decided):
   _, workdir = decided
-  fields = json.loads((workdir / 'decision.json').read_text())
+  fields = small.read_json(workdir / 'decision.json')
   evidence = fields['evidence']
   assert evidence['choosing_examples'] + evidence['reporting_examples'] == 24
   assert len(evidence['trials']) == 4
@@ -303,8 +302,7 @@ def test_other_models_than_the_decisions_are_refused(decided):
   ],
 )
 def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):
-  _, workdir = decided
-  fields = json.loads((workdir / 'decision.json').read_text())
+  fields = small.read_json(decided[1] / 'decision.json')
   path = tmp_path / 'decision.json'
   path.write_text(json.dumps(fields | change))
   with pytest.raises(ValueError, match=r'^decision: .*decision.json') as caught:
@@ -319,7 +317,7 @@ def test_an_absent_decision_is_refused(tmp_path):
 
 def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):
   path = tmp_path / 'decision.json'
-  fields = json.loads((decided[1] / 'decision.json').read_text())
+  fields = small.read_json(decided[1] / 'decision.json')
   trials = fields['evidence']['trials']
   fields['evidence']['trials'] = [x for x in trials if x['p'] is None]
   # Without an answer of the choosing half.
@@ -334,3 +332,14 @@ def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):
 def test_scores_of_a_corpus_are_named_by_the_sentence():
   task = tasks.Task(name='t', load=iter, metrics=['bleu'], max_new_tokens=1)
   assert deciding._quality_name({'t': task}) == 'sentence-level BLEU'
+
+
+def test_no_decision_is_for_a_cascade_of_single_tokens():
+  sequential = make_record(method='chow', verification='sequential', gamma=1)
+  decoded = [make_alone('verifier_only'), make_record(), sequential]
+  configured = {'sums': types.SimpleNamespace(metrics=())}
+  collected = certification.collect(decoded, configured, COSTS)
+  assert [x.method for x in collected.settings] == ['verifier_only', 'token_v3']
+  curve = small.curve('chow', (0.3,), verification='sequential')
+  assert not deciding._makes_settings(curve)
+  assert deciding._makes_settings(small.curve('chow', (0.3,)))

@@ -267,10 +267,7 @@ def _named(x):
 @pytest.mark.parametrize(
   ('config', 'hows'),
   [
-    (
-      config,
-      SAMPLING if config == verification.STANDARD else FEW,
-    )
+    (config, SAMPLING if config == verification.STANDARD else FEW)
     for config in _STANDARD
   ],
   ids=lambda x: (
@@ -321,8 +318,7 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
       tokens = np.concatenate([x.tokens[each == one] for x in drawn])
       further = exact.Table.from_methods([(pairs[one][0], 0.8)], d)
       for law in (laws[other], _law(further, verification.STANDARD, 3)[0]):
-        z = exact.z_scores(tokens[:, 3 : 3 + _NEW], law)
-        assert np.abs(z).max() > 20
+        assert np.abs(exact.z_scores(tokens[:, 3 : 3 + _NEW], law)).max() > 20
 
 
 def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
@@ -439,21 +435,11 @@ def test_a_curve_is_its_points():
 
 def test_nothing_is_traced_again_when_a_number_changes():
   _generate(rows=3, new=7, top_k=3)
-  sizes = decoding.prefill._cache_size(), decoding.decode._cache_size()
-  _generate(
-    rows=3,
-    new=7,
-    leniences=(0.9,),
-    seed=5,
-    temperature=0.3,
-    prompts=[(4,), (1, 1), (2, 0, 2)],
-    stops=(2,),
-    top_k=2,
-  )
-  assert sizes == (
-    decoding.prefill._cache_size(),
-    decoding.decode._cache_size(),
-  )
+  functions = decoding.prefill, decoding.decode
+  sizes = [x._cache_size() for x in functions]
+  other = dict(leniences=(0.9,), seed=5, temperature=0.3, stops=(2,), top_k=2)
+  _generate(rows=3, new=7, prompts=[(4,), (1, 1), (2, 0, 2)], **other)
+  assert sizes == [x._cache_size() for x in functions]
 
 
 def _of_all(gamma, **options):
@@ -497,8 +483,7 @@ def test_counts_add_up(gamma, stops):
 
 
 def test_limits_are_kept_row_by_row():
-  prompts = [(1, 2), (3,)]
-  state = _generate(new=6, prompts=prompts, leniences=(1.0,))
+  state = _generate(new=6, prompts=[(1, 2), (3,)], leniences=(1.0,))
   assert [len(_emitted(state, row)) for row in (0, 1)] == [6, 6]
 
 

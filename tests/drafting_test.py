@@ -254,10 +254,8 @@ def test_layers_that_will_not_do_are_named():
     with pytest.raises(ValueError, match=said):
       layer_drafters.begin(config('x', layers=layers), whole)
   start = layer_drafters.begin(config('x', layers=(0, 5)), whole)
-  assert [k.name for k in start.model.module.config.attention_types] == [
-    'LOCAL_SLIDING',
-    'GLOBAL',
-  ]
+  kinds = [k.name for k in start.model.module.config.attention_types]
+  assert kinds == ['LOCAL_SLIDING', 'GLOBAL']
   assert start.params['layer_1'] is whole.params['layer_5']
 
 
@@ -450,3 +448,23 @@ def test_what_is_made_of_a_model_with_terms_carries_them(
   words = (folder / 'LICENSE').read_text()
   assert words.startswith('Gemma Terms of Use')
   assert '4.9 No Waiver' in words
+
+
+def test_a_prompt_that_is_held_out_is_learned_from_with_no_answer(monkeypatch):
+  held_out = texts.Document('a', ' 1'), texts.Document('', 'plain')
+  rest = texts.Document('b', ' 1'), texts.Document('', 'other')
+  documents = [*held_out, texts.Document('a', ' 2'), held_out[1], *rest]
+  monkeypatch.setattr(texts, 'load_documents', lambda _: documents)
+  rows = types.SimpleNamespace(mask=np.ones(1))
+  monkeypatch.setattr(texts, 'pack_rows', lambda *_, **__: rows)
+  learned = []
+
+  def answer(config, documents, *_):
+    learned.extend(documents)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(distillation_data, '_answered_by_verifier', answer)
+  verifier = types.SimpleNamespace(tokenizer=None)
+  with pytest.raises(KeyboardInterrupt):
+    distillation_data.prepare(config('x', held_out=2), verifier, None)
+  assert learned == [*rest]

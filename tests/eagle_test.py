@@ -499,10 +499,7 @@ def _refused(verifier, folder):
   [
     (dict(target=25), 'another verifier (of width 25, not 24)'),
     (dict(vocab=65), 'another verifier (of 65 tokens, not 64)'),
-    (
-      dict(hidden_layers=(1, 2, 5)),
-      'of more than 4 layers; it reads [1, 2',
-    ),
+    (dict(hidden_layers=(1, 2, 5)), 'of more than 4 layers; it reads [1, 2'),
     (dict(target=16, hidden_layers=None), 'another verifier (of width 16'),
     ({}, 'not the four of a Gemma 3n'),
   ],
@@ -514,8 +511,7 @@ def test_a_head_of_another_verifier_is_refused(tmp_path, head, said):
   write_head(tmp_path / 'head', **given)
   verifier = _verifier('hf_gemma4_dense')
   if 'Gemma 3n' in said:
-    made = models_test.make('gemma3n-e2b')
-    verifier = checkpoints.Checkpoint(*made, None)
+    verifier = checkpoints.Checkpoint(*models_test.make('gemma3n-e2b'), None)
   assert said in _refused(verifier, tmp_path / 'head')
 
 

@@ -109,8 +109,7 @@ def test_curves_decode_their_own_numbers_of_examples(workdir):
   assert counts['token_v2', 2] == 5 + 2 * 3
   assert counts['drafter_only', 0] == 3
   # Tables compare all points on the same examples.
-  frame = pd.read_csv(workdir / 'summary.csv')
-  assert (frame.n == 3).all()
+  assert (pd.read_csv(workdir / 'summary.csv').n == 3).all()
   points = runs.gather([runs.read(workdir)])
   assert points.answers.groupby('point').id.agg(set).map(len).eq(3).all()
   assert points.answers.id.nunique() == 3

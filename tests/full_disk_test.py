@@ -71,8 +71,7 @@ def model():
 
 
 def save_reduced(folder):
-  one = model()
-  reduced_folders.save(folder, one, np.arange(4, 40), verifier='any')
+  reduced_folders.save(folder, model(), np.arange(4, 40), verifier='any')
 
 
 def save_head(folder):

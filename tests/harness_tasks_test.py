@@ -234,8 +234,7 @@ def test_corpus_metrics_are_scored_answer_by_answer(folder):
 
 
 def test_halves_share_no_document_and_keep_their_prompts(folder):
-  spec = f'lm_eval:{folder}/filtered.yaml'
-  (task,) = harness_tasks.load_tasks(spec).values()
+  (task,) = harness_tasks.load_tasks(f'lm_eval:{folder}/filtered.yaml').values()
   whole = list(task.load())
   parts = [list(task.load(split=half)) for half in ('choose', 'report')]
   assert len(whole) == 6
@@ -359,8 +358,7 @@ def test_a_sweep_scores_as_the_harness_with_the_adapter(tmp_path):
   )
   config = small.config(tasks=specs, num_examples=6, **fields)
   config.lenience = (0.3,)
-  curves = curve_plan.plan_curves(config, None, {})
-  sweep.run(config, curves, tmp_path / 'run')
+  sweep.run(config, curve_plan.plan_curves(config, None, {}), tmp_path / 'run')
   model = CascadesLM(**fields | dict(lenience=0.3, batch_size=3))
   results = _evaluate(model, folder, list(names))
   tasks = plan.configured_tasks(config)

@@ -208,8 +208,7 @@ def test_a_model_is_described_before_its_tensors_are_downloaded(server):
 
 
 def test_a_tokenizer_is_taken_as_json_if_there_is_one(server):
-  folder = server.repos['acme/verifier']['main']
-  (folder / 'tokenizer.json').write_text('{}')
+  (server.repos['acme/verifier']['main'] / 'tokenizer.json').write_text('{}')
   assert 'tokenizer.json' in _refused('acme/verifier', 'tokenizer')
   assert 'tokenizer.model' not in server.fetched()
 
@@ -254,8 +253,7 @@ def test_a_revision_is_a_branch_or_a_commit(server, tmp_path):
 
 def test_only_names_of_the_hub_have_revisions(server, tmp_path, monkeypatch):
   for name in ('tiny-verifier', small.pair()[0], 'acme/verifier@main'):
-    said = _refused(name, 'revision', revision='v1')
-    assert 'cannot be combined' in said
+    assert 'cannot be combined' in _refused(name, 'revision', revision='v1')
   monkeypatch.chdir(server.repos['acme/verifier']['main'].parents[1])
   shutil.copytree('served', 'acme')
   assert 'hub:' in _refused('acme/verifier', 'revision', revision='main')
@@ -298,8 +296,7 @@ def test_what_the_hub_has_not_is_one_sentence(server, name, option, said):
 
 
 def test_a_repository_of_pickles_is_refused(server):
-  folder = server.repos['acme/verifier']['main']
-  (folder / 'model.safetensors').unlink()
+  (server.repos['acme/verifier']['main'] / 'model.safetensors').unlink()
   assert 'has no *.safetensors file' in _refused('acme/verifier')
   assert 'pytorch_model.bin' not in server.fetched()
 
@@ -338,8 +335,7 @@ def test_the_cache_serves_without_a_network(server, monkeypatch):
     assert len(server.asked) == asked
     # In part, or not at all.
     for name in ('acme/drafter', 'acme/other', 'acme/verifier@v1'):
-      said = _refused(name)
-      assert 'the hub cannot be reached; connect' in said
+      assert 'the hub cannot be reached; connect' in _refused(name)
 
 
 def test_a_drafter_is_of_the_kind_that_its_config_says(server):

@@ -13,6 +13,7 @@ import os
 import pathlib
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,35 @@ def python(*command: object, **how: Any) -> subprocess.CompletedProcess:
   """Runs Python in a process of its own, in the root of the project."""
   how = dict(capture_output=True, text=True, cwd=_ROOT) | how
   return subprocess.run([sys.executable, *map(str, command)], **how)
+
+
+def on_devices(count: int) -> dict[str, str]:
+  """The environment of a process that counts so many CPU devices."""
+  flags = [
+    f'--xla_force_host_platform_device_count={count}',
+    # Most of the time goes into compiling.
+    '--xla_backend_optimization_level=0',
+    '--xla_llvm_disable_expensive_passes=true',
+  ]
+  return os.environ | dict(XLA_FLAGS=' '.join(flags), JAX_PLATFORMS='cpu')
+
+
+def free_port() -> int:
+  """A port of this machine that nobody listens at."""
+  with socket.socket() as free:
+    free.bind(('localhost', 0))
+    return free.getsockname()[1]
+
+
+def finish(*processes: subprocess.Popen, timeout: int = 900) -> list[str]:
+  """Waits for processes; returns what they say, and lets none outlive this."""
+  try:
+    said = [process.communicate(timeout=timeout) for process in processes]
+    return [''.join(filter(None, parts)) for parts in said]
+  finally:
+    for process in processes:
+      process.kill()
+      process.wait()
 
 
 def _child(told: dict[str, Any]) -> None:

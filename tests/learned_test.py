@@ -141,10 +141,8 @@ def test_the_bundled_head_has_the_plain_name():
   assert bundled.identity == trained.identity
   verifier, drafter = map(cascades.load_model, trained.names)
   bound_drafter = binding.bind_drafter(verifier, drafter)
-  assert learned.fingerprints(verifier, bound_drafter) == (
-    trained.verifier,
-    trained.drafter,
-  )
+  found = learned.fingerprints(verifier, bound_drafter)
+  assert found == (trained.verifier, trained.drafter)
 
 
 def test_the_same_head_compiles_nothing_again(tmp_path):
@@ -319,8 +317,7 @@ def _workdir(path, **fields):
     for tokens, quality, count in texts
     for _ in range(count)
   ]
-  failed = make_failure(made[0][0], 'why')
-  lines, traces = zip(*made, failed, strict=True)
+  lines, traces = zip(*made, make_failure(made[0][0], 'why'), strict=True)
   records.write(path / 'records/point.jsonl', lines)
   records.write(path / 'traces/point.jsonl.gz', traces)
   config = dict(verifier='v', drafter='d', temperature=1.0, split='train')
@@ -363,19 +360,25 @@ def test_a_rule_learns_from_training_examples_of_one_pair(tmp_path):
   train = _workdir(tmp_path / 'train')
   assert rules.shared_settings([train]) == dict(
     verifier='v', drafter='d', temperature=1.0, gate='raw', dtype=None,
-    chat=False,
+    chat=False, top_k=None, top_p=None,
   )  # fmt: skip
   for i, (fields, said) in enumerate(
     (
       (dict(split='test'), 'has test examples, on which no rule'),
       (dict(split=''), 'has test examples, on which no rule'),
       (dict(temperature=0.5), 'has the temperature 0.5, but earlier'),
+      (dict(top_p=0.9), 'has the top_p 0.9, but earlier ones have None'),
       (dict(drafter='e'), "has the drafter 'e', but earlier ones have 'd'"),
     )
   ):
     other = _workdir(tmp_path / str(i), **fields)
     with pytest.raises(ValueError, match=said):
       rules.shared_settings([train, other])
+  # Other worked examples make another prompt of the same example.
+  asked = [Example(id=x, prompt=f'1+1=2 {x}?', reference='') for x in _TEXTS]
+  records.write(tmp_path / '0/examples/numerals.jsonl', asked)
+  with pytest.raises(ValueError, match='has another prompt of numerals a than'):
+    rules.gather_texts(_config(), [train, str(tmp_path / '0')])
   with pytest.raises(ValueError, match='is missing or not a config; give'):
     rules.shared_settings([str(tmp_path / 'nowhere')])
   with pytest.raises(ValueError, match='workdirs: none is given; give'):

@@ -1,7 +1,6 @@
 """The harness's model type, by itself and through its command line."""
 
 import functools
-import json
 import os
 import pathlib
 
@@ -102,8 +101,7 @@ def test_an_answer_depends_on_its_prompt_and_the_seed_alone():
   texts = _generate(_lm(), *asked)
   assert len(set(texts)) > len(_PROMPTS)
   assert _generate(_lm(), *asked[::-1]) == texts[::-1]
-  other = CascadesLM(**_SMALL, seed=1)
-  assert _generate(other, *asked) != texts
+  assert _generate(CascadesLM(**_SMALL, seed=1), *asked) != texts
   # A task that repeats a prompt wants different answers.
   assert len(set(_generate(_lm(), *[asked[0]] * 5))) > 1
 
@@ -272,8 +270,7 @@ def test_chats_are_encoded_apart_from_their_frame(chat_lm):
   prompt = chat_lm.apply_chat_template(messages)
   turns = '<start_of_turn>system\nCount.<end_of_turn>\n<start_of_turn>user\n'
   assert prompt == f'{turns}{words}<end_of_turn>\n<start_of_turn>model\n'
-  asked = dict(max_gen_toks=3, until=[])
-  (text,) = _generate(chat_lm, (prompt, asked))
+  (text,) = _generate(chat_lm, (prompt, dict(max_gen_toks=3, until=[])))
   greedy = small.sampler(
     chat_lm.sampler.verifier, gamma=0, temperature=0, cache_length=1000
   )
@@ -306,8 +303,7 @@ def test_a_task_with_a_system_instruction_is_a_chat(
     system_instruction='Write numbers.',
     task_manager=manager,
   )
-  template = chat_lm.sampler.tokenizer.chat_template
-  assert chat_lm.chat_template(True) == template
+  assert chat_lm.chat_template(True) == chat_lm.sampler.tokenizer.chat_template
   samples = results['samples']['numerals_written']
   assert len(samples) == 6
   prompt = samples[0]['arguments'][0][0]
@@ -318,8 +314,7 @@ def test_a_task_with_a_system_instruction_is_a_chat(
   greedy = small.sampler(
     chat_lm.sampler.verifier, gamma=0, temperature=0, cache_length=1000
   )
-  limit = 24
-  answer = greedy.sample(prompt.messages, max_new_tokens=limit).text
+  answer = greedy.sample(prompt.messages, max_new_tokens=24).text
   assert samples[0]['resps'][0][0][:20] == answer.partition('\n')[0][:20]
 
 
@@ -336,12 +331,11 @@ def test_tasks_run_through_the_command_line(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   (path,) = (tmp_path / 'out').rglob('results_*.json')
-  found = json.loads(path.read_text())
+  found = small.read_json(path)
   assert found['results']['numerals_written']['exact_match,none'] == 1
   assert found['results']['numerals_chosen']['acc,none'] == 1
   info = found['config']['cascades']
-  asked = dict(method='token_v3', lenience=0.3, gamma=4)
-  assert info | asked == info
+  assert info | dict(method='token_v3', lenience=0.3, gamma=4) == info
   counts = info['counts']
   assert counts['answers'] == 6
   emitted = counts['accepted'] + counts['residual'] + counts['bonus']

@@ -255,8 +255,7 @@ def test_a_description_needs_no_network_and_no_tensors(monkeypatch):
   def refuse(*args, **kwargs):
     raise AssertionError('it was fetched')
 
-  ckpts = gemma_library.import_gemma().ckpts
-  monkeypatch.setattr(ckpts, 'load_params', refuse)
+  monkeypatch.setattr(gemma_library.import_gemma().ckpts, 'load_params', refuse)
   monkeypatch.setattr(orbax_files.epath, 'Path', refuse)
   _, shapes = checkpoints.describe('gemma3-270m-it')
   leaves = jax.tree.leaves(shapes)

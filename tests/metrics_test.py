@@ -147,8 +147,7 @@ def measured(start, end):
 
 
 def test_of_costs_measured_twice_the_lower_count():
-  both = measured(slower(COSTS, 2, 1), slower(COSTS, 1, 3))
-  assert both.costs == COSTS
+  assert measured(slower(COSTS, 2, 1), slower(COSTS, 1, 3)).costs == COSTS
 
 
 def test_drift_is_of_what_a_latency_is_made_of():
@@ -307,3 +306,15 @@ def test_points_of_the_same_examples_have_the_intervals_they_have_alone():
   for row, i in zip(together, (0, 40, 80), strict=True):
     alone = metrics.summarize(lines[i : i + 40], COSTS)[ends].to_numpy()
     assert row == pytest.approx(alone[0])
+
+
+def test_costs_are_of_one_processor_though_a_sweep_goes_on_on_another():
+  fast = slower(COSTS, 0.5, 0.1)
+  times = (
+    unit_costs.CostRange(fast, fast, 'one'),
+    unit_costs.CostRange(COSTS, COSTS, 'other'),
+  )
+  both = unit_costs.CostMeasurements(times)
+  assert both.costs == COSTS
+  assert both.drift()[1] == 1
+  assert unit_costs.CostMeasurements.from_json(both.to_json()) == both

@@ -33,9 +33,7 @@ KINDS = {
     rope_scaling={'rope_type': 'linear', 'factor': 8.0},
   ),
   'gemma3-mha': dict(
-    model_type='gemma3_text',
-    num_attention_heads=2,
-    num_key_value_heads=2,
+    model_type='gemma3_text', num_attention_heads=2, num_key_value_heads=2
   ),
 }
 # Of gemma's own checkpoints, one for each set of features, made small: all that
@@ -91,8 +89,7 @@ SHARING = [kind for kind, small in FAMILIES.items() if 'shared' in small]
 # A model of three generations; the others are those with more features.
 _FIRST = 'gemma2-gqa', 'gemma3-mqa', 'gemma4-26b-a4b'
 every_kind = pytest.mark.parametrize(
-  'kind',
-  tiers.first(dict.fromkeys([*_FIRST, *KINDS, *FAMILIES]), len(_FIRST)),
+  'kind', tiers.first(dict.fromkeys([*_FIRST, *KINDS, *FAMILIES]), len(_FIRST))
 )
 
 
@@ -348,8 +345,7 @@ def test_slots_of_a_cache_grow_and_move(kind):
 
   def same(x, y, zeros):
     assert y.shape == zeros.shape
-    there = y[tuple(slice(size) for size in x.shape)]
-    np.testing.assert_array_equal(there, x)
+    np.testing.assert_array_equal(y[tuple(slice(size) for size in x.shape)], x)
     assert np.count_nonzero(y) == np.count_nonzero(x)
 
   jax.tree.map(same, cache, larger, empty)
@@ -458,8 +454,7 @@ def test_gemma_is_imported_late_without_tensorflow_and_quietly():
   ]
   # No line of absl's, as TensorFlow writes them: a letter, digits, a time.
   logged = re.compile(r'^[IWEF]?\d{4}|^20\d\d-|tensorflow|onednn|absl::', re.I)
-  stderr = done.stderr.splitlines()
-  assert not [line for line in stderr if logged.search(line)]
+  assert not [line for line in done.stderr.splitlines() if logged.search(line)]
 
 
 @pytest.mark.slow

@@ -86,10 +86,8 @@ def test_what_is_not_a_point_is_refused(workdir, names, refusal):
 
 
 def test_the_command_prints_the_sentence(workdir):
-  done = launching.run(
-    'experiments.report',
-    *(f'--workdir={workdir}', '--compare=chow@0.5,verifier_only'),
-  )
+  flags = f'--workdir={workdir}', '--compare=chow@0.5,verifier_only'
+  done = launching.run('experiments.report', *flags)
   assert done.returncode == 0
   assert 'chow@0.5@2 is ' in done.stdout
   assert not (workdir / 'report').exists()

@@ -102,8 +102,7 @@ def _run(notebook, folder: pathlib.Path, kernel: str) -> str:
     resources={'metadata': {'path': folder}},
   )
   # The checkout of the tests is not importable there.
-  env = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
-  client.execute(env=env)
+  client.execute(env={k: v for k, v in os.environ.items() if k != 'PYTHONPATH'})
   return str([c.get('outputs') for c in notebook.cells])
 
 

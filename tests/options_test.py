@@ -223,10 +223,8 @@ def test_what_a_method_looks_at_is_found_in_its_functions():
   # What cannot be traced may look at anything.
   broken = small.of_target(lambda d, lenience: d.absent, strict=0.0)
   assert inputs.used(broken) == every
-  assert (
-    DecodingConfig(method=broken, gate='processed', lenience=0.1).lenience
-    == 0.1
-  )
+  config = DecodingConfig(method=broken, gate='processed', lenience=0.1)
+  assert config.lenience == 0.1
 
 
 def test_a_rule_a_cap_or_an_end_has_its_option():
@@ -253,10 +251,8 @@ def test_a_sweep_drops_what_a_curve_does_not_look_at():
   config = dict(gate='processed', bonus='verifier', temperature=0.0)
   for method in ('speed', 'min_p', 'always_accept'):
     curve = curve_plan.Curve.from_config(config, method, (0.0,), gamma=4)
-    assert (curve.options['gate'], curve.options['bonus']) == (
-      'raw',
-      'verifier',
-    )
+    assert curve.options['gate'] == 'raw'
+    assert curve.options['bonus'] == 'verifier'
     curve_plan.check_curves([curve], config)
   (lenient,) = curve_plan.plan_curves(
     config | dict(method='opt', lenience=(0.1,), gamma=4), None, {}

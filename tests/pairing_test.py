@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 
 import conftest
 import jax
@@ -97,7 +96,7 @@ def test_any_drafter_without_files_keeps_the_verifiers_answers(name):
 def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
   # Of 64, all of them; the text has 720 tokens. What follows it is
   # transformers', greedily and at a temperature of .7.
-  config = json.loads((small.FIXTURES / drafter / 'config.json').read_text())
+  config = small.read_json(small.FIXTURES / drafter / 'config.json')
   layer = config.get('transformer_layer_config', config)
   assert layer['max_position_embeddings'] == 64
   with np.load(small.FIXTURES / 'hf_gemma3/long.npz') as file:
@@ -131,7 +130,7 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   with pytest.raises(ValueError, match='head was trained for a verifier with'):
     sampler.Sampler(drafter, str(folder))
   # A broken one is refused.
-  (folder / 'head.json').write_text(json.dumps({'kind': 'other'}))
+  (folder / 'head.json').write_text('{"kind": "other"}')
   with pytest.raises(ValueError, match="kind must be 'recurrent', got 'other'"):
     recurrent_checkpoint.load(folder)
   recurrent_checkpoint.save(
@@ -288,16 +287,8 @@ def test_a_name_may_be_of_two_models():
   [
     ('self:6', {}, 'layers: must be from 1 to .* got 6'),
     ('self:x', {}, "'self:x' must end with a number of layers; write"),
-    (
-      'ngram:0',
-      {},
-      "'ngram:0' must end with a number of tokens; write",
-    ),
-    (
-      'ngram',
-      dict(stop_below=0.5),
-      'stop_below: .* applies to language model',
-    ),
+    ('ngram:0', {}, "'ngram:0' must end with a number of tokens; write"),
+    ('ngram', dict(stop_below=0.5), 'stop_below: .* applies to language model'),
     (
       *('ngram', dict(drafts=2, verification='match')),
       'drafts: must be at most 1 with NgramDrafter',
@@ -322,11 +313,7 @@ def test_a_name_may_be_of_two_models():
     ('ngram+tiny-drafter', {}, "must have a language model before '\\+'"),
     ('tiny-drafter+tiny-recurrent', {}, 'was trained for a verifier'),
     ('tiny-drafter+nowhere', {}, 'nowhere'),
-    (
-      'tiny-drafter',
-      dict(inner_gamma=3),
-      'inner_gamma: .* applies to chained',
-    ),
+    ('tiny-drafter', dict(inner_gamma=3), 'inner_gamma: .* applies to chained'),
     (
       'tiny-drafter+ngram',
       dict(inner_gamma=0),

@@ -3,10 +3,13 @@
 import dataclasses
 import functools
 import math
+import types
 
 import pytest
 import small
 
+from cascades import drafters
+from cascades.models import checkpoints
 from experiments import sweep
 from experiments.sweeps import curve_plan, preflight
 
@@ -140,3 +143,48 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   printed = capsys.readouterr().err
   assert 'tokenizers:' not in printed
   assert 'page: : ' not in printed
+
+
+def test_blocks_are_timed_and_held_as_their_curves_have_them(monkeypatch):
+  several = dict(drafts=4, verification='multi_round')
+  curve = curve_plan.Curve.from_config(
+    {'tree_size': 6}, 'speed', (0.0,), gamma=3, **several
+  )
+  timed = []
+
+  def strict_loop(*_, gamma, drafts, tree_size, rows, **__):
+    timed.append((gamma, drafts, tree_size, rows))
+    return None, 0.0
+
+  take = lambda loops, **_: {key: [1.0] for key in loops}  # noqa: E731
+  monkeypatch.setattr(preflight.costs, 'strict_loop', strict_loop)
+  monkeypatch.setattr(preflight.costs, 'time_in_turns', take)
+  held = lambda *_, gamma, **__: types.SimpleNamespace(total=gamma)  # noqa: E731
+  monkeypatch.setattr(preflight.memory, 'estimate', held)
+  stub = types.SimpleNamespace
+  setting = stub(
+    verifier=stub(model=stub(vocab_size=9)),
+    bound_drafter=None,
+    memory_models=(),
+    config=stub(batch_size=1),
+    tasks={'a': stub(max_new_tokens=4)},
+  )
+  preflight._block_times(setting, {(preflight._block(curve), 2)}, 10)
+  assert sorted(timed) == [(0, 1, None, 2), (3, 4, 6, 2)]
+  facts = preflight._facts_of_prompts(setting, [curve], [1, 2])
+  # Tokens of the tree.
+  assert facts.memory_bytes == 6
+
+
+@pytest.mark.slow
+def test_blocks_of_beams_are_timed():
+  verifier = checkpoints.load_model('tiny-verifier')
+  drafter = drafters.parse_spec('tiny-recurrent', beam=True).load(None)
+  bound_drafter = drafters.bind_drafter(verifier, drafter)
+  setting = types.SimpleNamespace(
+    verifier=verifier, bound_drafter=bound_drafter
+  )
+  blocks = (2, 4, None), (1, 1, None)
+  times = preflight._block_times(setting, {(x, 1) for x in blocks}, 8)
+  assert min(times.values()) > 0
+  assert len(times) == 3

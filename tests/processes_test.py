@@ -1,7 +1,6 @@
 """Sweeps in two processes of two devices, undisturbed and killed."""
 
 import json
-import os
 import pathlib
 import re
 import signal
@@ -12,6 +11,7 @@ import threading
 import time
 from unittest import mock
 
+import launching
 import pytest
 import small
 
@@ -41,7 +41,7 @@ def _pair() -> tuple[process_group.Group, process_group.Group]:
   return process_group.Group(0, {1: one}), process_group.Group(1, {0: other})
 
 
-def _wait_for(condition, seconds: float = 60) -> None:
+def wait_for(condition, seconds: float = 60) -> None:
   end = time.monotonic() + seconds
   while not condition():
     assert time.monotonic() < end
@@ -80,7 +80,7 @@ def test_processes_agree_or_all_of_them_say_who_differs(same, ends):
 def test_who_is_gone_ends_the_other(gone, ends):
   groups = _pair()
   groups[gone].close()
-  _wait_for(lambda: ends == [gone])
+  wait_for(lambda: ends == [gone])
   groups[1 - gone].close()
 
 
@@ -109,7 +109,7 @@ def test_what_is_no_message_ends_a_process_too(ends):
   one, other = socket.socketpair()
   leader = process_group.Group(0, {1: one})
   other.sendall(b'GET / HTTP/1.1\n')
-  _wait_for(lambda: ends == [1])
+  wait_for(lambda: ends == [1])
   leader.close()
 
 
@@ -178,18 +178,7 @@ def test_a_mesh_has_all_devices():
 # --- Sweeps, in processes of their own ---
 
 
-def _flags(devices: int) -> str:
-  return ' '.join(
-    [
-      f'--xla_force_host_platform_device_count={devices}',
-      # Most of the time goes into compiling.
-      '--xla_backend_optimization_level=0',
-      '--xla_llvm_disable_expensive_passes=true',
-    ]
-  )
-
-
-def _start(
+def start(
   workdir: pathlib.Path, *flags: str, devices: int = 2
 ) -> subprocess.Popen:
   """Starts a process of a sweep of four points."""
@@ -202,13 +191,9 @@ def _start(
       '--config.shard_size=2',
     ],
     cwd=small.ROOT,
-    env=dict(
-      os.environ,
-      XLA_FLAGS=_flags(devices),
-      JAX_PLATFORMS='cpu',
-      # Compiled once for all starts.
-      XDG_CACHE_HOME=str(workdir.parent / 'cache'),
-    ),
+    # Compiled once for all starts.
+    env=launching.on_devices(devices)
+    | dict(XDG_CACHE_HOME=str(workdir.parent / 'cache')),
     stdout=subprocess.DEVNULL,
     stderr=subprocess.PIPE,
     text=True,
@@ -216,7 +201,7 @@ def _start(
 
 
 # A curve of the quickstart, in four points.
-_NUMERALS = (
+NUMERALS = (
   *('--config=configs/quickstart.py', '--config.tasks=("numerals",)'),
   *('--config.method=token_v3', '--config.lenience=(0.0, 1.0)'),
 )
@@ -233,11 +218,9 @@ def sweep(add):
 def _start_two(
   workdir: pathlib.Path, *flags: str, mesh: str = '(2, 2)'
 ) -> list[subprocess.Popen]:
-  with socket.socket() as free:
-    free.bind(('localhost', 0))
-    port = free.getsockname()[1]
+  port = launching.free_port()
   return [
-    _start(
+    start(
       workdir if i == 0 else workdir.with_name('of_nobody'),
       *flags,
       *(f'--config.mesh={mesh}', f'--distributed=localhost:{port},2,{i}'),
@@ -246,17 +229,14 @@ def _start_two(
   ]
 
 
-def _finish(*processes: subprocess.Popen, timeout: int = 600) -> list[str]:
-  """Waits for processes; returns what they say, and lets none outlive this."""
-  try:
-    return [process.communicate(timeout=timeout)[1] for process in processes]
-  finally:
-    for process in processes:
-      process.kill()
-      process.wait()
+def finish(*processes: subprocess.Popen) -> list[str]:
+  """Waits for processes, which must end well; returns what they say."""
+  messages = launching.finish(*processes)
+  assert not any(process.returncode for process in processes), messages
+  return messages
 
 
-def _bytes(workdir: pathlib.Path) -> dict[str, bytes]:
+def files_of(workdir: pathlib.Path) -> dict[str, bytes]:
   """The files of a workdir in which no time is, and records without theirs."""
   files = [*workdir.glob('examples/*'), *workdir.glob('traces/*')]
   timed = {
@@ -271,7 +251,7 @@ def _kill(processes, victim: int, number: int) -> None:
   assert processes[victim].poll() is None
   processes[victim].send_signal(number)
   start = time.monotonic()
-  messages = _finish(*processes, timeout=60)
+  messages = launching.finish(*processes, timeout=60)
   assert time.monotonic() - start < 60
   other = processes[1 - victim]
   assert other.returncode == process_group.EXIT_CODE, messages
@@ -283,9 +263,7 @@ def _kill(processes, victim: int, number: int) -> None:
 @pytest.mark.slow
 def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
   whole, broken = tmp_path / 'whole', tmp_path / 'broken'
-  one = _start(whole, *_NUMERALS, '--config.mesh=(2, 2)', devices=4)
-  (message,) = _finish(one)
-  assert one.returncode == 0, message
+  finish(start(whole, *NUMERALS, '--config.mesh=(2, 2)', devices=4))
 
   def points() -> int:
     return len([*broken.glob('records/*.jsonl')])
@@ -296,8 +274,8 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
     (lambda: (broken / 'costs.json').exists(), 1, signal.SIGKILL),
     (lambda: points() >= 1, 0, signal.SIGKILL),
   ):
-    processes = _start_two(broken, *_NUMERALS)
-    _wait_for(
+    processes = _start_two(broken, *NUMERALS)
+    wait_for(
       lambda is_there=is_there, own=processes: (
         is_there() or any(x.poll() is not None for x in own)
       ),
@@ -306,17 +284,13 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
     _kill(processes, victim, number)
     assert points() < 4
     (broken / '.owner').unlink(missing_ok=True)
-  processes = _start_two(broken, *_NUMERALS)
-  messages = _finish(*processes)
-  assert [x.returncode for x in processes] == [0, 0], messages
-  assert _bytes(broken) == _bytes(whole)
+  finish(*_start_two(broken, *NUMERALS))
+  assert files_of(broken) == files_of(whole)
   assert not list(broken.glob('*/.*.part'))
   assert not broken.with_name('of_nobody').exists()
   # The records of one device have the same tokens.
   alone = tmp_path / 'alone'
-  one = _start(alone, *_NUMERALS, devices=1)
-  (message,) = _finish(one)
-  assert one.returncode == 0, message
+  finish(start(alone, *NUMERALS, devices=1))
   assert _tokens(broken) == _tokens(alone)
 
 
@@ -342,9 +316,7 @@ def test_two_processes_measure_and_decide_once(tmp_path):
     # Each step of two processes takes long on a CPU.
     '--config.task.max_new_tokens=6',
   )
-  processes = _start_two(workdir, *flags)
-  messages = _finish(*processes)
-  assert [x.returncode for x in processes] == [0, 0], messages
+  messages = finish(*_start_two(workdir, *flags))
   assert ['time: ' in text for text in messages] == [True, False], messages
   (start,) = records.read_starts(workdir)
   assert start['ended']
@@ -360,8 +332,8 @@ def test_what_two_processes_cannot_do_is_said_by_both(tmp_path):
     ('(2, 1)', [], 'mesh: 2 x 1 are 2 devices, but the processes have 4;'),
     ('(2, 2)', ['--launcher=ray'], 'distributed: cannot be combined with --'),
   ):
-    processes = _start_two(tmp_path / 'run', *_NUMERALS, *flags, mesh=mesh)
-    said = _finish(*processes)
+    processes = _start_two(tmp_path / 'run', *NUMERALS, *flags, mesh=mesh)
+    said = launching.finish(*processes)
     for process, text in zip(processes, said, strict=True):
       # The one that ends first may end the other.
       assert process.returncode in (2, process_group.EXIT_CODE)

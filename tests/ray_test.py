@@ -63,8 +63,7 @@ team.close()
 
 
 def test_a_cluster_of_this_machine_listens_to_this_machine_alone():
-  path = f'{small.ROOT}:{small.ROOT / "tests"}'
-  env = os.environ | {'PYTHONPATH': path}
+  env = os.environ | {'PYTHONPATH': f'{small.ROOT}:{small.ROOT / "tests"}'}
   done = launching.python('-c', _LISTENING, env=env, timeout=120)
   listens = {x for x in done.stdout.splitlines() if x.startswith('listens')}
   assert listens, done.stderr[-2000:]

@@ -209,8 +209,7 @@ def test_files_are_read_in_name_order(tmp_path):
   records.write(tmp_path / 'records' / 'a.jsonl', [at(1.0), at(0.0)])
   # A file that is still being written does not count.
   (tmp_path / 'records' / '.c.jsonl.part').write_text('{"task":')
-  leniences = [r.lenience for r in records.read_all(tmp_path)]
-  assert leniences == [1.0, 0.0, 2.0]
+  assert [r.lenience for r in records.read_all(tmp_path)] == [1.0, 0.0, 2.0]
 
 
 @pytest.mark.parametrize(

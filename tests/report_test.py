@@ -4,6 +4,7 @@ import dataclasses
 import html.parser
 import json
 import math
+import pathlib
 import re
 import shutil
 import xml.etree.ElementTree
@@ -20,6 +21,7 @@ from experiments import records, tasks
 from experiments.analysis import (
   comparisons,
   example_selection,
+  race,
   reference_points,
   runs,
   slices,
@@ -95,8 +97,7 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
       for i in sorted({line.id for line in lines})
     ]
     records.write(path / 'examples' / f'{task}.jsonl', asked)
-  frame = metrics.summarize(lines, COSTS)
-  frame.to_csv(path / 'summary.csv', index=False)
+  metrics.summarize(lines, COSTS).to_csv(path / 'summary.csv', index=False)
   (path / 'costs.json').write_text(json.dumps(dataclasses.asdict(COSTS)))
   if config is not None:
     (path / 'config.json').write_text(json.dumps(config))
@@ -343,8 +344,7 @@ def test_variants_are_curves_of_their_own(tmp_path):
   assert 'where it defers: a bound, not a method that can be run.' in text
   keys = re.findall('<li data-key="(.*?)">', legend)
   assert keys[2:4] == ['token_v3', 'token_v3 block']
-  drawn = set(re.findall('data-method="(.*?)"', text))
-  assert drawn == set(keys)
+  assert set(re.findall('data-method="(.*?)"', text)) == set(keys)
   # What is lifted out is never one of the models alone.
   assert ':not(.on, [data-method=verifier_only],' in text
 
@@ -456,8 +456,7 @@ def test_launcher_rebuilds_the_page_or_shows_the_traceback(
 
 def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
   lines = make_records(tasks=('speed',), quality=math.nan, scores={})
-  workdir = make_workdir(tmp_path, lines, reference=('<one>', 'two'))
-  text = read_page(workdir)
+  text = read_page(make_workdir(tmp_path, lines, reference=('<one>', 'two')))
   # Of several references each has a line.
   assert '&lt;one&gt;\ntwo</dd>' in text
   assert 'measures speed only' in text
@@ -566,13 +565,10 @@ def test_the_first_screen_needs_the_models_alone(tmp_path):
   (*_, above), _ = first_of(read_page(make_workdir(tmp_path / 'v', lines)))
   assert above.startswith('The drafter alone was not run')
   lines = graded_records(('drafter_only', 'opt'))
-  text = read_page(make_workdir(tmp_path / 'd', lines))
-  assert 'class="first"' not in text
+  assert 'class="first"' not in read_page(make_workdir(tmp_path / 'd', lines))
 
 
-def test_long_tables_are_folded_and_the_contents_link_to_all_sections(
-  tmp_path,
-):
+def test_long_tables_are_folded_and_the_contents_link_to_all_sections(tmp_path):
   lines = graded_records(
     ('verifier_only', 'opt', 'token_v3', 'diff', 'chow', 'token_v1')
   )
@@ -711,8 +707,7 @@ def test_a_further_section_is_a_function_on_the_list(tmp_path, monkeypatch):
     table = tables.Table('failures', 'Failures', context.points.table, shown)
     return sections.Section('Failed examples', 'At each point.', [table])
 
-  builders = [failures, lambda context: None]
-  monkeypatch.setattr(sections, 'SECTIONS', builders)
+  monkeypatch.setattr(sections, 'SECTIONS', [failures, lambda context: None])
   path = report_of(make_workdir(tmp_path, graded_records()))
   parts = parts_of(path.read_text(encoding='utf-8'))
   assert list(parts)[1:-1] == ['Failed examples']
@@ -767,6 +762,8 @@ def config_of(**changes):
     'seed': 0,
     'batch_size': 8,
     'task': {'shots': 8, 'max_new_tokens': 64},
+    'file': {'stop_strings': ['.']},
+    'chat': False,
   } | changes
 
 
@@ -812,6 +809,8 @@ def test_the_same_points_of_two_runs_are_told_apart(tmp_path):
     ('weights', {'drafter': 'tiny'}),
     ('max_new_tokens', {'task': {'shots': 8, 'max_new_tokens': 32}}),
     ('shots', {'task': {'shots': 0, 'max_new_tokens': 64}}),
+    ('chat', {'chat': True}),
+    ('stop_strings', {'file': {'stop_strings': []}}),
   ],
 )
 def test_workdirs_of_other_settings_are_refused(tmp_path, field, changes):
@@ -895,8 +894,7 @@ def test_what_cannot_be_allowed_or_is_named_twice_is_said(tmp_path):
   ).split('|'),
 )
 def test_odd_runs_make_a_page(tmp_path, lines):
-  path = report_of(make_workdir(tmp_path, lines))
-  text = path.read_text(encoding='utf-8')
+  text = report_of(make_workdir(tmp_path, lines)).read_text(encoding='utf-8')
   Page(text)
   assert '>nan<' not in text
 
@@ -910,3 +908,18 @@ def test_a_run_in_which_all_failed_makes_a_page(tmp_path):
     path / 'summary.csv', index=False
   )
   Page(report_of(path).read_text(encoding='utf-8'))
+
+
+def test_examples_of_two_tasks_are_timed_apart_though_their_ids_are_equal():
+  timed = [
+    dataclasses.replace(graded(method, lenience, example), task=task)
+    for task in ('sums', 'names')
+    for method, lenience in (('verifier_only', math.nan), ('opt', 0.0))
+    for example in range(3)
+  ]
+  costs = unit_costs.CostMeasurements((unit_costs.CostRange(COSTS, COSTS),))
+  path = pathlib.Path('run')
+  run = runs.Run(path, {}, {}, costs, pd.DataFrame(), {}, race=timed)
+  frame = race.compare(race.timed_points(run), AnalysisConfig(resamples=100))
+  assert frame.n.tolist() == [6]
+  assert len(comparisons.matrices(race.timed_points(run), [0])['id']) == 6

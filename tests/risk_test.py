@@ -58,8 +58,7 @@ def test_what_is_guaranteed_is_kept(wrong, n):
 
 @pytest.mark.parametrize(('n', 'share'), [(100, 0.5), (400, 0.95)])
 def test_more_than_strict_is_found_where_little_is_lost(n, share):
-  losses = sample_losses([0.01, 0.01, 0.5], n)
-  counts = risk.loosest(losses, RISK, DELTA)
+  counts = risk.loosest(sample_losses([0.01, 0.01, 0.5], n), RISK, DELTA)
   assert (counts >= 1).mean() >= share
   assert (counts == 3).mean() == 0
 
@@ -75,8 +74,7 @@ def test_a_p_value_is_no_less_than_it_should_be():
 
 def test_sorted_examples_prove_nothing():
   # The easy ones come first, as in some files, or are of another task.
-  losses = np.repeat([0.0, 1.0], 200)
-  assert risk.p_value(losses, RISK, DELTA) > 0.9
+  assert risk.p_value(np.repeat([0.0, 1.0], 200), RISK, DELTA) > 0.9
 
 
 def test_fewer_examples_than_needed_show_nothing():

@@ -13,6 +13,8 @@ from cascades.sampler.explanations import Explanation
 from cascades.verification_config import BONUSES, GATES
 from experiments import sample
 
+_PROMPT = '--prompt=The number 4302 in words:'
+
 
 def _python(*arguments, **environment):
   return launching.python(*arguments, env=os.environ | environment)
@@ -20,20 +22,10 @@ def _python(*arguments, **environment):
 
 @pytest.mark.slow
 def test_it_prints_the_answer_coloured_and_the_counts():
-  done = launching.run(
-    'experiments.sample',
-    '--prompt=The number 4302 in words:',
-    '--lenience=0.3',
-    '--verification=block',
-    '--gate=processed',
-    '--bonus=verifier',
-    '--temperature=0',
-    '--colour=always',
-    '--max_new_tokens=32',
-    '--explain',
-    '--stop_string=hundred',
-    '--stop_string=two',
-  )
+  options = '--lenience=0.3 --verification=block --gate=processed'
+  options += ' --bonus=verifier --temperature=0 --colour=always --explain'
+  options += ' --max_new_tokens=32 --stop_string=hundred --stop_string=two'
+  done = launching.run('experiments.sample', _PROMPT, *options.split())
   assert done.returncode == 0, done.stderr
   assert 'three' in done.stdout
   assert 'hundred' not in done.stdout.partition('\n\n')[0]
@@ -49,10 +41,7 @@ def test_it_prints_the_answer_coloured_and_the_counts():
 def test_flags_offer_what_there_is():
   offered = re.findall(r'[a-z_]+', flags.FLAGS['verification'].help)
   assert {*verification.VERIFICATIONS} <= {*offered}
-  for flag, values in (
-    ('gate', GATES),
-    ('bonus', BONUSES),
-  ):
+  for flag, values in (('gate', GATES), ('bonus', BONUSES)):
     assert flags.FLAGS[flag].parser.enum_values == list(values)
     assert flags.FLAGS[flag].default == getattr(verification.STANDARD, flag)
 
@@ -147,13 +136,9 @@ def test_a_rule_from_a_file_decodes(tmp_path):
     '  lambda d, lenience: d.p_gate.max(-1) < lenience, name="unsure",\n'
     '  equation="defer if mp < lam", strict=2.0, drafter_only=0.0))\n'
   )
+  options = f'--rules={rules}', '--method=unsure', '--lenience=0.5'
   done = launching.run(
-    'experiments.sample',
-    '--prompt=The number 4302 in words:',
-    '--method=unsure',
-    '--lenience=0.5',
-    '--max_new_tokens=4',
-    f'--rules={rules}',
+    'experiments.sample', _PROMPT, '--max_new_tokens=4', *options
   )
   assert done.returncode == 0, done.stderr
   assert 'unsure, lenience 0.5, gamma 4' in done.stdout

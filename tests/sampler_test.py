@@ -40,8 +40,7 @@ def pair():
 @pytest.fixture(scope='module')
 def prompts():
   words = TASKS['word_problems'].load(num_examples=6)
-  numbers = TASKS['numerals'].load(num_examples=6)
-  return [e.prompt for e in (*words, *numbers)]
+  return [e.prompt for e in (*words, *TASKS['numerals'].load(num_examples=6))]
 
 
 @pytest.fixture(scope='module')
@@ -154,8 +153,7 @@ def test_echo_says_what_was_asked_to_the_letter(pair):
 def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
   sampler = small.sampler(*pair, lenience=-1, temperature=0)
   answer = sampler.sample(prompts[0], max_new_tokens=40, return_logits=True)
-  vocab = pair[0].model.vocab_size
-  assert answer.logits.shape == (len(answer.tokens), vocab)
+  assert answer.logits.shape == (len(answer.tokens), pair[0].model.vocab_size)
   # Greedy and strict: each token is the best of its logits.
   assert answer.logits.argmax(-1).tolist() == answer.tokens
   # Their log-probabilities are those of temperature 1.
@@ -297,8 +295,7 @@ def test_a_curve_is_its_points(pair, prompts):
 
 def test_nothing_is_traced_again(pair, prompts):
   functions = decoding.prefill, decoding.decode, decoding.refill_rows
-  sampler = small.sampler(*pair, lenience=0.1)
-  sampler.sample(prompts[:2], max_new_tokens=30)
+  small.sampler(*pair, lenience=0.1).sample(prompts[:2], max_new_tokens=30)
   sizes = [fn._cache_size() for fn in functions]
   other = small.sampler(*pair, lenience=0.9, temperature=0.3)
   # Other prompts of the same shapes, two of them and more.
@@ -337,9 +334,8 @@ def test_a_conversation_reads_nothing_twice(real, prompts, gamma, monkeypatch):
     return max(n, least)
 
   monkeypatch.setattr(batching, 'bucket', bucket)
-  second = sampler.sample(
-    ' And then', last_state=first.state, max_new_tokens=20
-  )
+  asked = dict(last_state=first.state, max_new_tokens=20)
+  second = sampler.sample(' And then', **asked)
   # Not its prompt, only what is new; the rest are sizes of the cache.
   assert min(read) == len(real[0].tokenizer.encode(' And then'))
   monkeypatch.undo()
@@ -349,10 +345,7 @@ def test_a_conversation_reads_nothing_twice(real, prompts, gamma, monkeypatch):
   so_far = encode(prompts[0]) + first.tokens
   assert encode(whole)[: len(so_far)] == so_far
   assert second.tokens == sampler.sample(whole, max_new_tokens=20).tokens
-  streamed = sampler.stream(
-    ' And then', last_state=first.state, max_new_tokens=20
-  )
-  assert ''.join(streamed) == second.text
+  assert ''.join(sampler.stream(' And then', **asked)) == second.text
 
 
 @pytest.mark.slow
@@ -434,8 +427,7 @@ def test_what_compiles_fast_is_not_worth_a_file(monkeypatch):
     'import jax; from cascades import compilation; compilation.enable_cache();'
     ' print(jax.config.jax_persistent_cache_min_compile_time_secs)'
   )
-  said = launching.python('-c', code, check=True)
-  assert said.stdout == '0.5\n'
+  assert launching.python('-c', code, check=True).stdout == '0.5\n'
 
 
 @pytest.mark.slow

@@ -71,9 +71,7 @@ _ATTACKS = {
     'memory': 'x = bytearray(1 << 40)',
     'memory, bit by bit': 'x = []\nwhile True: x.append(bytearray(1 << 24))',
   },
-  ('failed', 'RecursionError'): {
-    'recursion': 'def f(): f()\nf()',
-  },
+  ('failed', 'RecursionError'): {'recursion': 'def f(): f()\nf()'},
   ('failed', 'PermissionError'): {
     'fork bomb': 'import os\nwhile True: os.fork()',
     'another program': 'import os; os.execv("/bin/sh", ["sh"])',
@@ -121,9 +119,7 @@ _ATTACKS = {
       'import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))'
     ),
   },
-  ('failed', 'EOFError'): {
-    'read its input': 'input()',
-  },
+  ('failed', 'EOFError'): {'read its input': 'input()'},
   ('failed', 'SystemExit'): {
     'sys.exit': 'import sys; sys.exit(0)',
     'pass at exit': (

@@ -64,10 +64,8 @@ def test_the_extremes_are_the_two_models(method, logprobs):
   ):
     record, trace = cascade(method, lenience, logprobs)
     assert (record.text, record.quality) == (baseline.text, baseline.quality)
-    assert (trace.tokens, trace.token_strings) == (
-      trace_of_model.tokens,
-      trace_of_model.token_strings,
-    )
+    assert trace.tokens == trace_of_model.tokens
+    assert trace.token_strings == trace_of_model.token_strings
     # Both answers are paid for, where there are two.
     assert record.drafter_calls == DRAFTER.drafter_calls == 3
     assert record.verifier_calls == record.verifier_tokens

@@ -37,15 +37,7 @@ def _table(kind='random'):
 
 
 def _check_law(config, drafts, gamma, length, kind='random', tree_size=None):
-  given = (
-    _table(kind),
-    config,
-    _MODEL,
-    _PROMPT,
-    length,
-    gamma,
-    drafts,
-  )
+  given = (_table(kind), config, _MODEL, _PROMPT, length, gamma, drafts)
   emitted = exact.emitted_law(*given, tree_size)
   declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)

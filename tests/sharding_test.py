@@ -5,16 +5,15 @@ that needs several of them is done by children: see `main`.
 """
 
 import dataclasses
-import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 
 import conftest
 import jax
+import launching
 import models_test
 import numpy as np
 import pytest
@@ -23,12 +22,7 @@ import small
 from cascades import decoding, drafters, methods
 from cascades.contrib.lenience_schedules.positions import First
 from cascades.methods import processing
-from cascades.models import (
-  checkpoints,
-  gemma_library,
-  language,
-  sharding,
-)
+from cascades.models import checkpoints, gemma_library, language, sharding
 from cascades.proof import exact
 from experiments.training import tokenizer_training
 
@@ -39,35 +33,18 @@ _NEW, _GAMMA = 16, 2
 
 def start(devices: int, *args) -> subprocess.Popen:
   """This file as a process that counts so many CPU devices."""
-  flags = [
-    f'--xla_force_host_platform_device_count={devices}',
-    # Most of the time goes into compiling.
-    '--xla_backend_optimization_level=0',
-    '--xla_llvm_disable_expensive_passes=true',
-  ]
-  env = dict(
-    os.environ,
-    XLA_FLAGS=' '.join(flags),
-    JAX_PLATFORMS='cpu',
-    PYTHONPATH=str(_ROOT),
-  )
   return subprocess.Popen(
     [sys.executable, __file__, *map(str, args)],
-    env=env,
+    env=launching.on_devices(devices),
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
   )
 
 
-def finish(*processes: subprocess.Popen, timeout: int = 900) -> None:
-  """Waits for processes, which must end well; none outlives this."""
-  try:
-    said = [process.communicate(timeout=timeout)[0] for process in processes]
-  finally:
-    for process in processes:
-      process.kill()
-      process.wait()
+def finish(*processes: subprocess.Popen) -> None:
+  """Waits for processes, which must end well."""
+  said = launching.finish(*processes)
   for process, text in zip(processes, said, strict=True):
     assert process.returncode == 0, text
     assert text.endswith('fine\n'), text
@@ -357,12 +334,7 @@ def main(job: str, *args: str) -> None:
     check_experts_and_tables(sharding.make_mesh(2, 4))
     check_assistant()
     pair = gemma(), gemma(32, 4, 4)
-    shapes = [
-      ((8, 1), False),
-      ((4, 2), True),
-      ((2, 4), False),
-      ((1, 8), True),
-    ]
+    shapes = [((8, 1), False), ((4, 2), True), ((2, 4), False), ((1, 8), True)]
   params = [
     model.init_params(jax.random.key(i)) for i, model in enumerate(pair)
   ]
@@ -387,9 +359,7 @@ def test_answers_are_those_of_one_device_on_every_mesh():
 
 @pytest.mark.slow
 def test_two_processes_share_one_mesh_and_both_get_every_row():
-  with socket.socket() as free:
-    free.bind(('localhost', 0))
-    port = free.getsockname()[1]
+  port = launching.free_port()
   finish(*[start(4, 'join', port, process) for process in range(2)])
 
 

@@ -69,8 +69,7 @@ def test_soft_caps_leave_out_what_is_not_said():
 
 
 def test_it_has_no_table_of_its_own_on_disk_or_in_memory(folder):
-  tensors = small.stored(folder)
-  assert not [name for name in tensors if 'embed' in name]
+  assert not [name for name in small.stored(folder) if 'embed' in name]
   whole, part = map(checkpoints.load_model, ('tiny-drafter', folder))
   tables = [c.params['embedder']['input_embedding'] for c in (whole, part)]
   assert tables[0] is tables[1]
@@ -94,8 +93,7 @@ def test_a_table_that_is_written_anew_is_read_anew(folder, tmp_path):
 def test_it_drafts_and_it_answers_alone(folder):
   prompt = 'The number 4302 in words:'
   alone = small.sampler(str(folder), gamma=0, temperature=0.0)
-  answer = alone.sample(prompt, max_new_tokens=16)
-  assert np.isin(answer.tokens, _SAID).all()
+  assert np.isin(alone.sample(prompt, max_new_tokens=16).tokens, _SAID).all()
   strict = small.sampler(
     'tiny-verifier', str(folder), method='speed', gamma=4, temperature=0.0
   )
@@ -167,10 +165,7 @@ def test_damaged_folders_are_named(folder):
   said = small.read_json(file)
   for fields, message in (
     (said | {'verifier': 'tiny-verifier'}, 'the tensor'),
-    (
-      said | {'checksum': '0'},
-      'was trained with the embedding table 0, but',
-    ),
+    (said | {'checksum': '0'}, 'was trained with the embedding table 0, but'),
     (
       said | {'verifier': 'gemma2-2b-it'},
       'shares the table of gemma2-2b-it, which is not a folder',

@@ -155,8 +155,7 @@ def test_an_oracle_is_no_best_point():
     ('diff', 'sequential', 0.9, 0.2),
     ('diff', 'token', 0.9, 0.6),
   ]
-  names = 'method verification quality relative_latency'
-  best = best_points(rows, names)
+  best = best_points(rows, 'method verification quality relative_latency')
   assert best.variant.tolist() == ['verifier_only', 'chow sequential', 'diff']
   # As the summary has it, though a sequential cascade has no blocks.
   assert best.gamma.tolist() == [0, 2, 2]
@@ -235,8 +234,5 @@ def test_tuned_leaves_what_gamma_changes():
     for gamma in (2, 4)
   ]
   names = 'method bonus_from gamma relative_latency'
-  assert slices.at_fastest_gamma(make_frame(rows, names)).gamma.tolist() == [
-    4,
-    2,
-    4,
-  ]
+  fastest = slices.at_fastest_gamma(make_frame(rows, names))
+  assert fastest.gamma.tolist() == [4, 2, 4]

@@ -4,8 +4,6 @@ Every claim here is proven at length elsewhere; this is what to run after each
 edit: `python -m pytest -m smoke`.
 """
 
-import json
-
 import pandas as pd
 import pytest
 import small
@@ -16,12 +14,7 @@ from experiments.sweeps import curve_plan
 pytestmark = pytest.mark.smoke
 _PROMPTS = ['The number 12 in words:', 'The number 4302 in words:']
 # One method of each kind, with a lenience between its ends.
-_METHODS = {
-  'speed': 0.3,
-  'opt': 0.1,
-  'token_v3': 0.3,
-  'min_p': 0.3,
-}
+_METHODS = {'speed': 0.3, 'opt': 0.1, 'token_v3': 0.3, 'min_p': 0.3}
 
 
 def _sampler(**options):
@@ -51,4 +44,4 @@ def test_a_sweep_of_two_points_ends_with_a_summary(tmp_path):
   assert list(frame.method) == ['verifier_only', 'token_v3']
   assert (frame.n == 2).all()
   assert (frame.failed == 0).all()
-  assert json.loads((tmp_path / 'run' / 'costs.json').read_text())
+  assert small.read_json(tmp_path / 'run/costs.json')

@@ -22,8 +22,7 @@ def mean_interval(values, **drawn):
 
 
 def test_interval_of_a_binary_mean_is_near_the_normal_one():
-  values = np.repeat([0.0, 1.0], [120, 280])
-  low, high = mean_interval(values)
+  low, high = mean_interval(np.repeat([0.0, 1.0], [120, 280]))
   half = 1.96 * math.sqrt(0.7 * 0.3 / 400)
   assert low == pytest.approx(0.7 - half, abs=0.006)
   assert high == pytest.approx(0.7 + half, abs=0.006)

@@ -190,12 +190,7 @@ def test_json_that_is_nested_deeply_is_refused(tmp_path, name, make, read):
 
 def test_a_packed_trace_with_a_wrong_byte_is_damaged(tmp_path):
   draw = random.Random(0)
-  block = {
-    'q': [[0.25, 0.75]],
-    'p': [[0.5, 0.5], [0.5, 0.5]],
-    'drafts': [0],
-    'tokens': [0, 1],
-  }
+  block = dict(q=[[0.25, 0.75]], p=[[0.5, 0.5]] * 2, drafts=[0], tokens=[0, 1])
   # Numbers that do not repeat fill most of the packed bytes.
   lines = [json.dumps(block | {'note': draw.random()}) for _ in range(200)]
   packed = gzip.compress(('\n'.join(lines) + '\n').encode(), mtime=0)

@@ -63,11 +63,14 @@ def workdir(tmp_path_factory):
   return path
 
 
+@pytest.fixture
+def copy(workdir, tmp_path):
+  """A workdir that a test then changes."""
+  return shutil.copytree(workdir, tmp_path / 'run')
+
+
 @pytest.mark.parametrize(('field', 'value'), strangers.cases(IMPOSSIBLE))
-def test_an_impossible_record_is_refused_by_its_line(
-  workdir, tmp_path, field, value
-):
-  copy = shutil.copytree(workdir, tmp_path / 'run')
+def test_an_impossible_record_is_refused_by_its_line(copy, field, value):
   path = copy / 'records/all.jsonl'
   *other_lines, last = path.read_text().splitlines()
   changed = json.dumps(json.loads(last) | {field: value})
@@ -140,13 +143,14 @@ def test_a_page_spells_what_would_act_or_cannot_be_seen(
 # --- Files that disagree ---
 
 
-def _damage_traces(of, skip=0):
+def _traces(skip=0, **changes):
+  """Leaves the first traces out, and changes fields of the others."""
+
   def damage(workdir):
     lines = records.read_traces(workdir, 'all')[skip:]
-    fields = [of(json.loads(records.dumps(line))) for line in lines]
-    text = ''.join(json.dumps(f) + '\n' for f in fields if f is not None)
-    path = workdir / 'traces/all.jsonl.gz'
-    path.write_bytes(gzip.compress(text.encode()))
+    fields = [json.loads(records.dumps(line)) | changes for line in lines]
+    text = ''.join(json.dumps(f) + '\n' for f in fields)
+    (workdir / 'traces/all.jsonl.gz').write_bytes(gzip.compress(text.encode()))
 
   return damage
 
@@ -170,21 +174,12 @@ def _view(**changes):
 
 # What is done to a workdir, and what the page says of it.
 DISAGREEING = {
-  'a source of no kind': (
-    _damage_traces(lambda f: f | {'sources': [99, 1, 1]}),
-    'sources must be',
-  ),
-  'few pieces': (
-    _damage_traces(lambda f: f | {'token_strings': []}),
-    'token_strings must',
-  ),
-  'few sources': (_damage_traces(lambda f: f | {'sources': [1]}), 'sources'),
-  'few traces': (_damage_traces(lambda f: f, skip=12), 'has no trace'),
-  'no trace': (_damage_traces(lambda f: None), 'has no trace'),
-  'traces of others': (
-    _damage_traces(lambda f: f | {'id': 'x'}),
-    'has no trace',
-  ),
+  'a source of no kind': (_traces(sources=[99, 1, 1]), 'sources must be'),
+  'few pieces': (_traces(token_strings=[]), 'token_strings must'),
+  'few sources': (_traces(sources=[1]), 'sources'),
+  'few traces': (_traces(skip=12), 'has no trace'),
+  'no trace': (_traces(skip=10**6), 'has no trace'),
+  'traces of others': (_traces(id='x'), 'has no trace'),
   'no traces': (lambda w: shutil.rmtree(w / 'traces'), 'is missing'),
   'no zip': (
     lambda w: (w / 'traces/all.jsonl.gz').write_bytes(b'x'),
@@ -198,8 +193,7 @@ DISAGREEING = {
 
 
 @pytest.mark.parametrize('case', DISAGREEING)
-def test_what_disagrees_is_left_out_and_named(workdir, tmp_path, case):
-  copy = shutil.copytree(workdir, tmp_path / 'run')
+def test_what_disagrees_is_left_out_and_named(copy, case):
   damage, message = DISAGREEING[case]
   damage(copy)
   page = report(copy).read_text(encoding='utf-8')
@@ -229,10 +223,7 @@ def _change_summary(workdir, name, value):
 
 
 @pytest.mark.parametrize(('name', 'value'), strangers.cases(NO_NUMBERS))
-def test_a_cell_of_a_summary_is_refused_by_column_and_row(
-  workdir, tmp_path, name, value
-):
-  copy = shutil.copytree(workdir, tmp_path / 'run')
+def test_a_cell_of_a_summary_is_refused_by_column_and_row(copy, name, value):
   path = _change_summary(copy, name, value)
   message = rf'^workdir: {re.escape(str(path))}: {name} of row 3 must be '
   with pytest.raises(ValueError, match=message):
@@ -243,16 +234,14 @@ def test_a_cell_of_a_summary_is_refused_by_column_and_row(
 @pytest.mark.parametrize(
   'value', ['1e309', '-1e309', '1e308', '-1e308', '1e-320']
 )
-def test_no_measured_number_ends_the_page(workdir, tmp_path, name, value):
-  copy = shutil.copytree(workdir, tmp_path / 'run')
+def test_no_measured_number_ends_the_page(copy, name, value):
   _change_summary(copy, name, value)
   assert report(copy).exists()
 
 
 def test_a_table_or_figure_that_fails_leaves_the_page(
-  workdir, tmp_path, monkeypatch, capsys
+  copy, monkeypatch, capsys
 ):
-  copy = shutil.copytree(workdir, tmp_path / 'run')
   save, failing = drawings.Drawing.save, []
 
   def fails(self, folder):
@@ -320,8 +309,7 @@ def test_a_sweep_touches_nothing_that_its_folders_point_at(
     (workdir / 'records').mkdir()
     (workdir / 'records' / name).write_text('new')
   with refusing:
-    files = workdirs.Workdir(workdir)
-    files.set_aside([], 'source 0', mock.Mock())
+    workdirs.Workdir(workdir).set_aside([], 'source 0', mock.Mock())
   assert (outside / name).exists()
   assert (outside / name).read_text() == 'precious'
 
@@ -370,13 +358,10 @@ def test_no_password_of_a_url_is_shown(tmp_path, monkeypatch, capsys, of):
 OTHER_SETTINGS = {
   'config.json': (
     *({'task': 5}, {'data': [1]}, {'data': {'sums': 3}}, {'versions': 'x'}),
+    {'file': 5},
     *({'batch_size': -1}, {'name': {}}, {'verifier': 5}, {'block_by_block': 2}),
   ),
-  'provenance.json': (
-    {'starts': 3},
-    {'starts': [3]},
-    {'starts': [{'code': 1}]},
-  ),
+  'provenance.json': [{'starts': x} for x in (3, [3], [{'code': 1}])],
 }
 
 
@@ -384,18 +369,14 @@ OTHER_SETTINGS = {
   ('name', 'fields'),
   [(name, x) for name, each in OTHER_SETTINGS.items() for x in each],
 )
-def test_settings_of_other_types_are_refused_by_field(
-  workdir, tmp_path, name, fields
-):
-  copy = shutil.copytree(workdir, tmp_path / 'run')
+def test_settings_of_other_types_are_refused_by_field(copy, name, fields):
   (copy / name).write_text(json.dumps(fields))
   with pytest.raises(ValueError, match=f'^workdir: {copy}/{name}: ') as error:
     report(copy)
   assert f'{next(iter(fields))}' in str(error.value)
 
 
-def test_settings_that_nobody_reads_are_shown_however_deep(workdir, tmp_path):
-  copy = shutil.copytree(workdir, tmp_path / 'run')
+def test_settings_that_nobody_reads_are_shown_however_deep(copy):
   deep = json.loads('[' * 400 + '1' + ']' * 400)
   (copy / 'config.json').write_text(json.dumps({'other': deep}))
   assert 'other' in report(copy).read_text(encoding='utf-8')

@@ -51,11 +51,7 @@ def _names(config):
   tasks = plan.configured_tasks(config)
   examples = {k: plan.load_examples(config, x)[0] for k, x in tasks.items()}
   points = plan.plan_points(
-    config.to_dict(),
-    _curves(config),
-    tasks=tasks,
-    examples=examples,
-    facts={},
+    config.to_dict(), _curves(config), tasks=tasks, examples=examples, facts={}
   )
   return {point.name for point in points}
 
@@ -92,8 +88,7 @@ def test_a_changed_file_makes_new_points_of_what_changed(tmp_path):
   with config.unlocked():
     config.shard_size = 3
   _run(config, workdir)
-  first = small.answers(workdir)
-  assert len(first) == 12
+  assert len(small.answers(workdir)) == 12
   summary = pd.read_csv(workdir / 'summary.csv')
   assert set(summary.task) == {'file:chrf'}
   assert (summary.n == 6).all()
@@ -223,6 +218,5 @@ def test_messages_are_swept_with_the_template_of_the_model(tmp_path):
   examples = records.read_examples(tmp_path / 'run')['file']
   assert {x.prompt for x in examples.values()} == {Conversation(turns)}
   assert {x.reference for x in examples.values()} == {(), 'five'}
-  answers = {r.text for r in records.read_all(tmp_path / 'run')}
-  assert len(answers) == 1
+  assert len({r.text for r in records.read_all(tmp_path / 'run')}) == 1
   assert 'user: four' in (tmp_path / 'run/report/index.html').read_text()

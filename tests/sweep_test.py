@@ -115,10 +115,8 @@ def test_cascades_of_answers_take_the_two_models_own(workdir):
       assert answers_by_key[method, '-1.0', example] == verifier
       assert answers_by_key[method, '1.0', example] == drafter
     # Between the ends it is one or the other.
-    assert answers_by_key['sequence_mean', '0.05', example] in (
-      drafter,
-      verifier,
-    )
+    between = answers_by_key['sequence_mean', '0.05', example]
+    assert between in (drafter, verifier)
 
 
 @pytest.fixture
@@ -301,7 +299,7 @@ def test_arms_are_timed_against_each_other_once(tmp_path, monkeypatch):
 
 def test_the_report_stands_beside_the_records(workdir):
   assert (workdir / 'report/index.html').stat().st_size > 10_000
-  config = json.loads((workdir / 'config.json').read_text())
+  config = small.read_json(workdir / 'config.json')
   assert config['verifier'] == small.pair()[0]
   assert [curve['method'] for curve in config['curves']] == [
     curve.method for curve in _CURVES
@@ -312,10 +310,10 @@ def test_the_report_stands_beside_the_records(workdir):
   # The fields that the curves were made of would say something else.
   assert not {'method', 'lenience', 'gamma', 'gate'} & set(config)
   # Measured as it began, and as it ended.
-  start, end = json.loads((workdir / 'costs.json').read_text())['times']
+  start, end = small.read_json(workdir / 'costs.json')['times']
   for measured in (start['low'], start['high'], end['low'], end['high']):
     assert set(measured['verify_s']) == {'2', '4'}
-  (start,) = json.loads((workdir / 'provenance.json').read_text())['starts']
+  (start,) = small.read_json(workdir / 'provenance.json')['starts']
   assert start['versions']['jax']
   assert start['seed'] == 0
   assert start['data']['numerals']['examples'] == 5
@@ -335,8 +333,7 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
   every = example_selection.with_counterparts(shown)
   assert [s.record.variant for s in every] == ['token_v3', 'speed'] * 5
   for s in every:
-    logprobs = np.log(s.view.p)
-    np.testing.assert_allclose(logprobs, s.trace.logprobs, atol=2e-3)
+    np.testing.assert_allclose(np.log(s.view.p), s.trace.logprobs, atol=2e-3)
     assert len(s.view.drafter_argmax) == len(s.trace.tokens)
     replaces = [i for i, draft in enumerate(s.view.rejected) if draft]
     assert replaces == [i for i, x in enumerate(s.trace.sources) if x == 2]
@@ -423,8 +420,7 @@ def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
   assert written.items() <= _files(other).items()
   assert small.answers(other) == small.answers(workdir)
   assert {p.name for p in _files(other)} == {p.name for p in _files(workdir)}
-  starts = json.loads((other / 'provenance.json').read_text())['starts']
-  assert len(starts) == 2
+  assert len(small.read_json(other / 'provenance.json')['starts']) == 2
 
 
 def _shorten(path):
@@ -465,8 +461,7 @@ def test_points_are_shards_and_more_examples_leave_the_first_alone(
   _run(measured, curves, shard_size=2, num_examples=4)
   before = _files(measured)
   (measured / 'config.json').unlink()
-  frame = _run(measured, curves, shard_size=2)
-  assert frame.n.tolist() == [5] * 4
+  assert _run(measured, curves, shard_size=2).n.tolist() == [5] * 4
   assert before.items() <= _files(measured).items()
   names = [path.name.rsplit('-', 2)[1] for path in _files(measured, '*v3*')]
   assert names == ['0', '2', '4']
@@ -492,7 +487,7 @@ def test_points_of_other_code_are_put_aside_and_said(
   run()
   # From before results had a version.
   path = measured / 'provenance.json'
-  kept = json.loads(path.read_text())
+  kept = small.read_json(path)
   kept['starts'][-1]['code'] = 'ab' * 32
   path.write_text(json.dumps(kept))
   message = 'source abababababab, which is older than results versions'
@@ -561,7 +556,7 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
   """Two folders of the same weights, one of which has another config.json."""
   folder = pathlib.Path(shutil.copytree(small.pair()[0], tmp_path / 'other'))
   file = folder / 'config.json'
-  config = json.loads(file.read_text())
+  config = small.read_json(file)
   found = []
   for window in (512, 256):
     file.write_text(json.dumps(config | {'sliding_window': window}))
@@ -695,12 +690,7 @@ def test_another_runs_workdir_is_refused_by_field(
       {'gate': 'cooked'},
       "gate: must be 'raw' or 'processed', got 'cooked'",
     ),
-    (
-      'chow',
-      (0.5,),
-      {'temperature': 0.0},
-      'temperature is not an option',
-    ),
+    ('chow', (0.5,), {'temperature': 0.0}, 'temperature is not an option'),
     ('chow', (0.5, math.nan), {}, 'lenience: must be a number .* got nan'),
     ('sequence_mean', (math.nan,), {}, 'lenience: must be a number .* got nan'),
     ('chow', (0.5, 0.1, 0.5), {}, 'chow gamma 4 has 0.5 twice'),
@@ -803,8 +793,7 @@ def test_a_batch_that_does_not_fit_is_said(tmp_path, capsys, monkeypatch):
     return decode(rows, *args, **options)
 
   monkeypatch.setattr(decoding, 'decode', scarce)
-  frame = _run(tmp_path / 'w', _CURVES[:1], batch_size=4)
-  assert (frame.n == 5).all()
+  assert (_run(tmp_path / 'w', _CURVES[:1], batch_size=4).n == 5).all()
   output = capsys.readouterr()
   assert 'memory: a batch of 4 rows was too large for' in output.err
   assert 'the next batches have 2 rows.' in output.err
@@ -820,10 +809,7 @@ def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
       raise InterruptedError
 
   # It reaches what is counted, and what is loaded.
-  for module, name in (
-    (checkpoints, 'describe'),
-    (checkpoints, 'load_model'),
-  ):
+  for module, name in ((checkpoints, 'describe'), (checkpoints, 'load_model')):
     monkeypatch.setattr(module, name, note)
   monkeypatch.setattr(memory, 'check', lambda *_, **options: None)
   for fields, dtype in ((dict(dtype='bfloat16'), 'bfloat16'), ({}, None)):

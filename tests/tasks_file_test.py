@@ -129,14 +129,10 @@ def test_fields_are_mapped_and_numbers_are_texts(tmp_path):
     stop_strings=('\n',),
     **fields,
   )
-  head = 'Question: Two?\nAnswer: #### 2\n\n' * 2
+  head = 'Question: Two?\nAnswer: #### 2\n\n' * 2 + 'Question: '
   assert examples == [
-    Example(
-      id='7', prompt=f'{head}Question: Six?\nAnswer:', reference='#### 6'
-    ),
-    Example(
-      id='x', prompt=f'{head}Question: Pi?\nAnswer:', reference='#### 3.5'
-    ),
+    Example(id='7', prompt=f'{head}Six?\nAnswer:', reference='#### 6'),
+    Example(id='x', prompt=f'{head}Pi?\nAnswer:', reference='#### 3.5'),
   ]
   assert data['shots'] == 2
   assert [*data['files']] == ['examples shots.jsonl', 'a.jsonl']

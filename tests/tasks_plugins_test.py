@@ -87,8 +87,7 @@ def letters_package(tmp_path, monkeypatch):
   (info / 'entry_points.txt').write_text(_ENTRY_POINTS)
   monkeypatch.syspath_prepend(tmp_path)
   for registry in (TASKS, METRICS):
-    entries = dict(registry._entries)
-    monkeypatch.setattr(registry, '_entries', entries)
+    monkeypatch.setattr(registry, '_entries', dict(registry._entries))
     # The entry points of installed packages are cached.
     monkeypatch.setitem(vars(registry), '_points', None)
     del vars(registry)['_points']

@@ -4,13 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from experiments.tasks import (
-  METRICS,
-  TASKS,
-  final_numbers,
-  short_answers,
-  task,
-)
+from experiments.tasks import METRICS, TASKS, final_numbers, short_answers, task
 from experiments.tasks.task_spec import read_worked_examples
 
 

@@ -138,8 +138,7 @@ def test_a_table_may_be_csv_parquet_or_lines(tmp_path):
     assert load('xsum', path=str(tmp_path / f'test.{end}')) == want
   # Lists of a parquet table are lists.
   path = tmp_path / 'lists.parquet'
-  rows = [{'question': 'who', 'answer': ['She', 'Her']}]
-  pd.DataFrame(rows).to_parquet(path)
+  pd.DataFrame([{'question': 'who', 'answer': ['She', 'Her']}]).to_parquet(path)
   (example,) = load('natural_questions', path=str(path))
   assert example.reference == ('She', 'Her')
 
@@ -317,8 +316,7 @@ def test_a_file_is_known_by_its_hash(name):
   found = source.provenance(fixture_of(name))['files']
   assert set(found) == {p.name for p in _FOLDER.glob(f'{name}.*')}
   for file, said in found.items():
-    want = hashlib.sha256((_FOLDER / file).read_bytes()).hexdigest()
-    assert said == want
+    assert said == hashlib.sha256((_FOLDER / file).read_bytes()).hexdigest()
   with pytest.raises(ValueError, match='cannot be read'):
     source.provenance('/nowhere/at/all')
 

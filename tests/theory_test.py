@@ -4,7 +4,6 @@ Leviathan et al. 2023 (arXiv 2211.17192) for the tokens of a block and the
 speed-up; Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
 """
 
-import json
 import types
 
 import conftest
@@ -137,8 +136,7 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
 
 def _tables(count=400, size=7, seed=0):
   """Returns q and p of many contexts, in float64."""
-  rng = np.random.default_rng(seed)
-  return rng.dirichlet(np.full(size, 0.6), (2, count))
+  return np.random.default_rng(seed).dirichlet(np.full(size, 0.6), (2, count))
 
 
 def _tv(q, p):
@@ -334,7 +332,7 @@ def _learned(q, p, qg, pg, lam):
   }
   # The bundled head's; 'tv mq' is a product.
   said = checkpoints.ASSETS / 'tiny-rule/rule.json'
-  weights = json.loads(said.read_text())['weights']
+  weights = small.read_json(said)['weights']
   for name in weights.keys() - features.keys():
     one, other = name.split(' ')
     features[name] = features[one] * features[other]
@@ -401,10 +399,7 @@ def _lossy(q, p, lam):
 
 @pytest.mark.parametrize(
   ('name', 'formula'),
-  [
-    ('lossy', _lossy),
-    ('ensemble', lambda q, p, lam: lam * q + (1 - lam) * p),
-  ],
+  [('lossy', _lossy), ('ensemble', lambda q, p, lam: lam * q + (1 - lam) * p)],
 )
 def test_targets_are_their_formulas(name, formula):
   q, p = _tables(100)

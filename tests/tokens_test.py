@@ -108,10 +108,8 @@ def test_blocks_of_a_sequential_cascade_are_as_long_as_they_have_to_be():
   assert [block.verifying for block in answer_blocks] == pytest.approx(
     [call, call, 0]
   )
-  assert [block.start for block in answer_blocks] == [
-    0,
-    *(b.end for b in answer_blocks[:-1]),
-  ]
+  ends = [block.end for block in answer_blocks]
+  assert [block.start for block in answer_blocks] == [0, *ends[:-1]]
   ends = re.findall('data-from=.*? data-to="(.*?)"', _answer(record, trace))
   assert list(map(float, ends)) == pytest.approx(
     [block.end for block in answer_blocks], abs=1e-6
@@ -119,8 +117,7 @@ def test_blocks_of_a_sequential_cascade_are_as_long_as_they_have_to_be():
 
 
 def _titles(trace, view, **changes):
-  record = _record(trace, **changes)
-  text = _answer(record, trace, view)
+  text = _answer(_record(trace, **changes), trace, view)
   return [
     html.unescape(t) for t in re.findall('title="(.*?)"', text, re.DOTALL)
   ]
@@ -175,8 +172,7 @@ def test_the_first_token_that_differs_is_framed(longer, index):
 def test_no_text_of_a_model_is_markup():
   trace = make_trace([_DRAFT], token_strings=['<b>"'])
   view = _view(trace, drafter_argmax=['<i>\n'], verifier_argmax=['">'])
-  record = _record(trace)
-  text = _answer(record, trace, view, '<u>"')
+  text = _answer(_record(trace), trace, view, '<u>"')
   report_test.Page(text)
   assert not re.search('<[biu]>', text.replace('<i></i>', ''))
   assert '“<i>↵”, verifier “">”' in _titles(trace, view)[0]

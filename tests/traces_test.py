@@ -71,8 +71,7 @@ def _greedy_on_q(q, p, drafts, rng):
   ],
 )
 def test_a_lossless_engine_passes(tmp_path, verify, more, most):
-  path = _written(tmp_path / 'a', verify, more=more, most=most)
-  found = traces.certify(path)
+  found = traces.certify(_written(tmp_path / 'a', verify, more=more, most=most))
   assert found.passed
   assert found.low == 0
   assert found.blocks == 6000

@@ -389,5 +389,4 @@ def test_tensorboard_is_written_without_tensorflow(tmp_path):
     't.log_curve("sums", "speed", [{"quality": 1.0}], True)\n'
     'print("tensorflow" in sys.modules)'
   )
-  done = launching.python('-c', code, check=True)
-  assert done.stdout.strip() == 'False'
+  assert launching.python('-c', code, check=True).stdout.strip() == 'False'

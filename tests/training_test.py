@@ -163,6 +163,5 @@ def test_the_bundled_specialist_knows_what_it_was_trained_on():
     ('tiny-specialist', 0.9, 1.0),
     ('tiny-drafter', 0.0, 0.1),
   ):
-    folder = checkpoints.ASSETS / name
-    figures = small_models.evaluate(folder, ('roman',), 40)
+    figures = small_models.evaluate(checkpoints.ASSETS / name, ('roman',), 40)
     assert least <= figures['roman']['exact_match'] <= most, name

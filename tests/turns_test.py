@@ -33,8 +33,7 @@ _TEXTS = ['user and model take turns', 'what is 2 + 2?', 'it is 4'] * 9
 
 @functools.cache
 def _tokenizer(tags):
-  symbols = _TAGS.get(tags, ())
-  return tokenizer_training.train(_TEXTS, 300, symbols)
+  return tokenizer_training.train(_TEXTS, 300, _TAGS.get(tags, ()))
 
 
 @pytest.mark.parametrize('tags', _TAGS)
@@ -322,8 +321,7 @@ def test_a_sampler_answers_messages(folder):
   # Messages imply the template, with the end of a turn among the stops.
   nothing_else = [i for i in range(300) if i != end]
   options = dict(max_new_tokens=3, forbidden_tokens=nothing_else, echo=True)
-  answer = one.sample(messages, **options)
-  assert answer.tokens == [*ids, end]
+  assert one.sample(messages, **options).tokens == [*ids, end]
   assert [x.tokens for x in one.sample([messages], **options)] == [[*ids, end]]
   # A text is a single message, and a conversation is continued by either.
   one_message = Conversation([('user', 'hi')])

@@ -271,6 +271,7 @@ _READS = {
 _OWN = {
   # The system's, and files that were written a moment ago.
   *('cascades/atomic.py', 'cascades/sampler/memory.py'),
+  'experiments/sweeps/costs.py',
   # Headers and tensors, whose lengths they compare with the file's.
   *('cascades/models/gguf_header.py', 'cascades/models/gguf_files.py'),
   # Whose checksum is known; gemma's own; of a training that goes on.

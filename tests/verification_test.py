@@ -56,8 +56,7 @@ def _table(pairs, kind='random'):
 def test_blocks_follow_the_declared_law(verification_, gamma, kind):
   # The law of the first gamma + 1 tokens, whatever blocks they come in.
   config = verification.VerificationConfig(verification_)
-  pairs = _pairs(config)
-  table = _table(pairs, kind)
+  table = _table(_pairs(config), kind)
   emitted = exact.emitted_law(table, config, _MODEL, _PROMPT, gamma + 1, gamma)
   declared = exact.declared_law(table, _MODEL, _PROMPT, gamma + 1)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
@@ -65,8 +64,7 @@ def test_blocks_follow_the_declared_law(verification_, gamma, kind):
 
 @pytest.mark.parametrize('gamma', [1, 2, 3])
 def test_block_verification_keeps_at_least_as_many(gamma):
-  config = verification.VerificationConfig('block')
-  table = _table(_pairs(config))
+  table = _table(_pairs(verification.VerificationConfig('block')))
 
   def kept(verification_):
     blocks = exact.blocks(

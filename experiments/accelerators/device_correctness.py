@@ -35,8 +35,7 @@ def plan(sizes: Sizes) -> Iterator[Measurement]:
   for name, kind in entries[: sizes.laws or None]:
     config = verification.VerificationConfig(kind.shortest or name)
     yield Measurement(
-      f'law, {config.verification}',
-      functools.partial(_law, sizes, config),
+      f'law, {config.verification}', functools.partial(_law, sizes, config)
     )
   rounded = functools.partial(_greedy, sizes, 'bfloat16', None)
   yield Measurement('greedy, bfloat16', rounded)
@@ -111,13 +110,9 @@ def first_divergence(
     'position': position,
     'tokens': list(tokens[position]),
     'gap': float(first - second),
-    'spacing': _spacing(first),
+    # The distance of neighbouring bfloat16 numbers there.
+    'spacing': 2.0 ** (math.frexp(first)[1] - _BITS),
   }
-
-
-def _spacing(x: float) -> float:
-  """Returns the distance of neighbouring bfloat16 numbers at a number."""
-  return 2.0 ** (math.frexp(x)[1] - _BITS)
 
 
 def _law(

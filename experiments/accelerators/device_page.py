@@ -92,9 +92,7 @@ def _tile(verdict: Verdict) -> str:
 
 
 def _section(
-  section: Section,
-  figures: Sequence[Drawing],
-  curve_styles: styles.CurveStyles,
+  section: Section, figures: Sequence[Drawing], curve_styles: styles.CurveStyles
 ) -> str:
   """Returns a phase as HTML."""
   parts = [''.join(map(_notice, section.sentences))]
@@ -108,19 +106,16 @@ def _section(
     parts.append(f'<div class="pair"{css}>{drawing_html}</div>')
   if section.table:
     # A table of facts has a name and a value in each row.
-    is_facts = len(section.table[0]) == 2
-    parts.append((_facts if is_facts else _table)(section.table))
+    if len(section.table[0]) == 2:
+      parts.append(tables.settings(dict(section.table[1:])))
+    else:
+      parts.append(_table(section.table))
   return f"""<section class="analysis" id="{html_parts.anchor(section.title)}">
 <h2>{display.for_html(section.title)}</h2>
 <p class="guide">{display.for_html(section.guide)}</p>
 {''.join(parts)}
 </section>
 """
-
-
-def _facts(table: Table) -> str:
-  """Returns a table of names and values as HTML."""
-  return tables.settings(dict(table[1:]))
 
 
 def _table(table: Table) -> str:

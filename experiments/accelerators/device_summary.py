@@ -227,14 +227,9 @@ def _correctness_verdicts(figures: device_tables.Figures) -> list[Verdict]:
   for x in greedy:
     if x['must_agree']:
       equal = x['prompts'] - len(x['divergences'])
-      verdicts.append(
-        Verdict(
-          'Greedy strict decoding equals the verifier',
-          f'{equal} of {x["prompts"]}',
-          'prompts, float32',
-          equal == x['prompts'],
-        )
-      )
+      title = 'Greedy strict decoding equals the verifier'
+      value, is_met = f'{equal} of {x["prompts"]}', equal == x['prompts']
+      verdicts.append(Verdict(title, value, 'prompts, float32', is_met))
   differing = sum(len(x['divergences']) for x in greedy if not x['must_agree'])
   if any(not x['must_agree'] for x in greedy):
     near = sum(device_tables.ties(x) for x in greedy if not x['must_agree'])
@@ -245,25 +240,17 @@ def _correctness_verdicts(figures: device_tables.Figures) -> list[Verdict]:
     verdicts.append(Verdict(title, value, detail, is_met))
   if laws:
     following = sum(x['agrees'] for x in laws)
+    title, value = 'Samples follow their law', f'{following} of {len(laws)}'
     detail = f'verifications, {laws[0]["samples"]} samples each'
-    verdicts.append(
-      Verdict(
-        'Samples follow their law',
-        f'{following} of {len(laws)}',
-        detail,
-        following == len(laws),
-      )
-    )
+    is_met = following == len(laws)
+    verdicts.append(Verdict(title, value, detail, is_met))
   return verdicts
 
 
 def _unit_cost_verdicts(figures: device_tables.Figures) -> list[Verdict]:
   """Returns the speed of reading by the largest model, at batch 1."""
-  passes = {
-    k: v
-    for k, v in device_tables.reading(figures).items()
-    if k[1] == 1 and 1 in v
-  }
+  reading = device_tables.reading(figures).items()
+  passes = {k: v for k, v in reading if k[1] == 1 and 1 in v}
   if not passes:
     return []
   (shape, _), by_width = list(passes.items())[-1]

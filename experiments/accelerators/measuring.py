@@ -16,7 +16,7 @@ from cascades.plain import plain
 from cascades.untrusted import display
 from experiments import cli
 from experiments.accelerators import phase_results
-from experiments.accelerators.device_phases import PHASES, Measurement, Sizes
+from experiments.accelerators.device_phases import PHASES, Sizes
 from experiments.accelerators.phase_results import PhaseResult, Setting
 
 # Longest text of an error that is kept; XLA's list every allocation.
@@ -70,19 +70,14 @@ def measure(
       bar.set_postfix_str(measurement.name)
       current = result(measurement.name)
       phase_results.write(folder, phase, current, partial=True)
-      _run(measurement, figures, errors)
+      try:
+        figures[measurement.name] = plain(measurement.run())
+      except Exception as error:
+        errors[measurement.name] = sentence(error)
       bar.update()
   final = result()
   phase_results.write(folder, phase, final)
   return final
-
-
-def _run(measurement: Measurement, figures: dict, errors: dict) -> None:
-  """Adds the figures of a measurement, or the sentence of its error."""
-  try:
-    figures[measurement.name] = plain(measurement.run())
-  except Exception as error:
-    errors[measurement.name] = sentence(error)
 
 
 def sentence(error: Exception) -> str:

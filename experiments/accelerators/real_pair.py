@@ -66,9 +66,7 @@ def _translate(sizes: Sizes, batch: int) -> dict[str, Any]:
 
     def run() -> dict[str, Any]:
       answers = sampler.sample(
-        prompts,
-        max_new_tokens=8 if sizes.tiny else 48,
-        stop_strings=['\n'],
+        prompts, max_new_tokens=8 if sizes.tiny else 48, stop_strings=['\n']
       )
       counts = [answer.counts for answer in answers]
       examined = sum(x['examined'] for x in counts)

@@ -149,9 +149,7 @@ def run(
 
 
 def _check_setting(
-  setting: Setting,
-  results: dict[str, PhaseResult],
-  folder: pathlib.Path,
+  setting: Setting, results: dict[str, PhaseResult], folder: pathlib.Path
 ) -> None:
   """Refuses to continue results of another device, version or size."""
   for result in results.values():

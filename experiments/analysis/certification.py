@@ -118,8 +118,8 @@ def collect(
 ) -> Answers:
   """Collects the answers of the settings that a sampler can decode with.
 
-  Cascades of whole answers, oracles and the drafter alone are left out, and
-  examples that are not of all settings.
+  Cascades of whole answers and of single tokens, oracles and the drafter alone
+  are left out, and examples that are not of all settings.
 
   Args:
     decoded: Records of a sweep.
@@ -135,7 +135,7 @@ def collect(
     if (
       is_known is None
       or record.method == reference_points.DRAFTER
-      or reference_points.is_oracle(record.method, record.verification)
+      or record.verification == reference_points.SEQUENTIAL
     ):
       continue
     rows.setdefault(setting_of(record), {})[record.task, record.id] = record
@@ -343,9 +343,7 @@ def least_risk(n: int, delta: float) -> float:
   return 1.0
 
 
-def _curves(
-  settings: Sequence[Setting],
-) -> dict[tuple[str, int], list[int]]:
+def _curves(settings: Sequence[Setting]) -> dict[tuple[str, int], list[int]]:
   """Returns the settings to test of each curve, from the strictest on."""
   curves: dict[tuple[str, int], list[int]] = {}
   for i, setting in enumerate(settings):

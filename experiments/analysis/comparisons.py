@@ -341,6 +341,20 @@ def pair(
 # --- Selections of compared points.
 
 
+def with_blocks(
+  frame: pd.DataFrame, group: Sequence[str] = CURVE
+) -> pd.DataFrame:
+  """Leaves out gamma 0, the verifier alone, of points with a larger gamma.
+
+  Args:
+    frame: A row per point.
+    group: Columns that group the points, beside the lenience.
+  """
+  keys = [*group, 'lenience']
+  largest = frame.groupby(keys, dropna=False).gamma.transform('max')
+  return frame[(frame.gamma > 0) | (largest == 0)]
+
+
 def pareto(frame: pd.DataFrame) -> pd.DataFrame:
   """Selects the Pareto front of each task by quality and modelled latency.
 
@@ -412,7 +426,8 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
     latency (best_lenience, best_gamma, difference with its interval,
     best_speedup). Values are nan if there is no such point.
   """
-  points = frame[~frame.method.isin(reference_points.BASELINES)]
+  points = with_blocks(frame)
+  points = points[~points.method.isin(reference_points.BASELINES)]
   # Curves without a point that can be compared are left out.
   finite = points[np.isfinite(points.speedup) & np.isfinite(points.difference)]
   curves = finite[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)

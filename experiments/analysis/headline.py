@@ -11,9 +11,9 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import mixture, reference_points
+from experiments.analysis import comparisons, mixture, reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.runs import Points
+from experiments.analysis.runs import ACROSS, Points
 from experiments.records import stats
 
 
@@ -52,6 +52,7 @@ def summarize(frame: pd.DataFrame, config: AnalysisConfig) -> Headline | None:
   """
   if frame.empty:
     return None
+  frame = comparisons.with_blocks(frame, ACROSS)
   candidates = frame[
     ~frame.method.isin(reference_points.BASELINES) & ~frame.oracle
   ]

@@ -13,6 +13,8 @@ from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import GROUP, RUN, Points
 
 _TRUNCATED = ('min_p', 'top_p', 'top_k', 'eta')
+# The words of a variant for the gate that reads processed distributions.
+_PROCESSED = ' gate processed'
 _ANSWER_CASCADES = ('sequence_mean', 'sequence_least')
 # In the order of the table.
 KINDS = (
@@ -97,7 +99,7 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   frame = frame.assign(kind=kind_column)
   frame = frame[np.isfinite(frame.speedup) & np.isfinite(frame.difference)]
   tasks = frame.task.unique().tolist()
-  frame = frame[frame.kind != '']
+  frame = comparisons.with_blocks(frame[frame.kind != ''])
   fastest = comparisons.fastest_as_good(frame, _GROUP)
   fastest = fastest[
     [*_GROUP, *_POINT_COLUMNS, *comparisons.with_ends('speedup')[1:]]
@@ -133,17 +135,25 @@ def compare_with_truncation(
     config: Bootstrap settings.
 
   Returns:
-    A row per pair of points with the same run, gamma and verification:
-    lenience (of TokenV3), gained (its quality less that of min-p) and faster
-    (its speed per token over that of min-p), with paired intervals.
+    A row per pair of points with the same run, gamma and options whose tokens
+    are the same: lenience (of TokenV3), gained (its quality less that of min-p)
+    and faster (its speed per token over that of min-p), with paired intervals.
+    Without the processed gate, they are the same at temperature 1 alone.
   """
   rows = []
   keys = ['task', *RUN, 'verification', 'gamma']
   for key, part in points.table.groupby(keys, sort=False):
     cascades = part[part.method == 'token_v3']
     for index, row in cascades.iterrows():
+      options = row.variant.removeprefix('token_v3')
+      if row.temperature != 1 and _PROCESSED not in options:
+        continue
+      # Min-p reads a gate only with a cap.
+      if ' cap ' not in options:
+        options = options.replace(_PROCESSED, '')
       truncated = part[
-        (part.method == 'min_p') & np.isclose(part.lenience, 1 - row.lenience)
+        (part.variant == f'min_p{options}')
+        & np.isclose(part.lenience, 1 - row.lenience)
       ]
       if truncated.empty or comparisons.is_corpus(row.task):
         continue

@@ -211,6 +211,7 @@ def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   Returns:
     Rows of the frame, in its order.
   """
-  order = frame.sort_values('latency', kind='stable')
+  points = comparisons.with_blocks(frame, ACROSS)
+  order = points.sort_values('latency', kind='stable')
   fastest = order.drop_duplicates([*ACROSS, 'lenience', 'law'])
   return frame.loc[fastest.index.sort_values()]

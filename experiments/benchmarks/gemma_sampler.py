@@ -76,9 +76,7 @@ def split_sampler(
   @products.intercept_modules()
   def decode(state):
     return loop.sample(
-      params=params,
-      init_state=state,
-      max_new_tokens=jnp.asarray(new_tokens),
+      params=params, init_state=state, max_new_tokens=jnp.asarray(new_tokens)
     )
 
   return prefill, decode

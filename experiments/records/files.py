@@ -14,13 +14,7 @@ from cascades.atomic import write_bytes, write_text
 from cascades.untrusted import bounded, schema
 from experiments import tasks
 from experiments.records import old_names
-from experiments.records.record_schema import (
-  Record,
-  Trace,
-  View,
-  dumps,
-  loads,
-)
+from experiments.records.record_schema import Record, Trace, View, dumps, loads
 
 
 def claim(

@@ -19,10 +19,7 @@ import pandas as pd
 from cascades.registries import Registry
 from cascades.verification_config import SEQUENTIAL
 from experiments.records import OPTIONS, Record, variant
-from experiments.records.stats import (
-  bootstrap_means,
-  bootstrap_sums_interval,
-)
+from experiments.records.stats import bootstrap_means, bootstrap_sums_interval
 from experiments.records.unit_costs import Costs
 from experiments.tasks import quality_metric
 

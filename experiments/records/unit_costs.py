@@ -34,6 +34,7 @@ class _RangeFields(Schema):
 
   low: dict[str, Any]
   high: dict[str, Any]
+  processor: str | None = None
 
 
 class _MeasurementFields(Schema):
@@ -148,10 +149,12 @@ class CostRange:
   Attributes:
     low: The 0.1 quantile, close to the time of a call on an idle machine.
     high: The 0.9 quantile.
+    processor: Name of the processor; None in older files.
   """
 
   low: Costs
   high: Costs
+  processor: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +168,15 @@ class CostMeasurements:
   times: tuple[CostRange, ...]
 
   @property
+  def _lows(self) -> list[Costs]:
+    """The low costs of the last processor; a sweep may go on elsewhere."""
+    last = self.times[-1].processor
+    return [x.low for x in self.times if x.processor == last]
+
+  @property
   def costs(self) -> Costs:
-    """The lowest of each cost over all measurements."""
-    lows = [measured.low for measured in self.times]
+    """The lowest of each cost over the measurements of one processor."""
+    lows = self._lows
 
     def minima(table: str) -> dict[int, float]:
       tables = [getattr(low, table) for low in lows]
@@ -191,7 +200,7 @@ class CostMeasurements:
     """
     first, last = (
       {name: s / c.verifier_token_s for name, s in c.units().items()}
-      for c in (self.times[0].low, self.times[-1].low)
+      for c in (self._lows[0], self._lows[-1])
     )
     ratios = {name: last[name] / first[name] for name in first}
     return max(ratios.items(), key=lambda item: abs(math.log(item[1])))
@@ -219,8 +228,8 @@ class CostMeasurements:
       fields = {'times': [{'low': fields, 'high': fields}]}
     measurements = _MeasurementFields.check(fields, 'costs', advice)
     times = tuple(
-      CostRange(Costs.from_dict(time.low), Costs.from_dict(time.high))
-      for time in measurements.times
+      CostRange(Costs.from_dict(x.low), Costs.from_dict(x.high), x.processor)
+      for x in measurements.times
     )
     names = [set(c.units()) for t in times for c in (t.low, t.high)]
     if not names or any(units != names[0] for units in names[1:]):

@@ -200,14 +200,7 @@ def _decided(path: pathlib.Path | None, left_out: list[str]) -> tuple[str, ...]:
 
 
 def _write(writers: Mapping[pathlib.Path, _Writer]) -> list[str]:
-  """Writes all files that can be written.
-
-  Args:
-    writers: Writer of each file.
-
-  Returns:
-    A sentence for each file that could not be written.
-  """
+  """Writes all files that can be written; returns a sentence on each other."""
   failed = []
   for path, write in writers.items():
     try:
@@ -273,12 +266,7 @@ def _figures(
 def _tables(
   folder: pathlib.Path, content: PageContent
 ) -> dict[pathlib.Path, _Writer]:
-  """Returns the writers of the tables of all sections, by file.
-
-  Args:
-    folder: Folder of the files.
-    content: The content of the page.
-  """
+  """Returns the writers of the tables of all sections, by file."""
   curve_styles, notice = content.curve_styles, content.notice
   formats = {
     '.csv': lambda table: table.csv(notice),

@@ -131,12 +131,7 @@ def _xml(figure: Figure, **options: Any) -> str:
 
 
 def _recolour(figure: Figure, colours: Mapping[str, str]) -> None:
-  """Replaces the placeholder colours of a figure in place.
-
-  Args:
-    figure: The figure.
-    colours: New colour by placeholder, both as '#rrggbb'.
-  """
+  """Replaces placeholder colours, as '#rrggbb', of a figure in place."""
   exact = {colors.to_rgb(k): colors.to_rgb(v) for k, v in colours.items()}
 
   def recoloured(value):

@@ -101,13 +101,7 @@ def _first_screen(
 def _analysis_section(
   section: Section, curve_styles: styles.CurveStyles, notice: str
 ) -> str:
-  """Returns an analysis section with its figures and tables.
-
-  Args:
-    section: The section.
-    curve_styles: Styles by variant.
-    notice: Text above every table; may be empty.
-  """
+  """Returns an analysis section; `notice` is above each table, or empty."""
   parts, drawings = [], section.drawings
   if drawings:
     svg = ''.join(drawing.svg for drawing in drawings)

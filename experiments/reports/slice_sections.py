@@ -177,10 +177,7 @@ def _plots(
 
 
 def slice_section(
-  part: SummarySlice,
-  curve_styles: styles.CurveStyles,
-  name: str,
-  margin: float,
+  part: SummarySlice, curve_styles: styles.CurveStyles, name: str, margin: float
 ) -> tuple[str, list[Drawing]]:
   """Returns the section of a slice, with a folded section for each gamma.
 

@@ -36,11 +36,6 @@ CONTROLS = """<div class="controls" role="group" aria-label="Playback" hidden>
 <output></output></div>"""
 
 
-def _visible(text: str) -> str:
-  """Escapes a text and makes its invisible characters visible."""
-  return ''.join(_VISIBLE.get(c) or display.for_html(c) for c in text)
-
-
 def _probability(p: float) -> str:
   """Formats a probability; those below 0.001 with a power of ten."""
   if p >= 0.001 or p == 0:
@@ -93,7 +88,9 @@ def _token(answer: SelectedAnswer, index: int, parts: bool) -> str:
   details += ['here the two answers differ first'] if parts else []
   # An end-of-sequence token has no text.
   last = index == len(trace.tokens) - 1
-  text = _visible(trace.token_strings[index] or ('[end]' if last else '∅'))
+  text = trace.token_strings[index] or ('[end]' if last else '∅')
+  # Invisible characters are made visible.
+  text = ''.join(_VISIBLE.get(c) or display.for_html(c) for c in text)
   title = display.for_html('\n'.join(details))
   return f'<span class="{css_class}" title="{title}"{probs}>{text}</span>'
 

@@ -3,7 +3,10 @@
 They are the units of the modelled latency.
 """
 
+import contextlib
 import functools
+import pathlib
+import platform
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -156,7 +159,16 @@ def measure(
       drafts_s={k: s for k, s in unit.items() if k > 1},
     )
 
-  return CostRange(costs_at(_LOW), costs_at(_HIGH))
+  return CostRange(costs_at(_LOW), costs_at(_HIGH), _processor())
+
+
+def _processor() -> str:
+  """Names the processor, which to JAX is always 'cpu'."""
+  with contextlib.suppress(OSError):
+    for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
+      if line.startswith('model name'):
+        return line.partition(':')[2].strip()
+  return platform.processor() or platform.machine()
 
 
 def time_in_turns(
@@ -216,14 +228,15 @@ def strict_loop(
     context: Maximum tokens in the cache at the end of the loop.
     rows: Rows decoded at a time.
   """
-  is_independent = bound_drafter.drafter.independent
-  multi_draft = 'multi_round' if is_independent else 'match'
+  verification = 'token' if drafts == 1 else 'multi_round'
+  if not bound_drafter.drafter.independent:
+    verification = 'match'
   engine = batching.Engine(
     decoding.StepConfig(
       decoding.Models(verifier.model, bound_drafter.drafter),
       methods.get_method('speed'),
       gamma=gamma,
-      verification=VerificationConfig('token' if drafts == 1 else multi_draft),
+      verification=VerificationConfig(verification),
       drafts=drafts,
       tree_size=tree_size,
       always_reads_block=True,

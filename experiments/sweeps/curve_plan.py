@@ -388,14 +388,19 @@ def _repeated(values: Iterable) -> list:
   return [v for i, v in enumerate(values) if v in values[:i]]
 
 
-def add_model_baselines(curves: Sequence[Curve]) -> list[Curve]:
-  """Puts the models alone that whole-answer cascades need before curves."""
-  configs = [curve.config for curve in curves if curve.confidence]
+def add_model_baselines(
+  curves: Sequence[Curve], config: Mapping[str, Any]
+) -> list[Curve]:
+  """Puts the models alone before the curves that need them.
+
+  Cascades of whole answers need both models, and a decision the verifier.
+  """
+  needed = ['verifier_only'] if config.get('decision') else []
+  if any(curve.confidence for curve in curves):
+    needed = list(MODEL_BASELINES)
   names = {curve.method for curve in curves}
   missing = [
-    Curve(configs[0].replace(method=name), ())
-    for name in MODEL_BASELINES
-    if configs and name not in names
+    Curve.from_config(config, name, ()) for name in needed if name not in names
   ]
   return [*missing, *curves]
 

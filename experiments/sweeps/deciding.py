@@ -109,11 +109,10 @@ def shortfall(
 
 def _makes_settings(curve: Curve) -> bool:
   """Tells if a decision compares the points of a curve."""
-  method, verification = curve.method, curve.config.verification
   return not (
     curve.confidence
     or curve.baseline_model == 'drafter'
-    or reference_points.is_oracle(method, verification)
+    or curve.config.verification == reference_points.SEQUENTIAL
   )
 
 
@@ -172,7 +171,7 @@ def decide(
     for record in sweep.records[point.name][:1]
     if certification.setting_of(record).curve == setting.curve
   )
-  lenience = setting.lenience
+  lenience, dtype = setting.lenience, sweep.config.get('dtype')
   changes = {} if math.isnan(lenience) else {'lenience': lenience}
   quality = _quality_name(sweep.tasks).replace('_', ' ')
   uses_drafter = setting.gamma > 0
@@ -181,7 +180,8 @@ def decide(
     verifier=sweep.config.verifier,
     drafter=sweep.config.drafter if uses_drafter else None,
     drafter_options=dict(curve.drafter_options) if uses_drafter else {},
-    dtype=_dtype(sweep.config),
+    # None for the stored dtype.
+    dtype=dtype and jnp.dtype(dtype).name,
     chat=bool(sweep.config.get('chat', False)),
     config=curve.config.replace(batch_size=sweep.config.batch_size, **changes),
     weights={name: sweep.facts[name] for name in _WEIGHTS},
@@ -206,12 +206,6 @@ def _fixed_settings(
 
   values = fields['method'], fields['gamma'], float(fields['lenience'])
   return setting(*values), setting('speed', fields['strict_gamma'], 0.0)
-
-
-def _dtype(config: Any) -> str | None:
-  """Returns the dtype of the parameters; None for the stored one."""
-  dtype = config.get('dtype')
-  return None if dtype is None else jnp.dtype(dtype).name
 
 
 def _quality_name(tasks: Mapping[str, Task]) -> str:

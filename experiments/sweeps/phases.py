@@ -118,7 +118,7 @@ class Sweep:
       self.curves = curve_plan.without_drafter_alone(
         self.curves, self.config.drafter
       )
-    self.curves = curve_plan.add_model_baselines(self.curves)
+    self.curves = curve_plan.add_model_baselines(self.curves, self.config)
     if self._group:
       self._check_group(self._group)
 

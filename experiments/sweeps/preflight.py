@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from cascades import drafters
+from cascades import decoding, drafters
 from cascades.models import checkpoints
 from cascades.sampler import batching, memory
 from cascades.sampler.sampler import Sampler
@@ -260,8 +260,8 @@ def preview(
   sizes = [_size(setting, x, examples) for x in curves]
   width = sizes[list(curves).index(first)].width
   shapes = {
-    (x.config.gamma, y.width) for x, y in zip(curves, sizes, strict=True)
-  } | {(gamma, 1)}
+    (_block(x), y.width) for x, y in zip(curves, sizes, strict=True)
+  } | {(_block(first), 1)}
   times = _block_times(setting, shapes, int(trial.answer_tokens))
   seconds = sum(
     _curve_seconds(
@@ -269,7 +269,7 @@ def preview(
       size,
       trial=trial if curve is first else widest_trial,
       answer_tokens=trial.answer_tokens,
-      step_s=times[curve.config.gamma, size.width],
+      step_s=times[_block(curve), size.width],
       relative_cost=measured.drafter_token_s / measured.verifier_token_s,
     )
     for curve, size in zip(curves, sizes, strict=True)
@@ -281,7 +281,9 @@ def preview(
   seconds += max(trial.compile_s, widest_trial.compile_s) * num_compiled
   yield dataclasses.replace(
     facts,
-    block_ratios={x: times[gamma, x] / times[0, x] for x in {1, width}},
+    block_ratios={
+      x: times[_block(first), x] / times[_ALONE, x] for x in {1, width}
+    },
     answers=sum(x.answers for x in sizes),
     seconds=seconds,
   )
@@ -290,13 +292,7 @@ def preview(
 def _facts_of_prompts(
   setting: Setting, curves: Sequence[Curve], lengths: Sequence[int]
 ) -> Preview:
-  """Returns the facts that need no decoding.
-
-  Args:
-    setting: The sweep, with its models.
-    curves: Curves that are to be decoded.
-    lengths: Tokens of all prompts, from the shortest to the longest.
-  """
+  """Returns the facts that need no decoding; `lengths` are ascending."""
   longest = lengths[-1] + max(
     task.max_new_tokens for task in setting.tasks.values()
   )
@@ -307,10 +303,21 @@ def _facts_of_prompts(
       *setting.memory_models,
       batch_size=setting.config.batch_size,
       cache_length=longest,
-      gamma=max(x.config.gamma for x in curves),
+      gamma=max(decoding.tree_tokens(*_block(x)) for x in curves),
     ).total,
     free_bytes=memory.available(),
   )
+
+
+# The arguments of `decoding.tree_tokens`: gamma, drafts and tree_size.
+_Block = tuple[int, int, int | None]
+_ALONE: _Block = (0, 1, None)
+
+
+def _block(curve: Curve) -> _Block:
+  """Returns the block of a curve."""
+  config = curve.config
+  return config.gamma, config.drafts, config.tree_size
 
 
 class _Size(NamedTuple):
@@ -398,27 +405,25 @@ def _try_curve(
 
 
 def _block_times(
-  setting: Setting, shapes: Set[tuple[int, int]], context: int
-) -> dict[tuple[int, int], float]:
-  """Measures the seconds of a block, by gamma and the rows at a time.
+  setting: Setting, shapes: Set[tuple[_Block, int]], context: int
+) -> dict[tuple[_Block, int], float]:
+  """Measures the seconds of a block, by its shape and the rows at a time.
 
-  Gamma 0, a token of the verifier alone, is there for every number of rows.
+  A token of the verifier alone is there for every number of rows.
   """
-  shapes = shapes | {(0, width) for _, width in shapes}
-  loops = {
-    (gamma, width): costs.strict_loop(
+  no_drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
+  loops = {}
+  for block, width in shapes | {(_ALONE, width) for _, width in shapes}:
+    gamma, drafts, tree_size = block
+    loops[block, width], _ = costs.strict_loop(
       setting.verifier,
-      setting.bound_drafter
-      if gamma
-      else drafters.BoundDrafter(drafters.NoDrafter(), ()),
+      setting.bound_drafter if gamma else no_drafter,
       gamma=gamma,
-      drafts=1,
-      tree_size=None,
+      drafts=drafts,
+      tree_size=tree_size,
       context=max(2 * (gamma + 1), context),
       rows=width,
-    )[0]
-    for gamma, width in shapes
-  }
+    )
   times = costs.time_in_turns(loops, repeats=3, seconds=1.0)
   return {key: statistics.median(x) for key, x in times.items()}
 

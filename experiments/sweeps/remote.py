@@ -62,12 +62,7 @@ class Mirror:
     return f'{self._root}/{path.relative_to(self.folder).as_posix()}'
 
   def _call(self, method: str, *args: Any, **options: Any) -> Any:
-    """Calls a method of the file system.
-
-    Args:
-      method: Name of the method.
-      *args: Arguments of the method.
-      **options: Keyword arguments of the method.
+    """Calls a method of the file system by its name.
 
     Raises:
       OSError: The file system reports an error.

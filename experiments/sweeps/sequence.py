@@ -42,11 +42,7 @@ CONFIDENCES: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def cascade(
-  drafter: Outcome,
-  verifier: Outcome,
-  *,
-  method: str,
-  lenience: float,
+  drafter: Outcome, verifier: Outcome, *, method: str, lenience: float
 ) -> Outcome:
   """Returns the answer of a cascade, from the answers of the models alone.
 

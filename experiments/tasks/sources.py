@@ -237,10 +237,7 @@ class Source:
       import datasets
 
       rows = datasets.load_dataset(
-        self.hub,
-        self.config,
-        split=self.splits[split],
-        revision=self.revision,
+        self.hub, self.config, split=self.splits[split], revision=self.revision
       )
     except Exception as e:
       # Every failure of the hub has the same remedy.

@@ -131,11 +131,7 @@ def _work(
   """Returns the worked line of a step (operation, operand, operand)."""
   op, _, k = step
   return phraser.write(
-    _STEP % _WORKED[op],
-    k=k,
-    w=spoken(k),
-    e=_equation(step),
-    **words,
+    _STEP % _WORKED[op], k=k, w=spoken(k), e=_equation(step), **words
   )
 
 

@@ -235,12 +235,12 @@ def prepare(
   fields = {name: config[name] for name in _DATA_FIELDS}
   fields['text'] = records.digest(documents)
   held_out = documents[: config.held_out]
-  excluded = {*held_out}
-  # Copies of held-out documents are not learned from.
+  excluded = {x.prompt or x.answer for x in held_out}
+  # Held-out prompts are not learned from, with whatever answer.
   documents = [
-    document
-    for document in documents[config.held_out :]
-    if document not in excluded
+    x
+    for x in documents[config.held_out :]
+    if (x.prompt or x.answer) not in excluded
   ]
   pack = functools.partial(
     texts.pack_rows, config, tokenizer=verifier.tokenizer

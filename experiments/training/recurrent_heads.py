@@ -116,12 +116,7 @@ def loss_fn(
 
 
 # Axes of the head's matrices; see `training_loop.make_optimizer`.
-_AXES = {
-  'state': (0, 1),
-  'input': (0, 1),
-  'join': (0, 1),
-  'mix': (1, 2),
-}
+_AXES = {'state': (0, 1), 'input': (0, 1), 'join': (0, 1), 'mix': (1, 2)}
 
 
 def train_head(

@@ -26,6 +26,8 @@ _SHARED_FIELDS = {
   'verifier': None,
   'drafter': None,
   'temperature': 1.0,
+  'top_k': None,
+  'top_p': None,
   'gate': 'raw',
   'dtype': None,
   'chat': False,
@@ -82,7 +84,8 @@ def gather_texts(
     workdirs: Folders of the sweeps.
 
   Raises:
-    ValueError: There are no records, the score is unknown, or none is positive.
+    ValueError: There are no records, the score is unknown, none is positive, or
+      an example has several prompts.
   """
   weights: dict[tuple, float] = {}
   prompts: dict[tuple[str, str], str] = {}
@@ -95,7 +98,13 @@ def gather_texts(
         if not score > 0 or not trace.tokens:
           continue
         example = record.task, record.id
-        prompts[example] = examples[record.task][record.id].prompt
+        prompt = examples[record.task][record.id].prompt
+        if prompts.setdefault(example, prompt) != prompt:
+          raise ValueError(
+            f'workdirs: {workdir} has another prompt of {record.task}'
+            f' {record.id} than earlier ones; give sweeps with the same data,'
+            ' shots and file.'
+          )
         key = example, tuple(trace.tokens)
         weights[key] = weights.get(key, 0.0) + score**config.sharpness
   if not weights:
@@ -235,14 +244,14 @@ def train_rule(
   pair_sampler = sampler.Sampler(
     settings['verifier'],
     settings['drafter'],
-    config=DecodingConfig(
+    # Truncation has no effect on greedy decoding.
+    config=DecodingConfig.applicable(
       # Its rule reads the gates, as the features do.
       method='opt',
       lenience=-math.inf,
       gamma=1,
-      temperature=settings['temperature'],
-      gate=settings['gate'],
       batch_size=config.batch_size,
+      **{x: settings[x] for x in ('temperature', 'top_k', 'top_p', 'gate')},
     ),
     dtype=settings['dtype'],
   )

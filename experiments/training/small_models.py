@@ -227,9 +227,7 @@ def train_model(
 
 
 def evaluate(
-  folder: pathlib.Path,
-  tasks: Sequence[str],
-  num_examples: int,
+  folder: pathlib.Path, tasks: Sequence[str], num_examples: int
 ) -> dict[str, dict[str, float]]:
   """Scores greedy answers of a model to held-out problems.
 
@@ -245,12 +243,7 @@ def evaluate(
 
   model = checkpoints.load_folder(folder)
   greedy_sampler = sampler.Sampler(
-    model,
-    config=DecodingConfig(
-      gamma=0,
-      temperature=0.0,
-      batch_size=_PROMPTS,
-    ),
+    model, config=DecodingConfig(gamma=0, temperature=0.0, batch_size=_PROMPTS)
   )
   figures = {}
   for task in (TASKS[name] for name in tasks):
