@@ -125,6 +125,36 @@ def test_a_product_is_near_that_of_floats_and_shared_under_vmap():
   np.testing.assert_array_equal(run(jnp.zeros((2, 48))), 0)
 
 
+# Two runs of 80, three of 48, one of 64; no run divides 24.
+@pytest.mark.parametrize(
+  ('size', 'run'), [(160, 80), (144, 64), (64, 64), (24, 16)]
+)
+def test_a_single_row_has_the_bits_of_a_batch(size, run, monkeypatch):
+  random = np.random.default_rng(0)
+  shape, axes = (2048, size), AxisSplit((0,), (1,))
+  w, x = random.normal(size=shape), random.normal(size=(5, size))
+  parts = int8_weights.quantize(w.astype(np.float32), axes)
+  weight = int8_weights.Int8Weight(parts, axes)
+  x = jnp.asarray(x, jnp.float32)
+  expected = int8_weights.dot(x, weight)
+  monkeypatch.setattr(int8_weights, '_LARGE', 0)
+  monkeypatch.setattr(int8_weights, '_RUN', run)
+  np.testing.assert_array_equal(int8_weights.dot(x[3], weight), expected[3])
+
+  @jax.jit
+  def decode(x, parts):
+    weight = int8_weights.Int8Weight(parts, axes)
+
+    def step(_, x):
+      return x + int8_weights.dot(x, weight)[:size]
+
+    return jax.lax.fori_loop(0, 5, step, x)
+
+  # A copy in 32 bits, made ahead of the loop, would be four times as large.
+  memory = decode.lower(x[3], parts).compile().memory_analysis()
+  assert memory.temp_size_in_bytes < 2 * w.size
+
+
 # Layers of the latter have keys and values of other layers.
 @pytest.mark.parametrize(
   'source', ['tiny-drafter', small.FIXTURES / 'hf_gemma4_shared']
