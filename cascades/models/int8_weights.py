@@ -25,11 +25,11 @@ from cascades.models.blocked_layout import AxisSplit
 _LARGEST = 127
 # No row has only numbers below: a row of zeros gets this one for its largest.
 _TINY = 1e-30
-# A weight of as many numbers is multiplied with a single row lane by lane, by a
-# CPU: for smaller ones the gain is below the cost of two more operations.
+# The least size of a weight that a CPU multiplies with a single row by
+# `_multiply_row`. For smaller weights the gain does not pay for compiling it.
 _LARGE = 2**24
-# Numbers that are added side by side, a vector of a CPU, and the most of a row
-# that one sum reads: more would read a weight at too many places at a time.
+# Numbers that are added side by side, in a CPU's vector; and the most of a row
+# that are added to them: more would be read from too many places at a time.
 _LANES, _RUN = 16, 1280
 # Bytes that the address of an array must be a multiple of, to be shared.
 _ALIGNMENT = 64
@@ -251,7 +251,7 @@ def _multiply_integers(
 def _multiply_row(
   x: Int8[Array, '1 K'], y: Int8[Array, 'N K']
 ) -> Int32[Array, '1 N']:
-  """Returns exact products of one row, lane by lane.
+  """Returns exact products of one row, by 16 sums side by side.
 
   Before a product of matrices XLA on a CPU rearranges `y`. This loop reads it
   as it lies in memory: one row takes .6 of the time, and each further row would
