@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 
 import conftest
 import jax
@@ -28,9 +29,7 @@ def _read(model, params, batch, width, slots=models_test.SLOTS):
     return model(params, tokens, positions, mask, cache)
 
   run, empty = jax.jit(jax.vmap(read, (0, None, 0))), model.init_cache
-  cache = jax.tree.map(
-    lambda x: jnp.broadcast_to(x, (batch, *x.shape)), empty(params, slots)
-  )
+  cache = jax.vmap(lambda _: empty(params, slots))(jnp.arange(batch))
   logits = []
   for start in range(0, _TOKENS.shape[1], width):
     tokens = jnp.asarray(_TOKENS[:batch, start : start + width])
@@ -66,9 +65,8 @@ def test_floats_have_the_same_bits_on_demand(layout, monkeypatch):
   checkpoint = checkpoints.Checkpoint(model, model.pack(params), None)
   model, params8, _ = checkpoint.with_exact_rows()
   exact = _read_exactly(model, params8)
-  np.testing.assert_allclose(
-    exact, _read(plain, params, 2, 1), atol=1e-3, rtol=1e-3
-  )
+  near = _read(plain, params, 2, 1)
+  np.testing.assert_allclose(exact, near, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize('gamma', tiers.first([4, 1, 7]))
@@ -152,7 +150,8 @@ def test_a_single_row_has_the_bits_of_a_batch(size, run, monkeypatch):
 
   # A copy in 32 bits, made ahead of the loop, would be four times as large.
   memory = decode.lower(x[3], parts).compile().memory_analysis()
-  assert memory.temp_size_in_bytes < 2 * w.size
+  if int8_weights._run_length(size) or not int8_weights.copies_weights():
+    assert memory.temp_size_in_bytes < 2 * w.size
 
 
 # Layers of the latter have keys and values of other layers.
@@ -165,9 +164,7 @@ def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path, source):
   assert small.dtypes(whole.params) == {'int8', 'float32'}
   model, shapes = checkpoints.describe(source, 'int8')
   assert model == whole.model
-  assert shapes == jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole.params
-  )
+  assert shapes == jax.eval_shape(lambda: whole.params)
   checkpoints.save_model(tmp_path / 'a', whole)
   plain = checkpoints.load_model(source)
   checkpoints.save_model(tmp_path / 'b', plain, stored='int8')
@@ -216,9 +213,8 @@ def test_a_restricted_vocabulary_keeps_the_rows_of_the_table():
 
 @pytest.mark.parametrize('fault', ['none', 'nan', 'negative', 'zero point'])
 def test_a_folder_with_bad_scales_is_refused(fault, tmp_path):
-  checkpoints.save_model(
-    tmp_path, checkpoints.load_model('tiny-drafter', 'int8')
-  )
+  whole = checkpoints.load_model('tiny-drafter', 'int8')
+  checkpoints.save_model(tmp_path, whole)
   tensors = small.stored(tmp_path)
   name = 'model.layers.0.self_attn.o_proj.weight'
   scales = tensors[f'{name}_scale'].copy()
@@ -233,16 +229,19 @@ def test_a_folder_with_bad_scales_is_refused(fault, tmp_path):
     assert message.endswith(('fetch it again.', 'with symmetric weights.'))
 
 
-def test_a_device_without_such_products_is_named(monkeypatch):
-  def fail(*args):
-    raise RuntimeError('no such unit')
-
-  monkeypatch.setattr(int8_weights, '_multiply_integers', fail)
+@pytest.mark.parametrize(
+  ('product', 'problem'),
+  [
+    (lambda x, y: x @ 'unit', 'int8 is not supported by this cpu; give bfloat'),
+    (lambda x, y: y.astype(int) @ x.T, 'int8 is slower than float32 with JAX'),
+  ],
+)
+def test_a_device_without_such_products_is_named(product, problem, monkeypatch):
+  monkeypatch.setattr(int8_weights, '_multiply_integers', product)
   int8_weights.check_device.cache_clear()
-  message = conftest.refused(
-    'dtype', checkpoints.load_model, 'tiny-drafter', 'int8'
-  )
-  assert 'int8 is not supported by this cpu; give bfloat16' in message
+  error = pytest.raises((ValueError, UserWarning), match=f'^dtype: {problem}')
+  with error, warnings.catch_warnings(action='error'):
+    checkpoints.load_model('tiny-drafter', 'int8')
   int8_weights.check_device.cache_clear()
 
 

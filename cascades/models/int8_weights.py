@@ -11,6 +11,7 @@ it, as `row_exact` needs.
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -106,13 +107,7 @@ def _is_in_memory(x: Any) -> bool:
 
 
 def _copy_integers(x: Any, order: tuple[int, ...]) -> np.ndarray:
-  """Returns int8 values with their axes in another order.
-
-  Args:
-    x: A NumPy array; a table may be a `tensor_files.TensorHandle`.
-    order: The axis of `x` that each axis of the result is.
-  """
-  # Of a table the order stays as it is.
+  """Returns an array with its axes in another order; a table as it is."""
   rows = x.transpose(*order) if isinstance(x, np.ndarray) else x
   values, step = _allocate(rows.shape), _TABLE_ROWS
   for i in range(0, len(values), step):
@@ -223,20 +218,31 @@ class Int8Weight:
 
 @functools.cache
 def check_device() -> None:
-  """Refuses a device that has no products of eight bits.
+  """Refuses a device without products of eight bits; warns of slow ones.
 
   Raises:
     ValueError: Such a product fails.
   """
-  ones = jnp.ones((2, 16), jnp.int8)
   try:
-    jax.block_until_ready(jax.jit(_multiply_integers)(ones, ones))
+    is_slow = copies_weights()
   # Whatever a compiler raises, the user can do one thing.
   except Exception as error:
     raise ValueError(
       f'dtype: int8 is not supported by this {jax.default_backend()}; give'
       ' bfloat16 or float32.'
     ) from error
+  if is_slow:
+    problem = f'int8 is slower than float32 with JAX {jax.__version__}'
+    warnings.warn(f'dtype: {problem}; install a newer JAX.', stacklevel=3)
+
+
+def copies_weights() -> bool:
+  """True if products copy weights in 32 bits, as JAX 0.8.0 does on a CPU."""
+  x, y = jnp.ones((2, 64), jnp.int8), jnp.ones((64, 64), jnp.int8)
+  product = jax.jit(_multiply_integers).lower(x, y).compile()
+  jax.block_until_ready(product(x, y))
+  memory = product.memory_analysis() if jax.default_backend() == 'cpu' else None
+  return memory is not None and memory.temp_size_in_bytes >= 4 * y.size
 
 
 def _multiply_integers(
@@ -309,7 +315,8 @@ def _product(
 ) -> Float[Array, 'M N']:
   """Multiplies rows, rounded to eight bits, with a weight."""
   count, multiply = len(x), _multiply_integers
-  if _is_read_by_lanes(count, values):
+  is_large = values.size >= _LARGE and jax.default_backend() == 'cpu'
+  if count == 1 and is_large and _run_length(x.size):
     multiply = _multiply_row
   elif count == 1:
     # XLA on a CPU multiplies one row without the unit for int8.
@@ -325,12 +332,6 @@ def _run_length(size: int) -> int:
   return next((run for run in runs if size % run == 0), 0)
 
 
-def _is_read_by_lanes(count: int, values: Array) -> bool:
-  """Returns True if `_multiply_row` is the faster product."""
-  fits = count == 1 and _run_length(values.shape[-1]) > 0
-  return fits and values.size >= _LARGE and jax.default_backend() == 'cpu'
-
-
 def round_rows(
   x: Float[Array, 'M K'],
 ) -> tuple[Int8[Array, 'M K'], Float[Array, 'M']]:
@@ -343,7 +344,6 @@ def round_rows(
     Integers, and the scales of the rows.
   """
   largest = _barrier(jnp.maximum(jnp.max(jnp.abs(x), -1), _TINY))
-  inverse, scales = _barrier(
-    (_LARGEST / largest, largest * jnp.float32(1 / _LARGEST))
-  )
+  inverse, scales = _LARGEST / largest, largest * jnp.float32(1 / _LARGEST)
+  inverse, scales = _barrier((inverse, scales))
   return jnp.round(x * inverse[:, None]).astype(jnp.int8), scales
