@@ -303,7 +303,7 @@ def test_tensors_that_are_rounded_are_read_as_what_they_were(tmp_path):
   same(read.params, as_bfloat16(params))
   _, shapes = checkpoints.describe(tmp_path)
   assert dtypes(read.params) == dtypes(shapes) == {'float32'}
-  with pytest.raises(ValueError, match=r"^dtype: must be .*, got 'int4'"):
+  with pytest.raises(ValueError, match=r"^stored: must be .*, got 'int4'"):
     checkpoints.save_model(tmp_path, whole, stored='int4')
 
 
@@ -517,7 +517,7 @@ DAMAGE = [
   (_cut('*.index.json', 900), OF_INDEX),
   (_each('*.index.json', lambda f: f.write_text('{}')), OF_INDEX),
   (_drop('*.safetensors'), 'no *.safetensors file'),
-  (_drop(SHARD), f'{SHARD} is missing, though {tensor_files.INDEX}'),
+  (_drop(SHARD), f'{SHARD} is missing; fetch it again.'),
   # Nothing; some of the header; some of the numbers.
   *((_cut(SHARD, size), SHARD) for size in (0, 50, 30_000)),
   (_drop('tokenizer.model'), NO_TOKENIZER),

@@ -4,15 +4,7 @@ from experiments.records import Record, Trace
 
 
 def check(record: Record, trace: Trace | None = None) -> None:
-  """Checks what must hold between a record's counts, whatever the method.
-
-  Args:
-    record: One example's.
-    trace: Of the same example; None to look at the record alone.
-
-  Raises:
-    ValueError: Names the record and the first rule that is broken.
-  """
+  """Checks a record's counts; a ValueError names the first broken rule."""
   r, emitted = record, record.emitted
   rules = {
     'drafted >= examined >= accepted >= 0': (

@@ -59,18 +59,8 @@ def write_head(
 ):
   """Writes a random head; gives its tensors and what config.json says.
 
-  Args:
-    folder: Made if it is not there.
-    target: The verifier's width.
-    vocab: How many tokens the verifier has.
-    said: Ids of the tokens that it says, upwards; None for all.
-    hidden_layers: After how many layers it looks; None for what is usual.
-    width: Its own.
-    embeddings: Whether it has a table of its own.
-    bias: Whether `fc` has one.
-    seed: Of its numbers.
-    dtype: What they are stored in.
-    **config: Further fields.
+  `target` is the verifier's width; `said` are increasing ids of the tokens that
+  it drafts, None for all; None of `hidden_layers` reads the usual layers.
   """
   fields = {
     'architectures': ['Eagle3DraftModel'],

@@ -36,13 +36,7 @@ TINY = checkpoints.ASSETS / 'tiny-drafter'
 
 
 def rewrite(folder, dtype, scale=lambda name: 1):
-  """Has a folder keep its real tensors in a type, and config.json say so.
-
-  Args:
-    folder: With files of tensors.
-    dtype: What they are rounded to, after float16.
-    scale: What they are multiplied by first, by name.
-  """
+  """Scales a folder's floats and stores them in a dtype, as in config.json."""
   for file in folder.glob('*.safetensors'):
     tensors = load_file(file)
     for name, x in tensors.items():

@@ -63,13 +63,10 @@ def written(folder, name='tiny-verifier', stored=None) -> pathlib.Path:
 
 
 def rewritten(file: pathlib.Path, change, tensors=lambda name, data: None):
-  """A file with other fields, or with other tensors.
+  """A file with other fields, or with other tensors than those of `file`.
 
-  Args:
-    file: Is left as it is.
-    change: Takes the fields, by name, with their types and values.
-    tensors: Takes a tensor's name and data, gives other data and its type; or
-      None, to leave it.
+  `change` changes the fields, by name, with their types and values; `tensors`
+  gives other data of a tensor and its type, or None.
   """
   reader = gguf.GGUFReader(file)
   fields = {

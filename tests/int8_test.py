@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import tracemalloc
 import warnings
 
 import conftest
@@ -14,7 +15,12 @@ import small
 import tiers
 
 import cascades
-from cascades.models import blocked_layout, checkpoints, int8_weights
+from cascades.models import (
+  blocked_layout,
+  checkpoints,
+  int8_weights,
+  param_mapping,
+)
 from cascades.models.blocked_layout import AxisSplit
 
 _TOKENS = np.random.default_rng(0).integers(1, models_test.VOCAB, (8, 24))
@@ -69,10 +75,15 @@ def test_floats_have_the_same_bits_on_demand(layout, monkeypatch):
   np.testing.assert_allclose(exact, near, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize('gamma', tiers.first([4, 1, 7]))
-def test_strict_decoding_is_the_verifier_alone_in_any_batch(gamma):
+@pytest.mark.parametrize(
+  ('gamma', 'drafter'),
+  tiers.first([(4, None), (1, None), (7, None), (4, 'tiny-recurrent')]),
+)
+def test_strict_decoding_is_the_verifier_alone_in_any_batch(gamma, drafter):
   prompts = ['The number 4302', 'in', 'words: a b', 'of 17']
-  verifier, drafter = (cascades.load_model(x, 'int8') for x in small.pair())
+  names = ('tiny-verifier', drafter) if drafter else small.pair()
+  verifier = cascades.load_model(names[0], 'int8')
+  drafter = drafter or cascades.load_model(names[1], 'int8')
   config = cascades.DecodingConfig(temperature=0.0, gamma=0)
   alone = cascades.Sampler(verifier, config=config)
   expected = [x.tokens for x in alone.sample(prompts, max_new_tokens=24)]
@@ -181,6 +192,21 @@ def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path, source):
     small.same(read.params, whole.params)
   floats = checkpoints.load_model(tmp_path / 'a', 'float32').unpack()
   small.same(floats.params, whole.unpack().params)
+  small.same(checkpoints.load_folder(tmp_path / 'a').params, floats.params)
+
+
+def test_scales_are_stored_without_a_matrix_of_them(tmp_path):
+  whole = checkpoints.load_model('tiny-drafter', 'int8')
+  rounded = checkpoints._to_rounded(whole.model, whole.params)
+  checkpoints.save_model(tmp_path, whole)
+  config = small.read_json(tmp_path / 'config.json')
+  integers, scales, *_ = param_mapping.tensors(rounded, config)
+  tracemalloc.start()
+  column = scales.make()
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert column.shape == (integers.struct.shape[0], 1) == scales.struct.shape
+  assert peak < 2 * column.nbytes + 10_000 < integers.make().nbytes
 
 
 def test_eight_bits_of_what_stays_in_floats_are_multiplied(tmp_path):

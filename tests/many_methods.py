@@ -131,14 +131,7 @@ def _context_finder(
 
 
 def _key_function(size: int) -> Callable[[methods.Distributions], Array]:
-  """Returns a function from distributions to a key, a random projection.
-
-  Args:
-    size: Size V of the vocabulary.
-
-  Returns:
-    A function from distributions [..., V] to a key [_KEY_SIZE, ...].
-  """
+  """Returns a function from distributions to a key, [_KEY_SIZE, ...]."""
   rng = np.random.default_rng(0)
   weights = rng.uniform(-1, 1, (_KEY_SIZE, 5, size)).astype(np.float32)
 

@@ -45,10 +45,8 @@ def tables(
 ) -> tuple[checkpoints.Checkpoint, checkpoints.Checkpoint]:
   """Two tables that speak the bundled models' tokens.
 
-  About one answer in three ends within 32 tokens.
-
-  Args:
-    apart: How much of another table the drafter's has in it.
+  About one answer in three ends within 32 tokens. `apart` is the share of
+  another table in the drafter's.
   """
   tokenizer = cascades.load_model('tiny-drafter').tokenizer
   model = exact.TableModel(tokenizer.vocab_size)
@@ -165,13 +163,7 @@ def read_json(file) -> dict:
 
 
 def rewrite(folder, fields=None, tensors=None) -> None:
-  """Changes a folder of Hugging Face's, which may be cut in shards.
-
-  Args:
-    folder: The folder.
-    fields: Of its config.json; those that are `...` are taken out.
-    tensors: By name; those that are None are taken out.
-  """
+  """Changes a Hugging Face folder; takes out `...` fields and None tensors."""
   if fields:
     file = folder / 'config.json'
     said = read_json(file) | fields
@@ -190,14 +182,7 @@ def rewrite(folder, fields=None, tensors=None) -> None:
 
 
 def as_type(file, name: str, kind: str, shape) -> None:
-  """Changes the type and the shape that a file says one of its tensors has.
-
-  Args:
-    file: Of safetensors. As many bytes as before, or of nothing at all.
-    name: Of the tensor, whose bytes become zeros.
-    kind: As safetensors names types, some of which NumPy lacks.
-    shape: Of the tensor.
-  """
+  """Declares another type and shape of a tensor, whose bytes become zeros."""
   bits = {'F4': 4, 'F8_E4M3': 8, 'I8': 8, 'I32': 32, 'F32': 32, 'I64': 64}
   tensors = load_file(file)
   at, header = 0, {}

@@ -50,19 +50,18 @@ class Checkpoint(NamedTuple):
     """Returns the checkpoint divided over a mesh; None leaves it as it is."""
     if mesh is None:
       return self
-    return self._replace(
-      params=sharding.shard_params(self.model, self.params, mesh)
-    )
+    params = sharding.shard_params(self.model, self.params, mesh)
+    return self._replace(params=params)
 
   def with_exact_rows(self) -> 'Checkpoint':
     """Returns the checkpoint with results that depend on no other row.
 
-    Logits are then equal to the bit in any batch and block; in eight bits they
-    always are. The experts of a mixture are excepted. See `row_exact`.
+    Logits of decoding are then equal to the bit in any batch and block; in
+    eight bits they are so anyway. Experts of a mixture are excepted. See
+    `row_exact`.
     """
-    return self._replace(
-      model=dataclasses.replace(self.model, is_row_exact=True)
-    )
+    model = dataclasses.replace(self.model, is_row_exact=True)
+    return self._replace(model=model)
 
   def pack(self) -> 'Checkpoint':
     """Returns the checkpoint with matrices in blocks, the order for CPUs."""
@@ -76,10 +75,8 @@ class Checkpoint(NamedTuple):
 
     Of eight bits, they become float32.
     """
-    return self._replace(
-      model=dataclasses.replace(self.model, layout=None),
-      params=self.model.unpack(self.params),
-    )
+    model = dataclasses.replace(self.model, layout=None)
+    return self._replace(model=model, params=self.model.unpack(self.params))
 
 
 class ModelDescription(NamedTuple):

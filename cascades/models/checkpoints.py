@@ -101,7 +101,7 @@ def load_folder(folder: str | pathlib.Path) -> Checkpoint:
     ValueError: It has no known format, or it is damaged.
   """
   source = builtin_formats.open_checkpoint(pathlib.Path(folder))
-  return source.load(LoadOptions())
+  return source.load(LoadOptions()).unpack()
 
 
 def describe(
@@ -165,7 +165,7 @@ def save_model(
     OSError: A file cannot be written; the error names it, and the folder stays
       as it was.
   """
-  check_dtype(stored)
+  check_dtype(stored, name='stored')
   model, params, tokenizer = checkpoint
   config = huggingface_export.make_config(model, params, tokenizer.stops)
   keeps_int8 = stored is None and model.layout == 'int8'
@@ -262,20 +262,23 @@ def _to_rounded(
 
 
 def check_dtype(
-  dtype: str | None, dtypes: Sequence[str] = param_dtypes.DTYPES
+  dtype: str | None,
+  dtypes: Sequence[str] = param_dtypes.DTYPES,
+  name: str = 'dtype',
 ) -> None:
   """Refuses a dtype that parameters cannot be converted to.
 
   Args:
     dtype: The dtype.
     dtypes: Supported dtypes.
+    name: Name of the argument.
 
   Raises:
     ValueError: It is neither None nor one of `dtypes`.
   """
   if dtype not in (None, *dtypes):
     raise ValueError(
-      f'dtype: must be one of {", ".join(dtypes)}, got'
+      f'{name}: must be one of {", ".join(dtypes)}, got'
       f' {arguments.quote(dtype)}; leave it out to take the dtype that the'
       ' checkpoint names (float32 for float16).'
     )

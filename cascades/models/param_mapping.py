@@ -185,30 +185,26 @@ def tensors(
       yield from _leaf_tensors(mapping, leaf)
       continue
     yield from _leaf_tensors(mapping, leaf.values)
-    for name, struct, make in _leaf_tensors(mapping, leaf.scales):
-      yield Tensor(
-        name + int8_files.SCALE,
-        jax.ShapeDtypeStruct((struct.shape[0], 1), struct.dtype),
-        functools.partial(_scale_column, make),
-      )
+    # A view of few numbers, of which all columns would be a matrix of floats.
+    for name, struct, make in _leaf_tensors(mapping, leaf.scales, slice(1)):
+      column = jax.ShapeDtypeStruct((struct.shape[0], 1), struct.dtype)
+      yield Tensor(name + int8_files.SCALE, column, make)
 
 
-def _leaf_tensors(mapping: ParamMapping, leaf: Any) -> Iterator[Tensor]:
-  """Yields the tensors of a leaf, an array."""
+def _leaf_tensors(
+  mapping: ParamMapping, leaf: Any, columns: slice = slice(None)
+) -> Iterator[Tensor]:
+  """Yields the tensors of a leaf, an array; arrays are made of some columns."""
 
   def make(i):
-    return np.ascontiguousarray(mapping.unpack(np.asarray(leaf))[i])
+    part = mapping.unpack(np.asarray(leaf))[i]
+    return np.ascontiguousarray(part[..., columns])
 
   structs = jax.eval_shape(
     mapping.unpack, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
   )
   for i, (name, struct) in enumerate(zip(mapping.names, structs, strict=True)):
     yield Tensor(name, struct, functools.partial(make, i))
-
-
-def _scale_column(make: Callable[[], np.ndarray]) -> np.ndarray:
-  """Returns the scale of each row, of the scales of all integers."""
-  return np.ascontiguousarray(make()[:, :1])
 
 
 def _table(config: Mapping[str, Any]) -> ParamMapping:

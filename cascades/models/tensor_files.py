@@ -339,9 +339,7 @@ def _open_safetensors(file: pathlib.Path) -> Any:
     # A memory map would count as memory as long as the model is loaded.
     return safe_open(file, framework='numpy', backend='pread')
   except FileNotFoundError:
-    raise ValueError(
-      f'model: {file} is missing, though {INDEX} lists it; fetch it again.'
-    ) from None
+    raise ValueError(f'model: {file} is missing; fetch it again.') from None
   except SafetensorError:
     raise ValueError(f'model: {file} is damaged; fetch it again.') from None
 
