@@ -10,7 +10,7 @@ import small
 import tiers
 
 import cascades
-from cascades import load_model
+from cascades import drafters, load_model
 from cascades.drafters import binding
 from cascades.models import tokenizers
 from cascades.models.conversations import Conversation
@@ -104,6 +104,12 @@ def test_whatever_drafts_can_be_looked_at():
   silent = agreement.agreement((verifier, 'ngram'), 'one two', 8)
   assert not silent.tokens
   assert np.isnan(silent.match_rate)
+
+
+@pytest.mark.slow
+def test_the_best_draft_of_a_beam_is_looked_at():
+  beam = drafters.parse_spec('tiny-recurrent', beam=True)
+  assert agreement.agreement((_models()[0], beam), _prompts()[-1], 4).tokens
 
 
 @pytest.mark.slow

@@ -71,6 +71,18 @@ def total(pair, **changes) -> int:
 # --- The arithmetic ---
 
 
+def test_returned_logits_are_counted(pair, monkeypatch):
+  options = dict(gamma=4, mesh=(1, 1))
+  need = memory.estimate(*pair, batch_size=64, cache_length=1024, **options)
+  guard = memory.MemoryGuard(*pair, **options)
+  monkeypatch.setattr(memory, 'available', lambda *_: need.without_params)
+  guard.check(64, 1024)
+  assert 'batch_size' in conftest.refused('memory', guard.check, 64, 1024, 9)
+  # Of 64 rows, and of the 32 prompts that wait.
+  more = total(pair, logits_length=9) - total(pair)
+  assert more == 9 * 4 * pair[0][0].vocab_size * (64 + 32)
+
+
 @pytest.mark.slow
 def test_weights_and_caches_are_what_arrays_take():
   loaded = [checkpoints.load_model(name) for name in PAIR]

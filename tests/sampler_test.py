@@ -160,6 +160,10 @@ def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
   logprobs = special.log_softmax(answer.logits, -1)
   at = np.arange(len(answer.tokens)), answer.tokens
   np.testing.assert_allclose(answer.logprobs, logprobs[at], atol=1e-5)
+  # Another number of tokens compiles nothing.
+  size = decoding.decode._cache_size()
+  sampler.sample(prompts[0], max_new_tokens=39, return_logits=True)
+  assert decoding.decode._cache_size() == size
   assert sampler.sample(prompts[0], max_new_tokens=40).logits is None
 
 

@@ -12,7 +12,6 @@ block begins reads those at the end of the prompt only.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from cascades.models import checkpoints, tokenizers, turns
 from cascades.models.conversations import Conversation, Prompt
 from cascades.sampler import batching
 from cascades.sampler.prompts import encode
+from cascades.verification_config import VerificationConfig
 
 # Largest numbers of prompts, and of logits, in one batch.
 _MAX_ROWS, _MAX_LOGITS = 16, 2**27
@@ -200,9 +200,10 @@ def agreement(
   engine = batching.Engine(
     decoding.StepConfig(
       decoding.Models(verifier.model, bound_drafter.drafter),
-      # Not applied: nothing is verified.
+      # Not applied: nothing is verified. 'match' takes the drafts of a beam.
       methods.get_method('speed'),
       gamma,
+      VerificationConfig('match'),
     ),
     decoding.Params(verifier.params, bound_drafter.params),
     processing.SamplingParams(temperature=np.float32(0)),
@@ -223,6 +224,7 @@ def _agreements(
   prompts = [np.array(ids) for _, ids in encoded]
   longest = max(map(len, prompts), default=0)
   limit = batching.bucket(longest + engine.step_config.cache_headroom)
+  fixed = engine.params, engine.sampling
   for i in range(0, len(prompts), rows):
     batch = prompts[i : i + rows]
     # One size, so that nothing is compiled twice.
@@ -230,18 +232,14 @@ def _agreements(
     keys = jax.random.split(jax.random.key(0), rows)
     read = engine.prefill(batch, keys, [limit] * rows, limit)
     columns, lengths, row_faults = jax.device_get(
-      _compare(
-        read, engine.params, engine.sampling, step_config=engine.step_config
-      )
+      _compare(read, *fixed, step_config=engine.step_config)
     )
     for j, (text, _) in enumerate(encoded[i : i + rows]):
       fault = jax.tree.map(lambda x, j=j: x[j], row_faults)
       faults.check(fault, f'prompt {i + j}')
       values = [column[j, : lengths[j]].tolist() for column in columns]
       tokens = []
-      for token in itertools.starmap(
-        TokenComparison, zip(*values, strict=True)
-      ):
+      for token in map(TokenComparison, *values):
         tokens.append(token)
         if token.drafter_token in tokenizer.stops:
           break

@@ -234,10 +234,10 @@ class Engine:
     headroom = self.step_config.cache_headroom
     return bucket(length + max_new_tokens + headroom)
 
-  def logits_length(self, request: BatchRequest) -> int:
+  def logits_length(self, request: Any) -> int:
     """Returns the tokens whose logits a row has room for; 0 if none."""
     length = request.max_new_tokens + self.step_config.gamma + 1
-    return length if request.return_logits else 0
+    return bucket(length, MIN_PROMPT_LENGTH) if request.return_logits else 0
 
 
 def pad(

@@ -4,9 +4,9 @@ The estimate is arithmetic: nothing is allocated, so a pair that does not fit is
 refused before it is loaded, with the changes that would make it fit.
 
 Counted are both models' weights, the caches of a batch and of the prompts that
-wait for its rows, and the logits of a block. Activations of a layer, the row of
-a shared prefix, and the moment in which caches grow and exist twice are not
-counted.
+wait for its rows, and the logits of a block and of answers that return them.
+Activations of a layer, the row of a shared prefix, and the moment in which
+caches grow and exist twice are not counted.
 """
 
 import dataclasses
@@ -44,7 +44,8 @@ class MemoryEstimate:
   Attributes:
     params: Both models' weights.
     caches: Both models' caches, of all rows.
-    logits: The logits of a block of every row, and arrays computed from them.
+    logits: The logits of a block of every row, arrays computed from them, and
+      logits that are returned.
     per_token: Token ids, sources and log-probabilities of all rows.
   """
 
@@ -158,6 +159,7 @@ def estimate(
   cache_length: int,
   gamma: int,
   mesh: tuple[int, int] = (1, 1),
+  logits_length: int = 0,
 ) -> MemoryEstimate:
   """Estimates the memory that decoding needs at most.
 
@@ -170,6 +172,7 @@ def estimate(
     gamma: Drafted tokens that the verifier reads per block; 0 for none.
     mesh: Number of devices along each axis of `sharding.make_mesh`, (data,
       model). An axis of an array that they do not divide is replicated.
+    logits_length: Tokens of an answer whose logits are kept.
 
   Returns:
     Bytes on each device.
@@ -197,12 +200,13 @@ def estimate(
     # Logits are float32.
     logits += (gamma + 1) * model.vocab_size * 4
   logits += _ROWS_OF_FLOATS * 4 * verifier[0].vocab_size
+  returned = logits_length * 4 * verifier[0].vocab_size
   # A token's id, its source and its log-probability.
   tokens = (4 + 1 + 4) * cache_length
   return MemoryEstimate(
     params=params,
     caches=caches,
-    logits=logits * batch_size,
+    logits=logits * batch_size + returned * sum(batches),
     per_token=tokens * sum(batches),
   )
 
@@ -213,10 +217,10 @@ def check(
   *,
   batch_size: int,
   cache_length: int,
-  gamma: int,
   allocated: bool,
   mesh: tuple[int, int] = (1, 1),
   limit: int | None = None,
+  **lengths: int,
 ) -> None:
   """Refuses a pair that does not fit, and says which changes would.
 
@@ -226,10 +230,10 @@ def check(
     batch_size: As for `estimate`.
     cache_length: Most tokens of a sequence, prompt and answer together; caches
       are padded to the next `batching.bucket`.
-    gamma: As for `estimate`.
     allocated: True if the weights are in memory already.
     mesh: As for `estimate`.
     limit: Free bytes of a device; None takes those of the default device.
+    **lengths: gamma and logits_length, as for `estimate`.
 
   Raises:
     ValueError: It does not fit; the sentence has the required and the free
@@ -248,8 +252,8 @@ def check(
       *both,
       batch_size=batch_size,
       cache_length=cache_length,
-      gamma=gamma,
       mesh=mesh,
+      **lengths,
     )
 
   total = required()
@@ -289,31 +293,30 @@ class MemoryGuard:
     self._models = verifier, drafter
     self._gamma, self._mesh = gamma, mesh
     # Counting takes longer than decoding a short answer.
-    self._estimates: dict[tuple[int, int], MemoryEstimate] = {}
+    self._estimates: dict[tuple[int, int, int], MemoryEstimate] = {}
 
-  def check(self, batch_size: int, tokens: int) -> None:
+  def check(self, batch_size: int, tokens: int, logits_length: int = 0) -> None:
     """Refuses a batch that does not fit.
 
     Args:
       batch_size: Rows of the batch.
       tokens: Most tokens of a sequence, headroom included.
+      logits_length: As for `estimate`.
 
     Raises:
       ValueError: It does not fit; the sentence has the changes that would.
     """
     slots = batching.bucket(tokens)
     sizes: Any = dict(batch_size=batch_size, gamma=self._gamma, mesh=self._mesh)
-    key = slots, batch_size
+    sizes |= dict(cache_length=slots, logits_length=logits_length)
+    key = slots, batch_size, logits_length
     if key not in self._estimates:
-      self._estimates[key] = estimate(
-        *self._models, cache_length=slots, **sizes
-      )
+      self._estimates[key] = estimate(*self._models, **sizes)
     required = self._estimates[key].without_params
     free = available(required)
     if free is not None and required > free:
-      check(
-        *self._models, cache_length=tokens, allocated=True, limit=free, **sizes
-      )
+      sizes |= dict(cache_length=tokens, allocated=True, limit=free)
+      check(*self._models, **sizes)
 
 
 def _ways(

@@ -290,7 +290,7 @@ class Sampler:
       self._check_length(f'prompt {i}', len(tokens), request.max_new_tokens)
     engine, stop = self._engine(request)
     longest, rows = max(map(len, ids)), len(ids) * len(leniences)
-    self._check_memory(rows, longest, request.max_new_tokens)
+    self._check_memory(engine, request, rows, longest)
     self.usage = batching.DecodeStats()
     answers: list[list[Any]] = [[None] * len(ids) for _ in leniences]
     jobs = batching.BatchRequest(
@@ -340,7 +340,7 @@ class Sampler:
     prefix = prefix + self.tokenizer.token_strings(ids, text)
     length = len(previous) + len(ids)
     self._check_length('prompt', length, request.max_new_tokens)
-    self._check_memory(1, length, request.max_new_tokens)
+    self._check_memory(engine, request, 1, length)
     self.usage = batching.DecodeStats()
     batch_request = batching.BatchRequest(
       prompts=[np.array(ids, np.int32)],
@@ -457,17 +457,17 @@ class Sampler:
   def _check_length(self, name: str, length: int, max_new_tokens: int) -> None:
     if length > self.max_prompt_tokens(max_new_tokens):
       raise ValueError(
-        f'{name}: its {length} tokens and {max_new_tokens} new tokens do not'
-        f' fit into cache_length {self.config.cache_length}; shorten it or'
-        ' raise cache_length.'
+        f'{name}: its {length} tokens, {max_new_tokens} new tokens and'
+        f' {self._step_config.cache_headroom} of a draft do not fit into'
+        f' cache_length {self.config.cache_length}; shorten it or raise'
+        ' cache_length.'
       )
 
-  def _check_memory(self, rows: int, length: int, max_new_tokens: int) -> None:
+  def _check_memory(self, engine, request, rows: int, length: int) -> None:
     """Refuses a batch that the device's memory does not hold."""
-    self._memory_guard.check(
-      batch_size=batching.width(rows, self.config.batch_size),
-      tokens=length + max_new_tokens + self._step_config.cache_headroom,
-    )
+    rows = batching.width(rows, self.config.batch_size)
+    tokens = length + request.max_new_tokens + self._step_config.cache_headroom
+    self._memory_guard.check(rows, tokens, engine.logits_length(request))
 
   def encode(
     self, prompt: Prompt, apply_chat_template: bool = False
