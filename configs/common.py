@@ -65,11 +65,11 @@ _OPTIONAL = dict(
   # worked examples before a question, largest number of tokens of an answer (0:
   # the task's default, 256 for `file`), and permission to run generated code.
   task=dict(path='', shots=0, max_new_tokens=0, allow_code_execution=False),
-  # Options of the task `file`. `prompt`, `reference` and `id` name fields of
-  # its rows, or are templates such as 'Question: {question}'; the id of a row
-  # without one is its hash. `examples` is a file of worked examples, with the
-  # same fields as the rows, of which `shots` rows are used (0: all). `metric`
-  # '' measures speed only.
+  # Options of the task `file`. `prompt` and `reference` name fields of its
+  # rows, or are templates such as 'Question: {question}'; `id` names a field,
+  # and the id of a row without one is its hash. `examples` is a file of worked
+  # examples, with the same fields as the rows, of which `shots` rows are used
+  # (0: all). `metric` '' measures speed only.
   # Without `stop_strings`, answers after worked examples end at a blank line.
   # Prompts that are `too_long` for the cache are refused, dropped, or lose
   # their beginning (truncate).

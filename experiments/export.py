@@ -44,6 +44,9 @@ def main() -> None:
 
   folder = pathlib.Path(_FOLDER.value)
   as_gguf = _FORMAT.value == 'gguf'
+  if _TENSOR_TYPE.value == ('int8' if as_gguf else 'float16'):
+    needed = 'huggingface' if as_gguf else 'gguf'
+    raise ValueError(f'stored: {_TENSOR_TYPE.value} needs --format={needed}.')
   # The folder '.' has a name too; a version, as in 'mine-v1.5', is no suffix.
   model_name = pathlib.Path(_MODEL.value).resolve().name.removesuffix('.gguf')
   name = f'{model_name}.gguf' if as_gguf else 'config.json'

@@ -28,7 +28,7 @@ _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
   "Drafter: a model, as for --verifier; 'ngram'; 'self:3' for the verifier's"
-  " first 3 layers; or 'A+B' for a chain in which A drafts for B.",
+  " first 3 layers; or 'A+B' for a chain in which B drafts for A.",
 )
 _CHAT = cli.define_chat()
 _SYSTEM = flags.DEFINE_string(

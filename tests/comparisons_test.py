@@ -25,16 +25,10 @@ RULES = 'chow', 'diff', 'opt', 'token_v3', 'somebodys_rule'
 
 
 def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
-  """Points and answers of one task.
+  """Points and answers of one task; harder examples are hard for all.
 
-  Args:
-    specs: By (method, lenience, gamma): share of right answers, modelled
-      latency of a token, seconds of a token, tokens.
-    n: Examples.
-    task: Its name.
-    seed: Of who is right where; a harder example is hard for all.
-    batch_size: Of the run.
-    run: Its name.
+  `specs` has by (method, lenience, gamma): the share of right answers, modelled
+  latency of a token, seconds of a token, and tokens.
   """
   hard = np.random.default_rng(seed).permutation(n) / n
   points, answers = [], []
@@ -80,6 +74,19 @@ SPECS = {
 @pytest.fixture(scope='module')
 def points():
   return make(SPECS)
+
+
+_TIMED = [('verifier_only', 0), ('drafter_only', 0), ('speed', 2)]
+
+
+def test_without_a_quality_models_and_strict_decoding_are_timed(points):
+  strict = {('speed', 0.0, gamma): (1, 0.5 + gamma, 1, 9) for gamma in (4, 2)}
+  answers = make(SPECS | strict)
+  answers.answers['quality'] = math.nan
+  rows = headline.entrants(answers)
+  assert [(x.method, x.gamma) for x in rows] == _TIMED
+  answers.table['method'] = answers.table.method.replace(ALONE[0], 'other')
+  assert headline.entrants(answers) == []
 
 
 @pytest.fixture(scope='module')

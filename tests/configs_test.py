@@ -150,6 +150,10 @@ def test_fields_given_on_the_command_line_win():
   found = _by_name(curve_plan.plan_curves(config, module, {'lenience': ()}))
   assert found['token_v3 gamma 4 on 100'].leniences == (0.25,)
   assert found['verifier_only'].leniences == ()
+  # One lenience needs no tuple, and none no argument.
+  module.sweep = lambda add: (add('chow', 0.25), add('always_accept'))
+  plain = curve_plan.plan_curves(config, module, {})
+  assert [curve.leniences for curve in plain] == [(0.25,), ()]
 
 
 def test_gamma_and_options_given_on_the_command_line_win():

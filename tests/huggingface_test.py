@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import conftest
 import launching
 import pytest
 from absl import flags
@@ -181,6 +182,10 @@ def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
   file = folder / 'tiny-drafter.gguf'
   assert str(file) in capsys.readouterr().out
   assert checkpoints.load_model(file).model == want.model
+  for stored, other in ('float16', 'huggingface'), ('int8', 'gguf'):
+    with flagsaver.flagsaver(**said, stored=stored, format=other):
+      message = conftest.refused('stored', export.main)
+    assert message.startswith(f'stored: {stored} needs --format=')
   for again in said, gguf:
     with (
       flagsaver.flagsaver(**again),

@@ -88,13 +88,7 @@ _STAND_IN = (
 
 
 def _run(notebook, folder: pathlib.Path, kernel: str) -> str:
-  """Runs a notebook, and returns its outputs as text.
-
-  Args:
-    notebook: The notebook.
-    folder: The working directory.
-    kernel: The name of the kernel's specification.
-  """
+  """Runs a notebook in a folder, and returns its outputs as text."""
   client = nbclient.NotebookClient(
     notebook,
     timeout=300,

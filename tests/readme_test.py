@@ -110,12 +110,7 @@ def _anchors(text: str) -> set[str]:
 
 
 def _broken(folder: pathlib.Path, own: str) -> list[str]:
-  """Links of a guide that lead nowhere.
-
-  Args:
-    folder: Of the guide.
-    own: Its text.
-  """
+  """Links of a guide's own text that lead nowhere from its folder."""
   found = []
   for link in re.findall(r'\]\(([^()\s]+)\)', _prose(own)):
     if re.match(r'\w+:', link):

@@ -18,12 +18,7 @@ def cases(values: Mapping[str, Iterable[Any]]) -> list:
 
 
 def make_workdir(path: pathlib.Path, method: str = 'speed') -> pathlib.Path:
-  """Makes a workdir of one task, with both models alone and a method.
-
-  Args:
-    path: The folder.
-    method: Has two leniences.
-  """
+  """Makes a workdir of one task: models alone, a method at two leniences."""
   points = [('verifier_only', float('nan')), ('drafter_only', float('nan'))]
   points += [(method, 0.0), (method, 0.5)]
   lines = [

@@ -87,18 +87,37 @@ def entrants(points: Points) -> list[pd.Series]:
     points: Points and answers of one run.
 
   Returns:
-    Distinct rows, as `mixture.mix` makes them; none if there is no verifier
-    alone to compare them with.
+    Distinct rows, as `mixture.mix` makes them; without qualities that can be
+    compared, the first three. None if there is no verifier alone.
   """
   config = AnalysisConfig()
   frame = mixture.at_fastest_gamma(mixture.mix(points, config))
   headline = summarize(frame, config)
   if headline is None:
-    return []
+    return _without_quality(points)
   baselines = frame[frame.method.isin(reference_points.BASELINES)]
   rows = [row for _, row in baselines.iterrows()]
   rows += [headline.strict, headline.fastest]
   return list({row.name: row for row in rows if row is not None}.values())
+
+
+def _without_quality(points: Points) -> list[pd.Series]:
+  """Selects both models alone, and the point that is the fastest strict one."""
+  latency = points.answers.groupby('point').latency.sum()
+  table = points.table.assign(latency=latency)
+  key = ['method', 'variant', 'lenience', 'gamma']
+  # Over all tasks; nan is a lenience.
+  frame = table.groupby(key, dropna=False, sort=False, as_index=False)
+  frame = frame.latency.sum()
+  if reference_points.VERIFIER not in set(frame.method):
+    return []
+  is_alone = frame.method.isin(reference_points.BASELINES)
+  strict = frame.method.map(reference_points.strict_lenience)
+  strict = frame[~is_alone & (frame.lenience == strict)]
+  strict = strict.sort_values('latency', kind='stable')[:1]
+  return [
+    row for part in (frame[is_alone], strict) for _, row in part.iterrows()
+  ]
 
 
 def _first(frame: pd.DataFrame) -> pd.Series | None:

@@ -203,12 +203,6 @@ def _baselines(
 ) -> dict[str, list[str]]:
   """Draws the models alone as big marks with dashed lines and labels.
 
-  Args:
-    axes: Axes on which all curves are drawn.
-    frame: A row per point of one task, with the models alone.
-    styles: Styles by variant.
-    columns: Columns of both axes.
-
   Returns:
     Tooltips of the marks, by the id of the artist.
   """
@@ -402,18 +396,7 @@ def _scatter(
   alpha: float,
   kind: str,
 ) -> dict[str, list[str]]:
-  """Draws quality against latency, as marks without lines.
-
-  Args:
-    axes: Axes to draw on.
-    frame: A row per point of one task.
-    styles: Styles by variant.
-    alpha: Opacity of the marks, from 0 to 1.
-    kind: Prefix of the ids of the artists.
-
-  Returns:
-    Tooltips of the marks, by the id of the artist.
-  """
+  """Draws quality against latency as marks; returns tooltips by their id."""
   titles = {}
   finite = frame[np.isfinite(frame.latency) & np.isfinite(frame.quality)]
   columns = _Columns('latency', 'quality')

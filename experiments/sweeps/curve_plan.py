@@ -242,6 +242,11 @@ def plan_curves(
   return adder.curves if not adder.overridden else _merged(adder.curves)
 
 
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+  """Returns a value, or each of several, in a tuple."""
+  return tuple(value) if isinstance(value, Iterable) else (value,)
+
+
 class _CurveAdder:
   """Adds curves as a config's `sweep` function names them.
 
@@ -260,11 +265,11 @@ class _CurveAdder:
     self.curves: list[Curve] = []
 
   def add(
-    self, method, lenience, gamma=None, num_examples=None, **options
+    self, method, lenience=(), gamma=None, num_examples=None, **options
   ) -> None:
     """Adds a curve for each gamma; see `plan_curves`."""
     config, overridden = self._config, self.overridden
-    method, leniences = _canonical_name(method), tuple(lenience)
+    method, leniences = _canonical_name(method), _as_tuple(lenience)
     if self.only_method not in (None, method):
       return
     if 'lenience' in overridden and leniences:
@@ -285,7 +290,7 @@ class _CurveAdder:
     if gammas and verification == SEQUENTIAL:
       # Such a method drafts no blocks, so all gammas are one curve.
       gammas = 1
-    for value in gammas if isinstance(gammas, (tuple, list)) else (gammas,):
+    for value in _as_tuple(gammas):
       self.curves.append(
         Curve.from_config(
           config,

@@ -321,10 +321,7 @@ def _on_abort(sentence: str, code: int, grace_s: float = 0) -> None:
   JAX aborts if processes do not join, and later if one of them is lost, as soon
   as that is the leader.
 
-  Args:
-    sentence: The message for the user.
-    code: Exit code.
-    grace_s: Seconds in which the watch may end the process before.
+  The watch may end the process within `grace_s` seconds before.
   """
 
   @ctypes.CFUNCTYPE(None, ctypes.c_int)

@@ -222,11 +222,6 @@ def _count_slots(
 ) -> int:
   """Returns the number of points that a cluster can decode at a time.
 
-  Args:
-    resources: Resources of the cluster, by Ray's names.
-    cpus: CPUs of a point; 0 to count none.
-    gpus: GPUs of a point; 0 to count none.
-
   Raises:
     ValueError: The cluster is too small for a point.
   """

@@ -366,7 +366,8 @@ class FileReader:
       text = json.dumps(content)
       return hashlib.sha256(text.encode()).hexdigest()[:32]
     if row.get(field) is None:
-      raise _RowError(f'has no field {field!r}')
+      advice = 'fix the row or name its id with --config.file.id'
+      raise _RowError(f'has no field {field!r}', advice)
     text = as_text(row[field])
     if not text or len(text) > _MAX_ID:
       raise _RowError(

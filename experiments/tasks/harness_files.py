@@ -239,10 +239,6 @@ def _pairs(nodes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 def _refuse_code(path: pathlib.Path, nodes: Sequence[Any]) -> None:
   """Refuses a file that makes the harness run Python.
 
-  Args:
-    path: The file.
-    nodes: Its nodes.
-
   Raises:
     ValueError: A node has a tag of the harness's, or is a metric that the
       harness does not have and would take from the hub.
