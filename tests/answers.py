@@ -13,10 +13,8 @@ COSTS = unit_costs.Costs(
 def make_record(sources='drb', **changes) -> records.Record:
   """Makes a record whose counts are those of blocks of two drafts.
 
-  Args:
-    sources: A letter for each token: drafted (d), residual (r) or bonus (b);
-      `ddb`, `dr` and `r` are a block each.
-    **changes: Fields with other values.
+  `sources` has a letter for each token: drafted (d), residual (r) or bonus (b);
+  `ddb`, `dr` and `r` are a block each.
   """
   blocks = sources.count('r') + sources.count('b')
   fields = dict(

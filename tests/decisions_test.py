@@ -164,8 +164,11 @@ def test_the_estimate_certifies():
 
 
 def test_a_half_without_examples_is_refused():
+  answers = _answers([0, 0.0], [1, 2], n=1)
   with pytest.raises(ValueError, match='leave a half empty'):
-    certification.decide(_answers([0, 0.0], [1, 2], n=1), _CONFIG)
+    certification.decide(answers, _CONFIG)
+  with pytest.raises(ValueError, match='verifier alone answered no example'):
+    certification.decide(answers.select(np.zeros(1, bool)), _CONFIG)
 
 
 def test_too_few_examples_are_foreseen():

@@ -133,6 +133,10 @@ def test_fixed_settings_have_the_options_of_the_config():
   settings = deciding._fixed_settings(config.decision, config)
   variants = [x.variant for x in settings]
   assert variants == ['token_v2 block gate processed', 'speed block']
+  # A method without leniences has nan, as its records do.
+  config.decision.method = 'always_accept'
+  setting, _ = deciding._fixed_settings(config.decision, config)
+  assert setting.lenience is math.nan
 
 
 @pytest.mark.slow

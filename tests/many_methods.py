@@ -151,11 +151,7 @@ def _key_function(size: int) -> Callable[[methods.Distributions], Array]:
 
 
 def _check_separation(keys: np.ndarray, values: Collection[np.ndarray]) -> None:
-  """Refuses contexts with similar keys and different values.
-
-  Args:
-    keys: Key of each context, [_KEY_SIZE, contexts].
-    values: The methods' values in all contexts, arrays [M, contexts, V].
+  """Refuses other contexts with similar keys, [_KEY_SIZE, contexts].
 
   Raises:
     ValueError: There are two such contexts.
@@ -169,12 +165,9 @@ def _check_separation(keys: np.ndarray, values: Collection[np.ndarray]) -> None:
 def from_functions(
   pairs: Sequence[tuple[methods.Method, float]], with_rules: bool = False
 ) -> methods.Method:
-  """Combines M methods by a switch between their functions.
+  """Combines M methods, each with its lenience, by a switch of functions.
 
-  Args:
-    pairs: The M methods, each with its lenience.
-    with_rules: True includes the deferral rules; a method without one defers
-      nowhere.
+  With deferral rules, a method without one defers nowhere.
   """
   # A method with several leniences is compiled once.
   unique = {method.name: method for method, _ in pairs}

@@ -9,10 +9,10 @@ _ROOT = pathlib.Path(__file__).parents[1]
 # By folder: the lines that it is to have at most, and those that it may have
 # until then. Whoever makes a part smaller lowers the second number.
 _BARS = {
-  'cascades': (15_800, 25_503),
+  'cascades': (15_800, 25_502),
   'cascades/contrib': (3_500, 3_500),
-  'experiments': (16_500, 27_098),
-  'tests': (20_000, 34_273),
+  'experiments': (16_500, 27_096),
+  'tests': (20_000, 34_272),
 }
 
 

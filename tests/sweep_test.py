@@ -511,6 +511,12 @@ def test_points_of_other_code_are_put_aside_and_said(
   assert new.name != old.name
   assert (measured / 'stale/records' / old.name).exists()
   assert (measured / 'stale/summary.csv').exists()
+  # Points of the code before are taken back, and not decoded again.
+  answers = (measured / 'stale/records' / old.name).read_bytes()
+  monkeypatch.undo()
+  monkeypatch.setattr(worker.Worker, 'decode_curve', None)
+  assert 'data, code or versions were moved to' in run()
+  assert old.read_bytes() == answers
 
 
 def test_whatever_can_change_a_result_names_another_point():

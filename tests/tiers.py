@@ -27,12 +27,7 @@ def first(cases: Iterable, count: int = 1) -> list:
 
 
 def of_turn(items: Sequence[pytest.Item], turn: str) -> list[pytest.Item]:
-  """Leaves out slow cases that have another turn, if a test has many.
-
-  Args:
-    items: Tests that were collected.
-    turn: `1/4` for the second quarter of the cases; each is in one of four.
-  """
+  """Leaves out slow cases of another turn, such as `1/4`, of many cases."""
   which, turns = map(int, turn.split('/'))
   assert 0 <= which < turns, f'CASCADES_TURN: there is no turn {turn}'
   tests = [item.nodeid.partition('[')[0] for item in items]

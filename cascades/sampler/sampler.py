@@ -457,10 +457,9 @@ class Sampler:
   def _check_length(self, name: str, length: int, max_new_tokens: int) -> None:
     if length > self.max_prompt_tokens(max_new_tokens):
       raise ValueError(
-        f'{name}: its {length} tokens, {max_new_tokens} new tokens and'
-        f' {self._step_config.cache_headroom} of a draft do not fit into'
-        f' cache_length {self.config.cache_length}; shorten it or raise'
-        ' cache_length.'
+        f'{name}: its {length} tokens, {max_new_tokens} new tokens and a block'
+        f' of {self._step_config.cache_headroom} do not fit into cache_length'
+        f' {self.config.cache_length}; shorten it or raise cache_length.'
       )
 
   def _check_memory(self, engine, request, rows: int, length: int) -> None:

@@ -30,6 +30,10 @@ from experiments.tasks import Task, halves
 
 # Most examples of an estimate of how many would be needed.
 _MOST_NEEDED = 100_000
+NO_ANSWERS = (
+  'decision: the verifier alone answered no example; read the field failure in'
+  ' records/*.jsonl of the workdir.'
+)
 
 
 class EmptyHalfError(ValueError):
@@ -269,6 +273,8 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
   Raises:
     EmptyHalfError: A half of the examples is empty.
   """
+  if not answers.ids:
+    raise EmptyHalfError(NO_ANSWERS)
   is_choosing = np.array(
     [halves.half_of(name) == 'choose' for _, name in answers.ids], bool
   )

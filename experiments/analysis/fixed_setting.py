@@ -58,10 +58,7 @@ def judge(
     ValueError: The verifier alone has no answer.
   """
   if not answers.ids:
-    raise ValueError(
-      'decision: the verifier alone answered no example; read the field failure'
-      ' in records/*.jsonl of the workdir.'
-    )
+    raise ValueError(certification.NO_ANSWERS)
   index, strict_index = map(answers.settings.index, (setting, strict))
   compared = certification.compare(answers, config, index, strict_index)
   # None if strict decoding is compared with itself.

@@ -196,6 +196,7 @@ def _fixed_settings(
 
   def setting(method: str, gamma: int, lenience: float) -> Setting:
     curve = Curve.from_config(config, method, (lenience,), gamma=gamma)
+    lenience = lenience if curve.leniences else math.nan
     return Setting(
       curve.method,
       records.variant(curve.method, **curve.options),

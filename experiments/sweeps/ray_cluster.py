@@ -249,13 +249,9 @@ def worker_environment() -> dict[str, str]:
 def _on_worker(
   key: str, pair: tuple, method: str, *arguments: Any
 ) -> tuple[dict[str, Any], Any]:
-  """Calls a method of the worker in a process of the cluster.
+  """Calls 'facts', or a method of `worker.Worker`, in a process of the cluster.
 
-  Args:
-    key: Names the run; the pair is loaded once for each.
-    pair: The fields of the sweep's config, and its curves.
-    method: 'facts', or a method of `worker.Worker`.
-    *arguments: Arguments of the method; for 'decode', one job.
+  The pair is loaded once for each `key`, which names the run.
 
   Returns:
     The worker's facts, and the result: None for 'facts'; for 'decode', the

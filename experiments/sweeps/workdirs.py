@@ -16,6 +16,7 @@ exists. The process of a sweep holds a lock, which ends with the process.
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -250,6 +251,8 @@ class Workdir:
   ) -> None:
     """Moves points of other code, weights or data into stale/, and says so.
 
+    Points of the sweep that are in stale/ are taken back.
+
     Args:
       points: All points of the sweep.
       code: The code of the workers, from `versions.current_code`.
@@ -283,6 +286,11 @@ class Workdir:
         f'workdir: {count} files of records of other weights, data, code or'
         f' versions were moved to {self.path}/stale.'
       )
+    for path in itertools.chain.from_iterable(map(self._paths, points)):
+      earlier = self.path / 'stale' / path.parent.name / path.name
+      if earlier.is_file() and not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        shutil.move(earlier, path)
 
   def _stale(self, points: Sequence[plan.Point]) -> list[pathlib.Path]:
     """Returns the files of records and traces of other points."""

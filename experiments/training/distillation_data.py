@@ -279,17 +279,7 @@ def _answered_by_verifier(
   workdir: pathlib.Path,
   fields: dict[str, Any],
 ) -> list[list[texts.Document]]:
-  """Returns documents with the verifier's answers, a set per temperature.
-
-  Args:
-    config: Fields of a training on texts.
-    documents: Documents whose prompts are answered.
-    workdir: Folder of the answers.
-    fields: Fields that determine the data, which the folder must agree with.
-
-  Returns:
-    For each temperature with answers, documents with the verifier's answers.
-  """
+  """Returns documents with the verifier's answers, a set per temperature."""
   prompts = texts.few_shot_prompts(config, documents, config.answers, 'answers')
   file = workdir / 'answers.jsonl'
   records.claim(workdir / _DATA_FILE, fields, 'training', file.exists())
