@@ -517,7 +517,7 @@ DAMAGE = [
   (_cut('*.index.json', 900), OF_INDEX),
   (_each('*.index.json', lambda f: f.write_text('{}')), OF_INDEX),
   (_drop('*.safetensors'), 'no *.safetensors file'),
-  (_drop(SHARD), f'{SHARD} is missing; fetch it again.'),
+  (_drop(SHARD), f'{SHARD} is missing, though {tensor_files.INDEX}'),
   # Nothing; some of the header; some of the numbers.
   *((_cut(SHARD, size), SHARD) for size in (0, 50, 30_000)),
   (_drop('tokenizer.model'), NO_TOKENIZER),

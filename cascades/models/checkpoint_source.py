@@ -56,9 +56,8 @@ class Checkpoint(NamedTuple):
   def with_exact_rows(self) -> 'Checkpoint':
     """Returns the checkpoint with results that depend on no other row.
 
-    Logits of decoding are then equal to the bit in any batch and block; in
-    eight bits they are so anyway. Experts of a mixture are excepted. See
-    `row_exact`.
+    Logits of decoding are then equal to the bit in any batch and block, as in
+    eight bits. Experts of a mixture are excepted. See `row_exact`.
     """
     model = dataclasses.replace(self.model, is_row_exact=True)
     return self._replace(model=model)

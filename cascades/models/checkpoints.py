@@ -11,7 +11,7 @@ tokens.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -165,7 +165,7 @@ def save_model(
     OSError: A file cannot be written; the error names it, and the folder stays
       as it was.
   """
-  check_dtype(stored, name='stored')
+  _check_stored(stored, param_dtypes.DTYPES)
   model, params, tokenizer = checkpoint
   config = huggingface_export.make_config(model, params, tokenizer.stops)
   keeps_int8 = stored is None and model.layout == 'int8'
@@ -204,16 +204,21 @@ def save_gguf(
       GGUF cannot express something of it.
     OSError: The file cannot be written; the error names it.
   """
-  if stored not in (None, *gguf_export.STORED):
-    raise ValueError(
-      f'stored: must be one of {", ".join(gguf_export.STORED)}, got'
-      f' {arguments.quote(stored)}.'
-    )
+  _check_stored(stored, gguf_export.STORED)
   model, params, tokenizer = checkpoint
   params = _exportable_params(model, params, model.unpack)
   model = dataclasses.replace(model, layout=None)
   with atomic.replace_file(pathlib.Path(file)) as part:
     gguf_export.save(part, model, params, tokenizer, stored=stored)
+
+
+def _check_stored(stored: str | None, dtypes: Iterable[str]) -> None:
+  """Refuses a dtype that a format of files does not store."""
+  if stored not in (None, *dtypes):
+    raise ValueError(
+      f'stored: must be one of {", ".join(dtypes)}, got'
+      f" {arguments.quote(stored)}; leave it out to keep the model's."
+    )
 
 
 def _exportable_params(
@@ -262,23 +267,20 @@ def _to_rounded(
 
 
 def check_dtype(
-  dtype: str | None,
-  dtypes: Sequence[str] = param_dtypes.DTYPES,
-  name: str = 'dtype',
+  dtype: str | None, dtypes: Sequence[str] = param_dtypes.DTYPES
 ) -> None:
   """Refuses a dtype that parameters cannot be converted to.
 
   Args:
     dtype: The dtype.
     dtypes: Supported dtypes.
-    name: Name of the argument.
 
   Raises:
     ValueError: It is neither None nor one of `dtypes`.
   """
   if dtype not in (None, *dtypes):
     raise ValueError(
-      f'{name}: must be one of {", ".join(dtypes)}, got'
+      f'dtype: must be one of {", ".join(dtypes)}, got'
       f' {arguments.quote(dtype)}; leave it out to take the dtype that the'
       ' checkpoint names (float32 for float16).'
     )

@@ -78,7 +78,9 @@ def quantize(
     values = _copy_integers(x.values, order)
     scales = x.scales.transpose(*order)[(..., *[0] * len(axes.summed))]
     return place(values), place(np.ascontiguousarray(scales))
-  if _is_in_memory(x):
+  is_array = isinstance(x, jax.Array) and not isinstance(x, Tracer)
+  if is_array and [d.platform for d in x.devices()] == ['cpu']:
+    # Read without a copy.
     x = np.asarray(x)
   if isinstance(x, jax.Array):
     x = x.astype(jnp.float32).transpose(*order)
@@ -100,14 +102,8 @@ def quantize(
   return place(values), place(scales)
 
 
-def _is_in_memory(x: Any) -> bool:
-  """Returns True for an array of JAX that NumPy can read without a copy."""
-  is_array = isinstance(x, jax.Array) and not isinstance(x, Tracer)
-  return is_array and [d.platform for d in x.devices()] == ['cpu']
-
-
 def _copy_integers(x: Any, order: tuple[int, ...]) -> np.ndarray:
-  """Returns an array with its axes in another order; a table as it is."""
+  """Returns int8 values with their axes in another order; a table as it is."""
   rows = x.transpose(*order) if isinstance(x, np.ndarray) else x
   values, step = _allocate(rows.shape), _TABLE_ROWS
   for i in range(0, len(values), step):

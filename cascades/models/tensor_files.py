@@ -339,7 +339,10 @@ def _open_safetensors(file: pathlib.Path) -> Any:
     # A memory map would count as memory as long as the model is loaded.
     return safe_open(file, framework='numpy', backend='pread')
   except FileNotFoundError:
-    raise ValueError(f'model: {file} is missing; fetch it again.') from None
+    is_listed = file.name in weight_files(file.parent)
+    reason = f', though {INDEX} lists it' if is_listed else ''
+    message = f'model: {file} is missing{reason}; fetch it again.'
+    raise ValueError(message) from None
   except SafetensorError:
     raise ValueError(f'model: {file} is damaged; fetch it again.') from None
 

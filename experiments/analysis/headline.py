@@ -102,9 +102,10 @@ def entrants(points: Points) -> list[pd.Series]:
 
 
 def _without_quality(points: Points) -> list[pd.Series]:
-  """Selects both models alone, and the point that is the fastest strict one."""
-  latency = points.answers.groupby('point').latency.sum()
-  table = points.table.assign(latency=latency)
+  """Selects both models alone and the fastest strict point."""
+  # Of an answer, since points may have other numbers of them.
+  latency = points.answers.groupby('point').latency.mean()
+  table = points.table[~points.table.oracle].assign(latency=latency)
   key = ['method', 'variant', 'lenience', 'gamma']
   # Over all tasks; nan is a lenience.
   frame = table.groupby(key, dropna=False, sort=False, as_index=False)
@@ -115,9 +116,8 @@ def _without_quality(points: Points) -> list[pd.Series]:
   strict = frame.method.map(reference_points.strict_lenience)
   strict = frame[~is_alone & (frame.lenience == strict)]
   strict = strict.sort_values('latency', kind='stable')[:1]
-  return [
-    row for part in (frame[is_alone], strict) for _, row in part.iterrows()
-  ]
+  rows = pd.concat([frame[is_alone], strict])
+  return [row for _, row in rows.iterrows()]
 
 
 def _first(frame: pd.DataFrame) -> pd.Series | None:

@@ -28,6 +28,8 @@ _ADVICE = (
 )
 # Embeddings of a fingerprint; few, since each curve of a sweep computes one.
 _NUM_ROWS = 1024
+# The end of a fingerprint: the hash of the norm, which eight bits keep.
+_NORM = slice(-8, None)
 
 
 def fingerprint(verifier: checkpoints.Checkpoint) -> str:
@@ -76,11 +78,9 @@ def verifier_params(
   Raises:
     ValueError: The verifier is another one, or lacks a token of the head.
   """
-  actual, parts = fingerprint(verifier), slice(None)
-  if verifier.model.layout == 'int8':
-    # Rows have been rounded. What remains is the hash of the norm.
-    parts = slice(-8, None)
-  if actual[parts] != checkpoint.fingerprint[parts]:
+  actual = fingerprint(verifier)
+  part = _NORM if verifier.model.layout == 'int8' else slice(None)
+  if actual[part] != checkpoint.fingerprint[part]:
     raise ValueError(
       f'drafter: {checkpoint.name} was trained for a verifier with the'
       f' fingerprint {checkpoint.fingerprint}, but this verifier has {actual};'
