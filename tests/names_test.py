@@ -70,9 +70,10 @@ _MOST_ALLOWED = 150
 _OPENERS = 'What How Whether Of As Where Or Who'.split()
 # Offenders that are left, by rule.
 _MOST_OPENERS = {'cascades': 0, 'experiments': 0, 'tests': 0}
-_MOST_LINES_OF_FUNCTION = 60
-_MOST_PARAMETERS = 8
-_MOST_LINES_OF_MODULE = 500
+# Lifted, so that code is written where it belongs; ruff's rules follow.
+_MOST_LINES_OF_FUNCTION = 80
+_MOST_PARAMETERS = 10
+_MOST_LINES_OF_MODULE = 800
 _MOST_POSITIONAL = 4
 _MOST_SHAPES = 0
 
@@ -196,14 +197,14 @@ class Found:
     """Returns rows."""
     (self.kept, x), *one = rows
     return f(*(1, 2), 3) or f(1, 2, 3, 4, 5) or one
-  def g(self, a, b, c, d, e, f, g, h, i): return [_own for _own in x]
+  def g(self, a, b, c, d, e, f, g, h, i, j, k): return [_own for _own in x]
 '''
   tree = ast.parse(code)
   names = {name for *_, name in banned_names('here.py', tree)}
   assert names == {'Found', 'said', 'how', 'kept', 'one', '_own', 'module'}
   assert openers('x.py', tree) == ['x.py:3 What it found.']
   assert [line.split(' ', 1)[1] for line in shapes('x.py', tree)] == [
-    'g has 9 parameters',
+    'g has 11 parameters',
     'passes a starred tuple',
     'passes 5 by position',
   ]
