@@ -3,7 +3,7 @@
 Command: python -m experiments.accelerator --minutes=8
          python -m experiments.accelerator --tiny
 Shows: a table of the device, whether decoding is correct on it, and how fast it
-is compared with its memory and with the forward passes alone. The folder --out
+is compared with its memory and with the forward passes alone. --workdir
 receives a JSON file for each phase as it ends, index.html and table.md.
 
 Phases, the most important first: device (memory, versions, copying speed),
@@ -16,7 +16,7 @@ and peak memory), real_pair (Gemma 3 270M, if it is installed).
 Each phase has a share of the minutes. Measurements that do not fit are listed,
 and the same command measures them later; --phases selects some phases. --tiny
 rehearses all phases on a CPU in two minutes. --report_only writes the page and
-the table from the files in --out, and needs no device. Nothing is downloaded.
+the table from --workdir's files, and needs no device. Nothing is downloaded.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ from experiments import cli
 _MINUTES = flags.DEFINE_float(
   'minutes', None, 'Minutes for all phases; by default 8, or 2 with --tiny.'
 )
-_OUT = flags.DEFINE_string(
-  'out',
+_WORKDIR = flags.DEFINE_string(
+  'workdir',
   None,
   'Folder of results; by default runs/accelerator, or'
   ' runs/accelerator_tiny with --tiny.',
@@ -76,10 +76,10 @@ def _run() -> None:
       f'minutes: must be above 0 and at most {_MAX_MINUTES}, got {minutes:g}.'
     )
   folder = pathlib.Path(
-    _OUT.value or f'runs/accelerator{"_tiny" if is_tiny else ""}'
+    _WORKDIR.value or f'runs/accelerator{"_tiny" if is_tiny else ""}'
   )
   if not _REPORT_ONLY.value:
-    cli.make_folder(folder, option='out')
+    cli.make_folder(folder)
     sizes = dataclasses.replace(
       device_phases.TINY if is_tiny else device_phases.Sizes(),
       max_layers=_MAX_LAYERS.value,
@@ -95,7 +95,7 @@ def _report(folder: pathlib.Path) -> None:
   results = phase_results.read_all(folder)
   if not results:
     raise ValueError(
-      f'out: there are no results in {folder}; run the check without'
+      f'workdir: there are no results in {folder}; run the check without'
       ' --report_only.'
     )
   summary = device_summary.summarize(results)

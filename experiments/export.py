@@ -55,8 +55,9 @@ def main() -> None:
       f'folder: {folder} already holds a model; choose another --folder.'
     )
   with atomic.create_folder(folder):
-    cli.make_folder(folder)
+    cli.make_folder(folder, option='folder')
     model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
+    cli.say(f'writing {folder}')
     if as_gguf:
       checkpoints.save_gguf(folder / name, model, _TENSOR_TYPE.value)
     else:

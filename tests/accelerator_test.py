@@ -383,7 +383,7 @@ runpy.run_module('experiments.accelerator', run_name='__main__', alter_sys=True)
 
 @pytest.mark.slow
 def test_all_phases_are_rehearsed_without_tensorflow_or_a_network(tmp_path):
-  flags = '--tiny', '--minutes=10', f'--out={tmp_path}'
+  flags = '--tiny', '--minutes=10', f'--workdir={tmp_path}'
   done = launching.python('-c', _LEAN, *flags)
   assert done.returncode == 0, done.stderr
   results = phase_results.read_all(tmp_path)

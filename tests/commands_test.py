@@ -9,8 +9,9 @@ import launching
 import pytest
 
 _USUAL = {
-  'accelerator': ['--tiny', '--out={}/w'],
+  'accelerator': ['--tiny', '--workdir={}/w'],
   'audit': ['--workdir={}/w'],
+  'export': ['--model=tiny-verifier'],
   'report': [],
   'sample': [],
   'sweep': ['--workdir={}/w', '--config=configs/quickstart.py'],
@@ -22,8 +23,8 @@ _MISTAKES = {
     (['--minutes=0'], 'minutes: must be above 0 and at most 1440, got 0'),
     (['--minutes=nan'], 'minutes: must be above 0 and at most 1440, got nan'),
     (['--max_layers=-1'], 'max_layers'),
-    (['--report_only'], 'out: there are no results in'),
-    (['--out=/dev/null/x'], 'out: /dev/null/x cannot be written'),
+    (['--report_only'], 'workdir: there are no results in'),
+    (['--workdir=/dev/null/x'], 'workdir: /dev/null/x cannot be written'),
   ],
   'audit': [
     ([], 'method: no name is given; give one'),
@@ -31,6 +32,7 @@ _MISTAKES = {
     (['--method=chow', '--lenience=much'], 'lenience: could not convert'),
     (['--method=chow', '--rules=nowhere.py'], 'there is no file nowhere.py'),
   ],
+  'export': [(['--folder=/proc'], 'folder: /proc cannot be written')],
   'report': [
     (['--workdir={}'], 'has no records; run'),
     (['--workdir={}/none'], 'there is no folder'),

@@ -175,7 +175,7 @@ def summarize(results: Mapping[str, PhaseResult]) -> Summary:
       table = [[str(cell) for cell in row] for row in table]
     except _WRONG_FORM as error:
       raise ValueError(
-        f'out: {name}.json has unexpected figures ({type(error).__name__}:'
+        f'workdir: {name}.json has unexpected figures ({type(error).__name__}:'
         f' {error}); delete it, and run the check again.'
       ) from None
     sections.append(

@@ -98,10 +98,10 @@ def read(
   """
   file = path(folder, phase, partial)
   try:
-    fields = bounded.read_fields(file, 'out', _ADVICE)
+    fields = bounded.read_fields(file, 'workdir', _ADVICE)
   except FileNotFoundError:
     return None
-  return PhaseResult.check(fields, f'out: {file}', _ADVICE)
+  return PhaseResult.check(fields, f'workdir: {file}', _ADVICE)
 
 
 def read_latest(
@@ -130,7 +130,7 @@ def read_all(folder: pathlib.Path) -> dict[str, PhaseResult]:
   settings = [x.setting for x in present.values()]
   if any(settings[0].differences(setting) for setting in settings):
     raise ValueError(
-      f'out: {folder} holds results of several devices or versions; give each'
-      ' a separate folder.'
+      f'workdir: {folder} holds results of several devices or versions; give'
+      ' each a separate folder.'
     )
   return present

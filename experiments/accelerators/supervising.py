@@ -156,8 +156,8 @@ def _check_setting(
     changed = setting.differences(result.setting)
     if changed:
       raise ValueError(
-        f'out: {folder} holds results of another {", ".join(changed)}; choose'
-        ' another --out, or delete it.'
+        f'workdir: {folder} holds results of another {", ".join(changed)};'
+        ' choose another --workdir, or delete it.'
       )
 
 
