@@ -7,6 +7,7 @@ import shutil
 import tempfile
 
 import jax
+import launching
 import pytest
 import small
 import tiers
@@ -305,6 +306,23 @@ def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
     ('it', False): [end],
     ('it', True): [end],
   }
+
+
+@pytest.mark.parametrize(
+  ('command', 'name', 'count'),
+  tiers.first(
+    [('sample', 'pt', 1), ('sample', 'it', 0), ('agreement', 'pt', 1)]
+  ),
+)
+def test_a_chat_with_a_pretrained_model_is_a_line(folder, command, name, count):
+  done = launching.run(
+    f'experiments.{command}',
+    *(f'--verifier={folder / name}', '--drafter=ngram:1', '--gamma=1'),
+    *('--chat', '--prompt=one and one', '--max_new_tokens=1'),
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stderr.count('chat: no chat template came with the mod') == count
+  assert 'pretrained' not in done.stdout
 
 
 def test_a_sampler_answers_messages(folder):

@@ -19,12 +19,14 @@ in it become control tokens.
 
 import dataclasses
 import functools
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
 from cascades.models import chat_templates, conversations, tokenizers
 
+_LOGGER = logging.getLogger(__name__)
 # Placeholder of a message, which is put into the frame unchanged: `dialog`
 # would replace tags in it.
 _MESSAGE = '\0'
@@ -173,4 +175,18 @@ def require_template(
       'chat: apply_chat_template is not supported by a tokenizer without tokens'
       ' for turns; give an instruction-tuned model, or leave out the option.'
     )
+  is_builtin = tokenizer.chat_template is None
+  if is_builtin and template.end_token not in tokenizer.stops:
+    _warn_once(tokenizer)
   return template
+
+
+@functools.cache
+def _warn_once(tokenizer: tokenizers.Tokenizer) -> None:
+  """Warns of a model that may be pretrained only."""
+  del tokenizer
+  _LOGGER.warning(
+    'chat: no chat template came with the model, and its end-of-turn token does'
+    ' not end its answers; if it is pretrained and not instruction-tuned, its'
+    ' answers to messages may be poor.'
+  )
