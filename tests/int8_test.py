@@ -86,11 +86,16 @@ def test_strict_decoding_is_the_verifier_alone_in_any_batch(gamma, drafter):
   drafter = drafter or cascades.load_model(names[1], 'int8')
   config = cascades.DecodingConfig(temperature=0.0, gamma=0)
   alone = cascades.Sampler(verifier, config=config)
-  expected = [x.tokens for x in alone.sample(prompts, max_new_tokens=24)]
+  request = dict(max_new_tokens=24, return_logits=True)
+  first = alone.sample(prompts, **request)
+  expected = [x.tokens for x in first]
   config = cascades.DecodingConfig(temperature=0.0, gamma=gamma, lenience=-1.0)
   strict = cascades.Sampler(verifier, drafter, config=config)
-  together = strict.sample(prompts, max_new_tokens=24)
+  together = strict.sample(prompts, **request)
   assert [x.tokens for x in together] == expected
+  for x, y in zip(together, first, strict=True):
+    np.testing.assert_array_equal(x.logits, y.logits)
+    np.testing.assert_allclose(x.logprobs, y.logprobs, rtol=0, atol=1e-5)
   assert strict.sample(prompts[0], max_new_tokens=24).tokens == expected[0]
   assert sum(x.counts['accepted'] for x in together) > 0
 
