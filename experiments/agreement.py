@@ -57,6 +57,7 @@ def main() -> None:
   verifier = load_model(_VERIFIER.value, dtype)
   drafter = drafters.parse_spec(_DRAFTER.value).load(dtype)
   length = _MAX_NEW_TOKENS.value
+  cli.say('compiling, then comparing the two models')
   result = agreement.agreement(
     (verifier, drafter), _PROMPT.value, length, apply_chat_template=chat
   )
@@ -90,6 +91,7 @@ def main() -> None:
       f' {text(token.verifier_token)} ({token.p_verifier_token:.3f}).'
     )
   print(summary)
+  cli.say('compiling, then decoding')
   greedy = sampler.Sampler(
     verifier,
     drafter,

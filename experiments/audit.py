@@ -76,6 +76,7 @@ def _certify(leniences: list[float] | None) -> None:
     raise ValueError(f'function: {file} has no function {name!r}; define it.')
   from cascades.contrib.engine_audits import engines
 
+  cli.say(f'auditing {name}')
   certificates = [
     engines.certify(verify, _METHOD.value, lenience, seed=_SEED.value)
     for lenience in leniences or [None]

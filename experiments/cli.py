@@ -7,6 +7,8 @@ import contextlib
 import errno
 import importlib.metadata
 import importlib.util
+import logging as messages
+import math
 import os
 import pathlib
 import re
@@ -287,6 +289,7 @@ def run(
   def without_arguments(argv):
     if len(argv) > 1:
       raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+    _show_messages()
     if _CACHE.value:
       compilation.set_environment()
     else:
@@ -348,16 +351,63 @@ def make_folder(workdir: pathlib.Path, option: str = 'workdir') -> None:
     ) from None
 
 
-def progress(total: int, description: str, quiet: bool = False) -> tqdm.tqdm:
-  """Returns a progress bar on stderr, of few plain lines without a terminal.
+_LOGGER = messages.getLogger('cascades')
+# Says on stderr, in a line, what a command does next.
+say = _LOGGER.info
+
+
+class _LinesAboveBars(messages.Handler):
+  """Prints messages on stderr, above the progress bars."""
+
+  def emit(self, record: messages.LogRecord) -> None:
+    """Prints a message."""
+    tqdm.tqdm.write(display.printable(record.getMessage()), file=sys.stderr)
+
+
+def _show_messages() -> None:
+  """Shows messages of the library; with --quiet its warnings only."""
+  is_quiet = 'quiet' in flags.FLAGS and flags.FLAGS['quiet'].value
+  _LOGGER.setLevel(messages.WARNING if is_quiet else messages.INFO)
+  _LOGGER.addHandler(_LinesAboveBars())
+  # absl prints messages of all loggers.
+  _LOGGER.propagate = False
+  if not sys.stderr.isatty():
+    # Bars of other libraries are one long line in a file.
+    for name in ('HF_HUB', 'HF_DATASETS'):
+      os.environ.setdefault(f'{name}_DISABLE_PROGRESS_BARS', '1')
+
+
+class _LogFile:
+  """Prints the states of a progress bar on stderr, each in a line."""
+
+  _last = ''
+
+  def write(self, text: str) -> None:
+    """Prints a state, which tqdm writes between returns and spaces."""
+    line = text.strip()
+    if line not in ('', self._last):
+      print(line, file=sys.stderr, flush=True)
+      self._last = line
+
+
+def progress(
+  total: int, description: str, quiet: bool = False, initial: int = 0
+) -> tqdm.tqdm:
+  """Returns a progress bar on stderr, or some 20 lines without a terminal.
 
   Args:
     total: Number of steps.
     description: The current step, in a few words.
     quiet: True to show nothing.
+    initial: Number of steps that are done already.
   """
-  sparse = {} if sys.stderr.isatty() else {'mininterval': 20, 'ncols': 78}
-  return tqdm.tqdm(total=total, desc=description, disable=quiet, **sparse)
+  options: dict[str, Any] = dict(total=total, disable=quiet, initial=initial)
+  if not sys.stderr.isatty():
+    form = '{desc}{n_fmt} of {total_fmt}, {elapsed}{postfix}'
+    options |= dict(file=_LogFile(), bar_format=form)
+    # From one line to the next, at least: steps and seconds.
+    options |= dict(miniters=total / 20, mininterval=10, maxinterval=math.inf)
+  return tqdm.tqdm(desc=f'{description}: ', **options)
 
 
 def versions() -> dict[str, str]:

@@ -214,6 +214,7 @@ def main() -> None:
 
   decoder = (_decided if _DECISION.value else _configured)(sampler.Sampler)
   prompt, options = _read_prompt(), _sample_options()
+  cli.say('compiling, then decoding')
   answer = decoder.sample(prompt, seed=_SEED.value, echo=True, **options)
   colour = cli.colours()
   print(paint(answer.token_strings, answer.sources, colour))

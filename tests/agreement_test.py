@@ -133,7 +133,11 @@ def test_the_command_prints_the_first_difference():
   assert run.returncode == 0
   assert '24 tokens agree' in run.stdout
   assert 'Greedy speculative decoding with gamma 4' in run.stdout
-  assert not run.stderr
+  assert run.stderr.splitlines() == [
+    *('loading tiny-verifier', 'loading tiny-drafter'),
+    'compiling, then comparing the two models',
+    'compiling, then decoding',
+  ]
 
 
 def test_pairs_that_will_not_do_are_refused():

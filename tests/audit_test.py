@@ -173,6 +173,11 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
   assert 'distributions' in done.stdout
   assert 'FAILED: half' in done.stderr
   assert 'Traceback' not in done.stderr
+  # Lines, since stderr is a file.
+  lines = done.stderr.splitlines()
+  assert [x.rpartition(',')[0] for x in lines[:-1]] == [
+    *('auditing: 0 of 1', 'half: 1 of 1')
+  ]
   # All methods' programs are more than a process can hold.
   assert 'forgotten' in done.stdout
 

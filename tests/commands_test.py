@@ -1,12 +1,14 @@
 """Mistakes of a command are one sentence, and exit code 2."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import launching
 import pytest
+import small
 
 _USUAL = {
   'accelerator': ['--tiny', '--workdir={}/w'],
@@ -110,6 +112,59 @@ def test_a_mistake_is_one_sentence(command, flags, said, tmp_path):
   assert done.stderr.count('\n') == 1
   # Nothing was written.
   assert [*tmp_path.rglob('*')] == [tmp_path / 'records']
+
+
+def test_a_bar_is_some_lines_of_a_file():
+  # A second passes whenever the clock is read.
+  code = (
+    'import itertools, tqdm.std\n'
+    'from experiments import cli\n'
+    'tqdm.std.time = map(float, itertools.count()).__next__\n'
+    'def main():\n'
+    '  with cli.progress(5000, "reading", initial=1000) as bar:\n'
+    '    for step in range(4000):\n'
+    '      bar.set_postfix_str(f"loss {step}", refresh=False)\n'
+    '      bar.update()\n'
+    '  cli.progress(3, "nothing", quiet=True).close()\n'
+    'cli.run(main)\n'
+  )
+  done = launching.python('-c', code)
+  assert (done.returncode, done.stdout) == (0, '')
+  lines = done.stderr.split('\n')
+  assert lines.pop() == ''
+  assert 5 < len(lines) < 25
+  assert lines[0] == 'reading: 1000 of 5000, 00:00'
+  assert lines[-1].startswith('reading: 5000 of 5000, ')
+  assert lines[-1].endswith(', loss 3999')
+  assert not re.search(r'[\r\x1b|%]', done.stderr)
+
+
+@pytest.mark.slow
+def test_a_sweep_says_each_step_in_a_line(tmp_path):
+  verifier, drafter = small.pair()
+  flags = [
+    *('--config=configs/quickstart.py', f'--workdir={tmp_path}'),
+    *('--config.tasks=("numerals",)', '--config.method=token_v3'),
+    *('--config.lenience=(0.0, 1.0)', '--config.num_examples=4'),
+    *(f'--config.verifier={verifier}', f'--config.drafter={drafter}'),
+  ]
+  done = launching.run('experiments.sweep', *flags)
+  assert done.returncode == 0, done.stderr
+  assert '\r' not in done.stderr
+  lines = done.stderr.splitlines()
+  assert len(lines) < 30
+  assert max(map(len, lines)) <= 240
+  steps = iter(lines)
+  for step in (
+    *('loading the models: ', f'loading {verifier}', f'loading {drafter}'),
+    *('measuring unit costs: ', '0 of 5 points: 0 of ', '5 of 5 points: '),
+    *('evaluating the answers of the page: ', 'timing points'),
+    'drawing the page',
+  ):
+    assert any(line.startswith(step) for line in steps), (step, lines)
+  done = launching.run('experiments.sweep', '--quiet', *flags)
+  assert done.returncode == 0
+  assert not re.search('loading|measuring|drawing', done.stderr)
 
 
 @pytest.mark.parametrize('size', [1, 1_000_000])

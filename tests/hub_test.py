@@ -400,6 +400,12 @@ def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
   arguments += ('--max_new_tokens=8', '--gamma=2', '--method=token_v3')
   done = _command('--verifier=acme/verifier', *arguments)
   assert (done.returncode, done.stderr.count('rror')) == (0, 0), done.stderr
+  # Not the bars of `huggingface_hub`, which are one long line in a file.
+  assert done.stderr.splitlines()[:3] == [
+    *('downloading acme/verifier', 'loading acme/verifier'),
+    'downloading acme/drafter',
+  ]
+  assert '\r' not in done.stderr
   same = launching.run(
     'experiments.sample',
     f'--verifier={small.pair()[0]}',

@@ -445,7 +445,7 @@ def test_launcher_rebuilds_the_page_or_shows_the_traceback(
     'experiments.report', f'--workdir={workdir}', '--nofigures'
   )
   assert not (path.parent / 'figures').exists()
-  assert (done.returncode, done.stderr) == (0, '')
+  assert (done.returncode, done.stderr) == (0, 'drawing the page\n')
   assert done.stdout == f'{path}\n'
   assert path.read_text(encoding='utf-8') == page
   done = launching.run('experiments.report', f'--workdir={tmp_path}', '--debug')

@@ -10,6 +10,7 @@ tokens.
 
 import dataclasses
 import functools
+import logging
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 
@@ -31,6 +32,8 @@ from cascades.models import (
 from cascades.models.bundled import ASSETS, BUNDLED, BUNDLED_WITHOUT_TABLE
 from cascades.models.checkpoint_formats import matching_formats
 from cascades.models.checkpoint_source import Checkpoint, LoadOptions
+
+_LOGGER = logging.getLogger(__name__)
 
 __all__ = [
   'ASSETS',
@@ -87,7 +90,9 @@ def load_model(
     int8_weights.check_device()
   pack = jax.default_backend() == 'cpu'
   name = hub.at_revision(name, revision)
-  source = builtin_formats.open_checkpoint(name)
+  source = builtin_formats.open_checkpoint(hub.local_folder(name))
+  # After a wrong name was refused.
+  _LOGGER.info('loading %s', name)
   return source.load(LoadOptions(dtype, mesh, pack))
 
 

@@ -13,6 +13,7 @@ belong together. An existing file or folder of the same name takes precedence;
 """
 
 import contextlib
+import logging
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ _NAME = re.compile(
 )
 # Files of the top folder only: a pattern's `*` also matches a slash.
 _SUBFOLDERS = '*/*'
+_LOGGER = logging.getLogger(__name__)
 # Commits of the names that this process has opened.
 _commits: dict[str, str] = {}
 
@@ -69,9 +71,9 @@ def commits(names: Iterable[str]) -> dict[str, str]:
   return {name: _commits[name] for name in names if name in _commits}
 
 
-def local_folder(name: str) -> str:
+def local_folder[Name: str | pathlib.Path](name: Name) -> Name | str:
   """Returns the folder of a download; any other name or path as it is."""
-  return str(fetch(name)) if is_name(name) else name
+  return str(fetch(str(name))) if is_name(name) else name
 
 
 def label(folder: pathlib.Path) -> str:
@@ -116,6 +118,7 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
     ]
     expected = indexed_files or [tensor_files.SINGLE]
     if not all((folder / file).exists() for file in expected):
+      _LOGGER.info('downloading %s', plain)
       _download(
         repo, commit, *(indexed_files or ['*.safetensors']), quiet=False
       )

@@ -101,6 +101,7 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   for fields, measure in suite.parts(config):
     if any(fields.items() <= figure.items() for figure in figures):
       continue
+    cli.say('measuring ' + ', '.join(f'{k} {v}' for k, v in fields.items()))
     figures += measure()
     records.write_text(path, json.dumps(output, indent=1) + '\n')
   print('\n\n'.join(map(harness.format_table, suite.tables(figures))))

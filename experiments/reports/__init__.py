@@ -39,7 +39,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 
 from cascades.untrusted import display, paths
-from experiments import records
+from experiments import cli, records
 from experiments.analysis import (
   comparisons,
   example_selection,
@@ -102,6 +102,7 @@ def write_report(
     if differing
     else ''
   )
+  cli.say('drawing the page')
   content, left_out = _page_content(
     dict(zip(names, contents, strict=True)), config, notice
   )

@@ -157,7 +157,7 @@ class Sweep:
       worker.make_mesh(self.config)
     cli.make_folder(self.workdir)
     self._bar = cli.progress(3, 'loading the models', quiet=self._quiet)
-    stack.callback(self._bar.close)
+    stack.callback(lambda: self._bar.close())
     self._files = workdirs.Workdir(self.workdir)
     stack.enter_context(self._files.lock())
     settings = plan.run_settings(self.config, self.curves, self._data)
@@ -213,7 +213,7 @@ class Sweep:
   def estimate(self) -> None:
     """Says the facts of the sweep, measured on eight prompts."""
     self._bar.update(1)
-    self._bar.set_description_str('decoding eight prompts')
+    self._bar.set_description('decoding eight prompts')
     preflight.say_facts(
       self._launcher.preview(self._examples, self._measured.costs), self._say
     )
@@ -236,14 +236,17 @@ class Sweep:
       self._trackers.update(self._points, self._measured.costs)
       on_point()
       done.add(point)
-      self._bar.set_description(plan.progress(self._points, done))
+      self._bar.set_description(plan.progress(self._points, done), False)
 
     if not done and self.config.get('preflight'):
       self.estimate()
     # The time that is left is estimated from here on.
-    self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
+    self._bar.leave = False
+    self._bar.close()
+    total = sum(workdirs.num_answers(point) for point in missing)
+    state = plan.progress(self._points, done)
+    self._bar = cli.progress(total, state, self._quiet)
     self._bar.unit = ' answers'
-    self._bar.set_description(plan.progress(self._points, done))
     jobs = [
       launchers.Job(point, self._shard(point))
       for point in missing
@@ -267,6 +270,7 @@ class Sweep:
         if point.curve.confidence and not is_stopping():
           keep(point, outcomes.of_answers(point, self._points, self._files))
           self._bar.update(workdirs.num_answers(point))
+    self._bar.refresh()
     if len(done) < len(self._points):
       raise cli.StoppedError(
         f'stopped: {plan.progress(self._points, done)} are done; the same'
@@ -355,7 +359,7 @@ class Sweep:
 
   def _measure_costs(self) -> None:
     """Measures unit costs, and adds them to earlier measurements."""
-    self._bar.set_description_str('measuring unit costs')
+    self._bar.set_description('measuring unit costs')
     times = self._measured.times if self._measured else ()
     costs = unit_costs.CostMeasurements((*times, self._launcher.costs()))
     records.write_text(self.workdir / 'costs.json', costs.to_json())
@@ -377,7 +381,7 @@ class Sweep:
 
   def _add_views(self) -> None:
     """Evaluates the answers that the page shows, if they lack views."""
-    self._bar.set_description_str('evaluating the answers of the page')
+    self._bar.set_description('evaluating the answers of the page')
     curves = {point.name: point.curve for point in self._points}
     selected = example_selection.with_counterparts(
       example_selection.select_answers(self._files.path, self._records)
@@ -427,7 +431,7 @@ class Sweep:
       timed.setdefault(_entrant_key(record), []).append(record.id)
     expected = {_entrant_key(row): ids for row, _ in entrants}
     if {key: sorted(names) for key, names in timed.items()} != expected:
-      self._bar.set_description_str('timing points against each other')
+      self._bar.set_description('timing points against each other')
       race = self._launcher.race([x for _, x in entrants], examples)
       records.write(self.workdir / 'race.jsonl', race)
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tqdm
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
@@ -24,7 +23,7 @@ from cascades import atomic, fingerprints
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language
 from cascades.sampler import sampler
-from experiments import records
+from experiments import cli, records
 from experiments.training import texts
 
 # Fields of a config that determine the rows and the hidden states.
@@ -154,7 +153,7 @@ def load_hidden(
     states = _reserve(file, bits, shape)
   compute = jax.jit(functools.partial(hidden_at, model))
   count = len(rows.tokens)
-  with tqdm.tqdm(total=count, initial=done, desc='reading texts') as bar:
+  with cli.progress(count, 'reading texts', initial=done) as bar:
     while done < count:
       indices = np.arange(done, min(done + _BATCH_SIZE, count))
       # Repeats rows of the last batch, which would be compiled for its size.

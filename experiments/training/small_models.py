@@ -18,7 +18,7 @@ from cascades.models import (
   language,
   tokenizers,
 )
-from experiments import records
+from experiments import cli, records
 from experiments.tasks import TASKS
 from experiments.tasks.task import split_of
 from experiments.training import (
@@ -175,6 +175,7 @@ def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
     return checkpoints.load_model(spec.init, 'float32').unpack()
   model = language.from_config(spec.config.to_dict())
   params = jax.jit(model.init_params)(jax.random.key(config.seed))
+  cli.say('training the tokenizer')
   return checkpoints.Checkpoint(model, params, train_tokenizer(config))
 
 

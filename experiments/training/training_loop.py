@@ -16,12 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-import tqdm
 from absl import logging
 from ml_collections import ConfigDict
 
 from cascades import atomic
-from experiments import records
+from experiments import cli, records
 
 # Axes of Gemma's matrices by name: those summed over, and the output axes.
 _AXES = {
@@ -160,23 +159,23 @@ def fit(
     records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
     if first:
       state = manager.restore(first, args=ocp.args.StandardRestore(state))
-    bar = tqdm.trange(
-      first, run.steps, initial=first, total=run.steps, desc=name
-    )
-    with (workdir / f'{name}.jsonl').open('a') as log:
-      for step in bar:
+    with (
+      cli.progress(run.steps, name, initial=first) as bar,
+      (workdir / f'{name}.jsonl').open('a') as log,
+    ):
+      for step in range(first, run.steps):
         state, figures = update(state, *batch(step))
         done = step + 1
         if done % config.log_every == 0 or done == run.steps:
           figures |= validate(state['params'])
           figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
-          bar.set_postfix(
-            {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
-          )
+          postfix = {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
+          bar.set_postfix(postfix, refresh=False)
           line = dict(step=done, time=time.time(), **figures)
           print(json.dumps(line), file=log, flush=True)
         if done % config.checkpoint_every == 0 or done == run.steps:
           manager.save(done, args=ocp.args.StandardSave(state))
+        bar.update()
   return state['params']
 
 
