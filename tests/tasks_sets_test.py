@@ -95,6 +95,15 @@ def test_a_seed_decides_the_order_and_nothing_else(name):
   assert [e.id for e in load(name, seed=5, num_examples=1)] == orders[5][:1]
 
 
+def test_a_row_that_is_a_worked_example_is_refused():
+  path = str(_FOLDER / 'val.de')
+  with pytest.raises(
+    ValueError, match=r'^task.shots: row \d of .* is a worked'
+  ):
+    load('multi30k_de_en', path=path)
+  assert load('multi30k_de_en', path=path, shots=0)
+
+
 def test_one_pair_of_files_has_three_names():
   for end in ('.de', ''):
     path = f'{_FOLDER}/wmt14_en_de{end}'

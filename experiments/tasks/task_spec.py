@@ -157,6 +157,12 @@ def _load(
     head, prefix = '', f'{spec.name}/{split}/{seed}'
     problems = _draw_new(spec, split, seed)
   for key, question, reference in itertools.islice(problems, num_examples):
+    if f'\n\n{question}{spec.separator}' in f'\n\n{head}':
+      raise ValueError(
+        f'task.shots: row {key} of {spec.name}, split {split}, is a worked'
+        ' example, so its own answer would stand in its prompt; choose another'
+        ' split, or --config.task.shots=0.'
+      )
     yield Example(
       id=f'{prefix}/{key}', prompt=head + question, reference=reference
     )
