@@ -588,21 +588,29 @@ def test_two_runs_at_once_are_refused(tmp_path):
 @pytest.mark.slow
 def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   task = TASKS['numerals']
-  examples = list(task.load(num_examples=3))
+  examples = list(task.load(num_examples=5))
   long = dataclasses.replace(examples[1], prompt=examples[1].prompt * 99)
+  failures = {
+    examples[2].reference: 'ZeroDivisionError: nothing',
+    examples[3].reference: 'SystemExit: 3',
+    examples[4].reference: 'ValueError: exact_match is nan',
+  }
 
   def load(**options):
-    return iter([examples[0], long, examples[2]])
+    return iter([examples[0], long, *examples[2:]])
 
   def score(answer, reference):
     if reference == examples[2].reference:
       raise ZeroDivisionError('nothing')
-    return task.score(answer, reference)
+    if reference == examples[3].reference:
+      raise SystemExit(3)
+    nan = {'exact_match': math.nan}
+    return nan if reference in failures else task.score(answer, reference)
 
   odd_metric = Metric(name='odd', help='', scores=('exact_match',), score=score)
   odd = dataclasses.replace(task, load=load, metrics=(odd_metric,))
   monkeypatch.setitem(TASKS._entries, 'numerals', odd)
-  config = small.config(cache_length=256, num_examples=3)
+  config = small.config(cache_length=256, num_examples=5)
   # A sequential cascade that never defers calls no verifier.
   curves = [
     curve_plan.Curve.from_config(config, 'verifier_only', ()),
@@ -615,13 +623,14 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   sweep.run(config, curves, measured)
   frame = pd.read_csv(measured / 'summary.csv')
   assert (frame.n == 1).all()
-  assert (frame.failed == 2).all()
+  assert (frame.failed == 4).all()
   for record, trace in small.made(measured):
     counts.check(record, trace)
     if record.id == long.id:
       assert re.search('its .* tokens .* do not fit', record.failure)
-    elif record.id == examples[2].id:
-      assert record.failure == 'score: ZeroDivisionError: nothing'
+    elif record.failure:
+      reference = {x.id: x.reference for x in examples}[record.id]
+      assert record.failure == f'score: {failures[reference]}'
     else:
       assert record.failure is None
       if record.verification == 'sequential':

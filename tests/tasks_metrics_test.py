@@ -1,5 +1,6 @@
 """Metrics that users name: choices, JSON, patterns, functions, programs."""
 
+import sys
 import types
 
 import pytest
@@ -81,6 +82,13 @@ def test_a_pattern_of_exponential_time_is_stopped(monkeypatch):
     _score(r'regex:^(a|aa)+$', 'a' * 60 + 'b')
 
 
+def _raise(error):
+  raise error
+
+
+# As a tensor of two numbers; an error whose text cannot be made.
+_NO_NUMBER = type('Numbers', (), {'__float__': lambda _: 1 / 0})()
+_SILENT = type('Silent', (Exception,), {'__str__': lambda _: 1 / 0})()
 _RETURNED = {
   'good': lambda answer, reference: 0.25,
   'true': lambda answer, reference: answer == reference,
@@ -90,21 +98,32 @@ _RETURNED = {
   'nothing': lambda answer, reference: None,
   'broken': lambda answer, reference: 1 / 0,
   'short': lambda answer: 1,
+  'bytes': lambda answer, reference: b'1',
+  'tensor': lambda answer, reference: _NO_NUMBER,
+  'silent': lambda answer, reference: _raise(_SILENT),
+  'exit': lambda answer, reference: sys.exit(3),
 }
 
 
-def test_a_function_returns_a_number_from_0_to_1(monkeypatch):
+def test_a_function_returns_a_number_from_0_to_1(monkeypatch, tmp_path):
   module = types.ModuleType('metrics_of_mine')
   vars(module).update(_RETURNED, number=3)
-  monkeypatch.setitem(__import__('sys').modules, 'metrics_of_mine', module)
+  monkeypatch.setitem(sys.modules, 'metrics_of_mine', module)
   assert _score('metrics_of_mine:good', 'a', 'b') == 0.25
   assert _score('metrics_of_mine:true', 'a', 'a') == 1
-  for name in ('large', 'nan', 'text', 'nothing', 'broken', 'short'):
+  for name in {*_RETURNED} - {'good', 'true'}:
     metric = metric_specs.find(f'metrics_of_mine:{name}')
     with pytest.raises(
       ValueError, match=rf'^metric: metrics_of_mine:{name} wi'
     ):
       metric_specs.check_first(metric, 'reference')
+  vars(module)['stop'] = lambda answer, reference: _raise(KeyboardInterrupt())
+  with pytest.raises(KeyboardInterrupt):
+    _score('metrics_of_mine:stop', 'a')
+  (tmp_path / 'exits.py').write_text('raise SystemExit(3)')
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(ValueError, match=r"^metric: 'exits:f' .*SystemExit: 3"):
+    metric_specs.find('exits:f')
   for spec in ('number', 'gone'):
     with pytest.raises(
       ValueError, match=r'^metric: .* (.* of type int|cannot be imp)'

@@ -8,7 +8,7 @@ from cascades.sampler.outputs import SampleOutput
 from cascades.verification_config import RESIDUAL
 from experiments import records
 from experiments.sweeps import curve_plan, plan, sequence, workdirs
-from experiments.tasks import Example, Task
+from experiments.tasks import Example, Task, metric_specs
 
 
 def score(
@@ -31,9 +31,16 @@ def score(
     wall_s: Seconds that the answer took.
   """
   try:
-    scores = dict(task.score_example(answer.text, example))
-  except Exception as error:
-    reason = f'score: {type(error).__name__}: {error}'
+    values = task.score_example(answer.text, example)
+    scores = {name: float(value) for name, value in values.items()}
+    quality = scores[task.quality_score] if task.quality_score else math.nan
+    if task.quality_score and not math.isfinite(quality):
+      raise ValueError(f'{task.quality_score} is {quality}')
+  except KeyboardInterrupt:
+    raise
+  # A metric is code of others, which may even try to end the process.
+  except BaseException as error:
+    reason = f'score: {metric_specs.describe_error(error)}'
     return records.failed_example(reason, **fields)
   counts = dict(answer.counts)
   if curve.baseline_model == 'drafter':
@@ -49,7 +56,7 @@ def score(
     **fields,
     failure=None,
     text=answer.text,
-    quality=scores[task.quality_score] if task.quality_score else math.nan,
+    quality=quality,
     scores=scores,
     emitted=len(answer.tokens),
     ended=answer.ended,

@@ -6,10 +6,11 @@ reference; a pattern without groups has to match. Everything else with a colon
 is a function of the user's, `function(answer, reference) -> float` in [0, 1].
 """
 
+import contextlib
 import functools
 import math
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import regex
@@ -60,6 +61,28 @@ def of_task(task: str) -> Metric | None:
   """
   kind, _, name = task.partition(':')
   return METRICS.get(name, None) if kind == 'file' else None
+
+
+def describe_error(error: BaseException) -> str:
+  """Returns the type and the message of an error of others' code, a line."""
+  try:
+    text = str(error)
+  # Making the message is code of the error's author too.
+  except Exception:
+    text = ''
+  return ' '.join(f'{type(error).__name__}: {text}'.split()).rstrip(': ')
+
+
+@contextlib.contextmanager
+def _external_code(problem: str, advice: str) -> Iterator[None]:
+  """Makes a sentence of every way in which code of the user's can end."""
+  try:
+    yield
+  except KeyboardInterrupt:
+    raise
+  except BaseException as error:
+    reason = describe_error(error).rstrip('.')
+    raise ValueError(f'{problem} ({reason}); {advice}.') from error
 
 
 def check_first(metric: Metric | None, reference: Reference) -> None:
@@ -124,15 +147,11 @@ def _score_pattern(
 
 def _function_metric(spec: str, option: str) -> Metric:
   """Returns the metric of a function of the user's."""
-  try:
+  with _external_code(
+    f'{option}: {arguments.quote(spec)} cannot be imported',
+    'give the name of a metric, or module:function of a module on sys.path',
+  ):
     function = pkgutil.resolve_name(spec)
-  # The user's module can fail in any way as it is imported.
-  except Exception as error:
-    reason = ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip('.')
-    raise ValueError(
-      f'{option}: {arguments.quote(spec)} cannot be imported ({reason}); give'
-      ' the name of a metric, or module:function of a module on sys.path.'
-    ) from None
   if not callable(function):
     raise ValueError(
       f'{option}: {arguments.quote(spec)} must be a function(answer,'
@@ -155,17 +174,11 @@ def _score_function(
 ) -> dict[str, float]:
   """Calls a function of the user's, and checks what it returns."""
   call = f'metric: {spec} with the answer {arguments.quote(answer)}'
-  try:
+  with _external_code(f'{call} failed', 'correct it'):
     value = function(answer, reference)
-  except Exception as error:
-    reason = ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip('.')
-    raise ValueError(f'{call} failed ({reason}); correct it.') from error
-  try:
-    score = math.nan if isinstance(value, str) else float(value)
-  except (TypeError, ValueError, OverflowError):
-    score = math.nan
+  returned = f'{call} returned {arguments.quote(value)}'
+  with _external_code(returned, 'return a number from 0 to 1'):
+    score = math.nan if isinstance(value, str | bytes) else float(value)
   if not 0 <= score <= 1:
-    raise ValueError(
-      f'{call} returned {arguments.quote(value)}; return a number from 0 to 1.'
-    )
+    raise ValueError(f'{returned}; return a number from 0 to 1.')
   return {'score': score}
