@@ -246,6 +246,44 @@ def test_halves_share_no_document_and_keep_their_prompts(folder):
   assert list(task.load(split='report', num_examples=1)) == parts[1][:1]
 
 
+def test_documents_that_repeat_others_are_left_out(tmp_path):
+  _write(tmp_path, _TASKS)
+  lines = (tmp_path / 'test.jsonl').read_text().splitlines()
+  # The harness draws other worked examples for a copy.
+  (tmp_path / 'test.jsonl').write_text('\n'.join(lines[:1] * 2 + lines * 2))
+  (task,) = harness_tasks.load_tasks(
+    f'lm_eval:{tmp_path}/filtered.yaml'
+  ).values()
+  ids = [x.id.partition('-')[0] for x in task.load(num_examples=3)]
+  assert ids == [f'lm_eval:words_filtered/test/{i}' for i in (0, 3, 4)]
+  assert task.notes() == (
+    'tasks: 2 of 5 documents of lm_eval:words_filtered repeat the prompt and'
+    ' target of an earlier one and are left out; the harness scores them.',
+  )
+  halves = [list(task.load(split=half)) for half in ('choose', 'report')]
+  assert sum(map(len, halves)) == 6
+
+
+@pytest.mark.parametrize(
+  ('fields', 'is_named'),
+  [
+    ('num_fewshot: 2', True),
+    ('num_fewshot: 2\nfewshot_split: test', True),
+    ('num_fewshot: 2\ntest_split: null\nvalidation_split: test', True),
+    ('num_fewshot: 0', False),
+    ('num_fewshot: 2\ntraining_split: train', False),
+    # Twelve is in both splits, and in its prompt.
+    ('num_fewshot: 12\ntraining_split: train', True),
+  ],
+)
+def test_a_task_without_a_few_shot_split_is_named(fields, is_named, tmp_path):
+  _write(tmp_path, {'own': f'include: common\ntask: own\n{fields}\n'})
+  (task,) = harness_tasks.load_tasks(f'lm_eval:{tmp_path}/own.yaml').values()
+  assert len([*task.load()]) == 6
+  message = 'tasks: lm_eval:own has no few-shot split apart from the documents'
+  assert [x.startswith(message) for x in task.notes()] == [True] * is_named
+
+
 def test_groups_and_folders_are_their_tasks(folder):
   both = ['lm_eval:words_bleu', 'lm_eval:words_filtered']
   for path in (folder, folder / 'group.yaml'):

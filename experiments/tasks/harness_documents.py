@@ -25,7 +25,7 @@ import sacrebleu
 from lm_eval.api import instance, metrics, registry
 
 from cascades import arguments
-from experiments.tasks import harness_files
+from experiments.tasks import harness_files, metric_specs
 
 # The harness's own seed of worked examples.
 _FEWSHOT_SEED = 1234
@@ -66,6 +66,7 @@ class Documents:
     """
     self.task, self.name = task, name
     self._docs = task.eval_docs
+    self._num_read, self._num_repeats, self._shares_examples = 0, 0, False
     self._filters = {ensemble.name: ensemble for ensemble in task._filters}
     if filter_name and filter_name not in self._filters:
       raise ValueError(
@@ -79,8 +80,10 @@ class Documents:
   def requests(self, limit: int | None, shots: int | None) -> list[Any]:
     """Returns the requests of the first documents, as the harness makes them.
 
+    Documents with the prompt and the target of an earlier one are left out.
+
     Args:
-      limit: Number of documents; None for all.
+      limit: Number of requests; None for all.
       shots: Worked examples before each; None for none.
 
     Raises:
@@ -93,8 +96,30 @@ class Documents:
       one_sentence(f'the prompts of {self.name} cannot be made'),
       contextlib.redirect_stderr(io.StringIO()),
     ):
-      self.task.build_all_requests(limit=limit)
-    return self.task.instances
+      prompts = self._distinct_prompts(limit)
+      self.task.build_all_requests(limit=self._num_read)
+      examples = self.task.sampler.fewshot_docs() if shots else []
+    requests = [x for x in self.task.instances if x.doc_id in prompts]
+    # Without a split of their own, or in both splits.
+    self._shares_examples = all(
+      x.doc in examples for x in requests[:100]
+    ) or any(x.args[0].count(prompts[x.doc_id]) > 1 for x in requests if shots)
+    return requests
+
+  def _distinct_prompts(self, limit: int | None) -> dict[int, str]:
+    """Returns the prompts of the first documents that repeat no earlier one."""
+    first: dict[tuple[str, str], int] = {}
+    self._num_read = 0
+    for index, doc in enumerate(self._docs):
+      if len(first) == limit:
+        break
+      text = self.task.doc_to_text(doc)
+      # A number is an index into choices of the document.
+      prompt = text if isinstance(text, str) and text.strip() else str(doc)
+      first.setdefault((prompt, self.target(doc)), index)
+      self._num_read += 1
+    self._num_repeats = self._num_read - len(first)
+    return {index: prompt for (prompt, _), index in first.items()}
 
   def scores(self, index: int, text: str) -> dict[str, float]:
     """Returns the quality and the metrics of one answer.
@@ -181,6 +206,18 @@ class Documents:
       sentences.append(
         f'tasks: the quality of {self.name} is the mean {self.metric} of single'
         f' answers; the harness computes {self.metric} of all answers together.'
+      )
+    if self._num_repeats:
+      sentences.append(
+        f'tasks: {self._num_repeats} of {self._num_read} documents of'
+        f' {self.name} repeat the prompt and target of an earlier one and are'
+        ' left out; the harness scores them.'
+      )
+    if self._shares_examples:
+      sentences.append(
+        f'tasks: {self.name} has no few-shot split apart from the documents'
+        ' that it is scored on, so prompts may hold their own answers; name a'
+        ' fewshot_split in your own YAML, or give --config.task.shots=0.'
       )
     return tuple(sentences)
 
@@ -310,13 +347,15 @@ def one_sentence(problem: str) -> Iterator[None]:
   """
   try:
     yield
+  except KeyboardInterrupt:
+    raise
   # What others wrote can fail in any way.
-  except Exception as error:
+  except BaseException as error:
     cause = error
     while cause.__cause__:
       # The data's library hides the damaged row behind an error of its own.
       cause = cause.__cause__
-    reason = ' '.join(f'{type(cause).__name__}: {cause}'.split())[:400]
+    reason = metric_specs.describe_error(cause)[:400]
     raise ValueError(
       f'tasks: {problem} ({reason.rstrip(".")}); correct the YAML or its data.'
     ) from error
