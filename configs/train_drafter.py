@@ -58,7 +58,7 @@ def _new() -> ml_collections.ConfigDict:
     # Number of tokens in its vocabulary: the most frequent ones of the answers.
     vocabulary=12_000,
     # Path of the texts, and their published sets; () for a file with one text
-    # per line, or with JSON objects of prompt and answer.
+    # per line, or with rows of prompt and answer (or reference).
     text='',
     tasks=('multi30k_de_en',),
     # Number of documents that are held out.

@@ -107,16 +107,31 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'text': 'absent.txt'}, r'text: absent.txt cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, since 101 are'),
     ({'tasks': ('roman',)}, r"tasks: must be published sets .* got 'roman'"),
-    ({'text': None}, 'line 2: prompt is missing'),
+    ({'text': '{"question": "b"}'}, 'text: damaged.jsonl, line 2, must have a'),
+    ({'text': '{"prompt": "b", "reference": NaN}'}, 'l, line 2, must have a'),
   ],
 )
 def test_texts_that_will_not_do_are_named(lines, tmp_path, fields, said):
   file = tmp_path / 'damaged.jsonl'
-  file.write_text('{"prompt": "a"}\n{"question": "b"}\n')
   fields = {'text': lines} | fields
-  fields['text'] = file if fields['text'] is None else fields['text']
+  if str(fields['text']).startswith('{'):
+    file.write_text(f'{{"prompt": "a"}}\n{fields["text"]}\n')
+    fields['text'] = file
   with pytest.raises(ValueError, match=said):
     texts.load_documents(config(**fields))
+
+
+@pytest.mark.parametrize(
+  ('name', 'text'),
+  [
+    ('a.csv', 'prompt,reference\np,x\n'),
+    ('a.ndjson', '{"prompt": "p", "reference": ["", "x", 0]}'),
+  ],
+)
+def test_the_references_of_a_sweep_s_file_are_learned(name, text, tmp_path):
+  (tmp_path / name).write_text(text)
+  c = config(tmp_path / name, held_out=0)
+  assert texts.load_documents(c) == [('p', ' x')]
 
 
 def test_rows_are_documents_one_after_the_other(lines, tokenizer):

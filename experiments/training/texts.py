@@ -18,9 +18,11 @@ from ml_collections import ConfigDict
 
 from cascades import atomic
 from cascades.models import tokenizers
-from cascades.untrusted import bounded, schema
+from cascades.untrusted import bounded
 from experiments import records
 from experiments.tasks import TASKS, Task
+from experiments.tasks.data_files import DataFile
+from experiments.tasks.file_task import as_text
 from experiments.tasks.short_answers import accepted_answers
 
 # Prompts that are answered between two writes of the answers.
@@ -52,8 +54,8 @@ def load_documents(config: ConfigDict) -> list[Document]:
 
   Args:
     config: Fields of a training. `text` is the path of a file: of a published
-      set if `tasks` names tasks; else a text a line, or JSON objects with
-      `prompt` and, optionally, `answer`.
+      set if `tasks` names tasks; else a text a line, or a file of rows, as
+      sweeps read them, with `prompt` and, optionally, `answer` or `reference`.
 
   Raises:
     ValueError: The file is absent, damaged or has too few documents.
@@ -61,7 +63,7 @@ def load_documents(config: ConfigDict) -> list[Document]:
   if not config.text:
     raise ValueError(
       'text: no file of training texts is given; give --config.text=..., a file'
-      ' with a text per line, with JSON objects of prompt and answer, or of the'
+      ' with a text per line, with rows of prompt and answer, or of the'
       ' published sets that --config.tasks names.'
     )
   if config.tasks:
@@ -76,7 +78,7 @@ def load_documents(config: ConfigDict) -> list[Document]:
       )
     ]
   else:
-    documents = list(_read_documents(pathlib.Path(config.text)))
+    documents = list(_read_documents(config.text))
   if len(documents) < 2 * config.held_out:
     raise ValueError(
       f'text: {config.text} has {len(documents)} documents; give'
@@ -96,19 +98,34 @@ def _published_task(name: str) -> Task:
   return TASKS[name]
 
 
-class _Line(schema.Schema):
-  """A JSON line of a file of documents."""
-
-  prompt: str
-  answer: str = ''
-
-
-def _read_documents(path: pathlib.Path) -> Iterator[Document]:
-  """Yields the documents of a file with a document a line.
+def _read_documents(path: str) -> Iterator[Document]:
+  """Yields the documents of a file of rows, or of a text with one a line.
 
   Raises:
-    ValueError: The file cannot be read, or a line is damaged.
+    ValueError: The file cannot be read, or a row or line is damaged.
   """
+  try:
+    file = DataFile('text', path)
+  except ValueError:
+    yield from _read_lines(pathlib.Path(path))
+    return
+  for place, row in file.rows(('prompt',), ('answer', 'reference')):
+    reference = row.get('reference')
+    references = reference if isinstance(reference, list) else [reference]
+    prompt, answer, *references = (
+      as_text('' if value is None else value)
+      for value in (row.get('prompt'), row.get('answer'), *references)
+    )
+    if row.get('prompt') is None or None in (prompt, answer, *references):
+      fault = 'must have a text as its prompt and its answer or reference'
+      raise file.refusal(place, fault)
+    # A space is between them, as in the worked examples of a sweep.
+    accepted = (f' {text}' for text in references if text.strip())
+    yield Document(prompt, answer or next(accepted, ''))
+
+
+def _read_lines(path: pathlib.Path) -> Iterator[Document]:
+  """Yields the lines of a text as documents without an answer."""
 
   def refuse(number: int, reason: object) -> ValueError:
     return ValueError(f'text: {path}, line {number}: {reason}.')
@@ -117,21 +134,12 @@ def _read_documents(path: pathlib.Path) -> Iterator[Document]:
   try:
     for line in bounded.read_lines(path, refuse):
       number += 1
-      if not line.strip():
-        continue
-      if path.suffix == '.jsonl':
-        fields = _Line.parse(bounded.parse_json(line))
-        yield Document(fields.prompt, fields.answer)
-      else:
+      if line.strip():
         yield Document(line.decode().rstrip('\r\n'), '')
   except OSError as e:
     raise ValueError(f'text: {path} cannot be read ({e.strerror}).') from None
   except UnicodeDecodeError:
     raise refuse(number, 'it is not UTF-8 text') from None
-  except ValueError as e:
-    if str(e).startswith('text: '):
-      raise
-    raise refuse(number, e) from None
 
 
 def few_shot_prompts(
