@@ -4,9 +4,12 @@ import functools
 import gzip
 import http.server
 import json
+import os
 import pathlib
 import random
+import re
 import threading
+from math import nan
 
 import fsspec
 import launching
@@ -221,11 +224,6 @@ _DAMAGED = {
     "line 2, has the same id '7' as line 1; remove it, or give each row its own"
     ' id with --config.file.id.',
   ),
-  'same row': (
-    _jsonl(_ROW, '', _ROW),
-    'line 3, has the same prompt and reference as line 1; remove it, or give'
-    ' each row its own id with --config.file.id.',
-  ),
   'long id': (
     _jsonl(_ROW | {'id': 'x' * 201}),
     "line 1, has a field 'id' that is not a text of 1 to 200 characters; fix"
@@ -280,6 +278,80 @@ def test_a_damaged_file_is_one_sentence(name, tmp_path):
     _load(path, metric='exact')
   separator = ', ' if sentence.startswith('line') else ' '
   assert str(error.value) == f'data: {path.name}{separator}{sentence}'
+
+
+@pytest.mark.parametrize('metric', ['', 'json', 'exact'])
+@pytest.mark.parametrize(
+  ('field', 'value'),
+  [
+    *(('reference', x) for x in (nan, -1e999, ['r', nan], {'text': 'r'})),
+    *(('prompt', nan), ('id', nan)),
+  ],
+)
+def test_a_value_that_is_no_text_names_its_row(field, value, metric, tmp_path):
+  rows = [_ROW | {'prompt': 'q'}, _ROW | {field: value}]
+  path = _write(tmp_path / 'a.jsonl', rows)
+  message = rf"^data: a.jsonl, line 2, has a field '{field}' that is not a "
+  with pytest.raises(ValueError, match=message):
+    _load(path, metric=metric)
+
+
+@pytest.mark.parametrize(
+  ('reference', 'copy'),
+  [
+    ('r', {'prompt': ' p\n', 'reference': 'r '}),
+    (None, {'prompt': 'p', 'reference': ''}),
+    (['r', 's'], {'prompt': 'p', 'reference': ['s', 'r']}),
+    ('r', {'messages': [('user', 'p'), ('model', 'r')]}),
+  ],
+)
+def test_a_row_with_the_content_of_another_is_left_out(
+  reference, copy, tmp_path, capsys
+):
+  row, other = _ROW | {'reference': reference}, _ROW | {'reference': 'another'}
+  rows = [x | {'id': i} for i, x in enumerate([row, copy, other, copy, row])]
+  path = _write(tmp_path / 'a.jsonl', rows)
+  assert [x.id for x in _load(path, chat=True)[0]] == ['0', '2']
+  # Before the number of examples is taken.
+  assert [x.id for x in _load(path, 2, chat=True)[0]] == ['0', '2']
+  lines = capsys.readouterr().err.splitlines()
+  counts = [x.partition(' rows repeat the prompt and')[0] for x in lines]
+  assert counts == ['data: 3 of 5', 'data: 1 of 3']
+  parts = [_load(path, split=x, chat=True)[0] for x in ('choose', 'report')]
+  assert sorted(x.id for part in parts for x in part) == ['0', '2']
+
+
+@pytest.mark.parametrize('reference', ['r', 'another'])
+def test_a_row_that_is_a_worked_example_is_named(reference, tmp_path):
+  shots = _write(tmp_path / 'shots.jsonl', [_ROW | {'prompt': 'w'}, _ROW])
+  rows = [_ROW | {'prompt': 'q'}, {'prompt': 'p\n', 'reference': reference}]
+  path = _write(tmp_path / 'a.jsonl', rows)
+  with pytest.raises(ValueError, match=r'^data: a.jsonl, line 2, is a worked'):
+    _load(path, examples=str(shots))
+  # Neither a row nor a worked example beyond those that are used.
+  assert _load(path, 1, examples=str(shots))[0]
+  assert len(_load(path, examples=str(shots), shots=1)[0]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('rows', 'message'),
+  [
+    (_ROWS[:1], r'data: a.jsonl, line 1, is a worked example of .*'),
+    ([_ROW], r'metric: exits:f with the answer .* \(SystemExit: 3\).*'),
+  ],
+)
+def test_the_command_refuses_in_one_sentence(rows, message, tmp_path):
+  (tmp_path / 'exits.py').write_text('def f(*_): raise SystemExit(3)')
+  shots = _write(tmp_path / 'shots.jsonl', rows)
+  done = launching.python(
+    *('-m', 'experiments.sweep', '--config=configs/your_data.py'),
+    *(f'--data={_write(tmp_path / "a.jsonl")}', '--metric=exits:f'),
+    f'--config.file.examples={shots}',
+    env=os.environ | {'PYTHONPATH': str(tmp_path)},
+  )
+  assert done.returncode == 2
+  assert re.fullmatch(f'error: {message}\n', done.stderr)
 
 
 def test_a_reference_that_a_metric_cannot_score_is_one_sentence(tmp_path):
@@ -341,10 +413,8 @@ def test_a_template_has_names_alone(fields, sentence, tmp_path):
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.csv', 'a.parquet'])
 def test_no_more_is_read_than_is_needed(name, tmp_path):
   path = _write(tmp_path / name, _ROWS * 2)
-  # The later rows repeat earlier ones, which nobody sees.
-  assert len(_load(path, 20)[0]) == 20
-  with pytest.raises(ValueError, match='has the same prompt and reference'):
-    _load(path, 21)
+  # The later rows repeat earlier ones.
+  assert len(_load(path, 20)[0]) == len(_load(path, 21)[0]) == 20
   if name.endswith('parquet'):
     return
   with path.open('ab') as file:

@@ -1,20 +1,25 @@
 """The task `file`: a user's own prompts, references and metric.
 
 Rows become examples in the order of the file; there is no shuffle, so that a
-smaller `num_examples` is a prefix. The fields `file` of a config name the file
+smaller `num_examples` is a prefix. Rows whose prompt and reference are those of
+an earlier row are left out: copies are no evidence of their own, and those with
+other ids would lie in both halves. The fields `file` of a config name the file
 and map its fields; `--data` and `--metric` are short for two of them.
 """
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from cascades import Conversation, arguments
+from cascades.models.conversations import as_conversation
 from experiments.tasks import halves, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.data_files import MEND, DataFile
@@ -157,9 +162,11 @@ class Template:
     )
 
   def _text(self, row: _Fields, name: str) -> str:
-    text = as_text(self.value(row, name))
+    value = self.value(row, name)
+    text = as_text(value)
     if text is None:
-      raise _RowError(f'has a field {arguments.quote(name)} that is not a text')
+      kind = 'a finite number' if isinstance(value, float) else 'a text'
+      raise _RowError(f'has a field {arguments.quote(name)} that is not {kind}')
     return text
 
   def value(self, row: _Fields, name: str) -> Any:
@@ -175,9 +182,10 @@ class Template:
 
 
 def as_text(value: Any) -> str | None:
-  """Returns a text or a number as text; None for other values."""
+  """Returns a text or a finite number as text; None for other values."""
   if isinstance(value, bool | int | float):
-    return json.dumps(value)
+    # NaN is how tables say that a value is missing.
+    return json.dumps(value) if math.isfinite(value) else None
   return value if isinstance(value, str) else None
 
 
@@ -187,6 +195,7 @@ class FileReader:
   Attributes:
     settings: Fields of the config.
     metric: The metric; None for speed only.
+    counts: Numbers of the rows that `load` read, by whether they repeat others.
   """
 
   def __init__(
@@ -205,6 +214,7 @@ class FileReader:
     self._optional = (_MESSAGES, settings.id, *self._reference.fields)
     self._shots: list[tuple[Any, str]] = []
     self._files: dict[str, DataFile] = {}
+    self.counts: collections.Counter[bool] = collections.Counter()
 
   def load(
     self,
@@ -255,6 +265,7 @@ class FileReader:
   def _worked_examples(self) -> str:
     """Returns the worked examples, which come before each prompt."""
     self._shots, self._files = [], {}
+    self.counts.clear()
     if not self.settings.examples:
       return ''
     file = DataFile('file.examples', self.settings.examples)
@@ -278,22 +289,33 @@ class FileReader:
     )
 
   def _examples(self, file: DataFile, head: str) -> Iterator[Example]:
-    """Yields the examples of all rows."""
+    """Yields the examples of all rows that repeat no earlier row."""
     first_places: dict[str, str] = {}
+    contents: set[bytes] = set()
+    questions = {question.strip() for question, _ in self._shots}
     for place, row in file.rows(self._prompt.fields, self._optional):
       with _refusals(file, place, has_good_rows=bool(first_places)):
         prompt, reference = self._problem(row)
+        if str(prompt).strip() in questions:
+          raise _RowError(
+            'is a worked example of file.examples, so its own answer would'
+            ' stand in its prompt',
+            'remove it from one of the files',
+          )
+        content = _content_hash(prompt, reference)
+        self.counts[content in contents] += 1
+        if content in contents:
+          continue
         name = self._id(row, prompt, reference)
         if name in first_places:
           raise _RowError(
-            f'has the same id {arguments.quote(name)} as {first_places[name]}'
-            if row.get(self.settings.id) is not None
-            else f'has the same prompt and reference as {first_places[name]}',
+            f'has the same id {arguments.quote(name)} as {first_places[name]}',
             'remove it, or give each row its own id with --config.file.id',
           )
       if not first_places:
         metric_specs.check_first(self.metric, reference)
       first_places[name] = place
+      contents.add(content)
       if isinstance(prompt, str):
         prompt = head + prompt
       yield Example(id=name, prompt=prompt, reference=reference)
@@ -336,13 +358,11 @@ class FileReader:
     is_needed = name != _DEFAULT_REFERENCE or (
       metric is not None and metric.needs_reference
     )
-    is_list = self._reference.fields == [name] and isinstance(
-      row.get(name), list | tuple
-    )
-    if not (is_needed or is_list or (as_text(row.get(name)) or '').strip()):
+    value = row.get(name)
+    if not is_needed and (value is None or not str(value).strip()):
       return ()
-    if is_list:
-      texts = [as_text(value) for value in row[name]]
+    if self._reference.fields == [name] and isinstance(value, list | tuple):
+      texts = [as_text(item) for item in value]
       if None in texts:
         raise _RowError(f'has a field {name!r} that is not a list of texts')
       texts = [text for text in dict.fromkeys(texts) if text and text.strip()]
@@ -376,6 +396,13 @@ class FileReader:
     return text
 
 
+def _content_hash(prompt: str | Conversation, reference: Reference) -> bytes:
+  """Hashes what a model sees and what is scored, without outer spaces."""
+  messages = [(role, text.strip()) for role, text in as_conversation(prompt)]
+  references = sorted({text.strip() for text in accepted_answers(reference)})
+  return hashlib.sha256(json.dumps([messages, references]).encode()).digest()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileTask(Task):
   """A task of a file.
@@ -390,6 +417,15 @@ class FileTask(Task):
     """Returns the hashes of the rows that were read, and their scorer."""
     del path, shots  # The reader has them from the config.
     return self.reader.provenance()
+
+  def notes(self) -> tuple[str, ...]:
+    """Returns a line on the rows that were left out, if there are any."""
+    repeats, total = self.reader.counts[True], self.reader.counts.total()
+    line = (
+      f'data: {repeats} of {total} rows repeat the prompt and reference of an'
+      ' earlier row and are left out.'
+    )
+    return (line,) if repeats else ()
 
   def external_parts(self) -> list[Any]:
     """Lists the metric of a user; the library's is in the name of the task."""
