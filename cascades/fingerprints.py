@@ -69,6 +69,7 @@ def weights(
           _settings(verifier.model),
           _settings(bound_drafter.drafter),
           list(verifier.tokenizer.stops),
+          *verifier.tokenizer.suppress_tokens,
         ]
       )
     ),

@@ -33,7 +33,6 @@ from cascades.models import (
   families,
   gguf_files,
   gguf_header,
-  huggingface,
   tensor_files,
   tokenizer_files,
 )
@@ -245,7 +244,7 @@ FORMATS = {
   'generation_config.json': Format(
     copied('tiny-drafter'),
     'generation_config.json',
-    lambda path: huggingface.stop_tokens(path.parent, 2048),
+    load_folder,
   ),
   'an index of tensors': Format(
     make_index,

@@ -2,15 +2,18 @@
 
 import dataclasses
 import json
+import shutil
 
 import conftest
 import launching
 import pytest
+import small
 from absl import flags
 from absl.testing import flagsaver
 from safetensors.numpy import load_file
 from small import FIXTURES, dtypes, load, read_json, same
 
+import cascades
 from cascades.models import (
   checkpoints,
   huggingface_export,
@@ -18,8 +21,11 @@ from cascades.models import (
   tokenizer_files,
   tokenizers,
 )
+from cascades.sampler import scoring
+from cascades.verification_config import DRAFT
 from experiments import export
 
+_GENERATION = 'generation_config.json'
 _FOLDERS = ('hf_gemma2', 'hf_gemma3')
 
 
@@ -146,6 +152,75 @@ def test_a_folder_whose_ends_cannot_be_read_is_refused(tmp_path):
   file.write_text('[')
   with pytest.raises(ValueError, match=r'config\.json: it is damaged'):
     checkpoints.load_model(tmp_path)
+
+
+def test_tokens_that_a_folder_suppresses_are_in_no_answer(tmp_path):
+  verifier, drafter = small.pair()
+  folder = shutil.copytree(verifier, tmp_path / 'model')
+  options = dict(method='speed', lenience=0.0, gamma=2, temperature=1.0)
+  free = small.sampler(verifier, drafter, **options)
+  asked = dict(max_new_tokens=12, seed=3)
+  ids = sorted({*free.sample('one', **asked).tokens} - {tokenizers.EOS})
+  tensor_files.write_json(folder / _GENERATION, {'suppress_tokens': ids})
+  one = small.sampler(str(folder), drafter, **options)
+  answer = one.sample('one', return_state=True, **asked)
+  want = free.sample('one', forbidden_tokens=ids, return_state=True, **asked)
+  assert (answer.tokens, answer.logprobs) == (want.tokens, want.logprobs)
+  assert ''.join(one.stream('one', **asked)) == want.text
+  assert one.sample_curve(['one'], [0.0], **asked)[0][0].tokens == want.tokens
+  later = one.sample('two', last_state=answer.state, **asked)
+  assert not {*ids} & {*answer.tokens, *later.tokens}
+  # What a request forbids takes the place of what the folder does.
+  for forbidden in ([], ids[:1]):
+    asked['forbidden_tokens'] = forbidden
+    other = one.sample('one', **asked).tokens
+    assert other == free.sample('one', **asked).tokens != answer.tokens
+  # The decisions are explained, and texts have the models' probabilities.
+  decided = [
+    (x.uniform < x.acceptance) == (x.source == DRAFT)
+    for x in cascades.explain(one, 'one', answer)
+    if x.draft is not None
+  ]
+  assert decided == [True] * len(decided) != []
+  first, second = (scoring.score(x, [([2], ids)]) for x in (one, free))
+  assert first == second
+  for x in cascades.agreement((str(folder), drafter), 'one', 12).tokens:
+    assert not {*ids} & {x.drafter_token, x.verifier_token}
+
+
+@pytest.mark.parametrize('kind', ['huggingface', 'gguf', 'beside gguf'])
+def test_tokens_that_a_folder_suppresses_are_written(kind, tmp_path):
+  first, again = tmp_path / 'first', tmp_path / 'again'
+  checkpoints.save_model(first, checkpoints.load_model('tiny-drafter'))
+  plain = checkpoints.load_model(first)
+  tensor_files.write_json(first / _GENERATION, {'suppress_tokens': [5, 9]})
+  listing = checkpoints.load_model(first)
+  if kind == 'huggingface':
+    checkpoints.save_model(again, listing)
+  else:
+    source = listing if kind == 'gguf' else plain
+    checkpoints.save_gguf(again / 'a.gguf', source)
+  if kind == 'beside gguf':
+    tensor_files.write_json(again / _GENERATION, {'suppress_tokens': [5, 9]})
+  assert checkpoints.load_model(again).tokenizer.suppress_tokens == (5, 9)
+
+
+@pytest.mark.parametrize(
+  ('field', 'value'),
+  [
+    *(('suppress_tokens', [x]) for x in (64, -1, True, 'a', 1.5)),
+    ('begin_suppress_tokens', [5]),
+    ('bad_words_ids', [[5]]),
+  ],
+)
+def test_tokens_that_cannot_be_suppressed_are_refused(field, value, tmp_path):
+  checkpoints.save_model(tmp_path, load('hf_gemma3'))
+  tensor_files.write_json(tmp_path / _GENERATION, {field: value})
+  message = conftest.refused('model', checkpoints.load_model, tmp_path)
+  assert f'{tmp_path / _GENERATION}: {field}' in message
+  for nothing in (None, []):
+    tensor_files.write_json(tmp_path / _GENERATION, {field: nothing})
+    assert not checkpoints.load_model(tmp_path).tokenizer.suppress_tokens
 
 
 def test_the_tokenizer_has_what_transformers_needs(tmp_path):

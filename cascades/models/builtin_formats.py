@@ -74,16 +74,15 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
 def _open_without_tensors(path: pathlib.Path) -> TensorSource:
   """Opens the JSON files and the tokenizer of a folder."""
   config, model = huggingface.read_config(path)
-  file, tokenizer = tokenizer_files.read_folder(path, model.vocab_size)
+  table_size = model.vocab_size
+  file, tokenizer = tokenizer_files.read_folder(path, table_size)
   model = checkpoint_source.match_tokenizer(str(file), model, tokenizer)
-  stops = huggingface.stop_tokens(path, model.vocab_size)
+  tokenizer = huggingface.with_generation_config(path, tokenizer, table_size)
   return TensorSource(
     path=path,
     config=config,
     model=model,
-    tokenizer=tokenizer.with_stops(*stops).with_chat_template(
-      chat_templates.read(path)
-    ),
+    tokenizer=tokenizer.with_chat_template(chat_templates.read(path)),
     tensors={},
   )
 
@@ -198,8 +197,14 @@ def _open_gguf(name: NameOrPath) -> TensorSource:
   Raises:
     ValueError: The file is damaged, or the folder has several.
   """
-  file = gguf_files.find_file(pathlib.Path(name))
-  return _open_gguf_file(file, checkpoint_source.file_versions(file))
+  path = pathlib.Path(name)
+  file = gguf_files.find_file(path)
+  source = _open_gguf_file(file, checkpoint_source.file_versions(file))
+  if path == file:
+    return source
+  rows, tokenizer = source.config['vocab_size'], source.tokenizer
+  tokenizer = huggingface.with_generation_config(path, tokenizer, rows)
+  return source._replace(tokenizer=tokenizer)
 
 
 @functools.lru_cache(maxsize=2)

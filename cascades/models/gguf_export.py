@@ -201,6 +201,9 @@ def _write_tokenizer(writer: Any, tokenizer: tokenizers.Tokenizer) -> None:
   writer.add_unk_token_id(tokenizers.UNK)
   for stop in tokenizer.stops[1:]:
     writer.add_eot_token_id(stop)
+  if tokenizer.suppress_tokens:
+    name = 'tokenizer.ggml.suppress_tokens'
+    writer.add_array(name, tokenizer.suppress_tokens)
   if tokenizer.chat_template is not None:
     writer.add_chat_template(tokenizer.chat_template)
   writer.add_add_bos_token(True)

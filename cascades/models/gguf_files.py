@@ -93,6 +93,7 @@ def _token_or_none(field: Any) -> Any:
 
 # Lower than any score, and representable in float32.
 _LOWEST_SCORE = -(2.0**99)
+_Counts = Annotated[list[Count], FailFast, pydantic.BeforeValidator(_to_list)]
 _Local = Annotated[Count | list[bool], pydantic.BeforeValidator(_to_booleans)]
 
 
@@ -144,9 +145,7 @@ class _Tokens(Schema):
   scores: Annotated[
     list[Number], FailFast, pydantic.BeforeValidator(_to_scores)
   ]
-  token_type: Annotated[
-    list[Count], FailFast, pydantic.BeforeValidator(_to_list)
-  ]
+  token_type: _Counts
   padding_token_id: Count = tokenizers.PAD
   eos_token_id: Count = tokenizers.EOS
   bos_token_id: Count = tokenizers.BOS
@@ -154,6 +153,7 @@ class _Tokens(Schema):
   eot_token_id: Annotated[
     Count | None, pydantic.BeforeValidator(_token_or_none)
   ] = None
+  suppress_tokens: _Counts | None = None
   add_space_prefix: Annotated[bool, pydantic.BeforeValidator(_to_boolean)] = (
     False
   )
@@ -345,8 +345,9 @@ def read_tokenizer(file: gguf_header.File) -> tokenizers.Tokenizer:
   # The end-of-sequence token of a tuned model may be its end-of-turn token.
   ends = fields.eos_token_id, fields.eot_token_id
   stops = [i for i in ends if i is not None]
+  suppressed = fields.suppress_tokens or []
   try:
-    if max(stops) >= len(fields.tokens):
+    if max(stops + suppressed) >= len(fields.tokens):
       raise IndexError
     tokenizer = tokenizers.from_pieces(
       tokenizers.strip_non_text(_vocabulary(fields)),
@@ -363,7 +364,8 @@ def read_tokenizer(file: gguf_header.File) -> tokenizers.Tokenizer:
     arguments.instance(
       f'model: {file.path}: tokenizer.chat_template', template, str, 'a text'
     )
-  return tokenizer.with_stops(*stops).with_chat_template(template)
+  tokenizer = tokenizer.with_stops(*stops, suppress_tokens=suppressed)
+  return tokenizer.with_chat_template(template)
 
 
 def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:

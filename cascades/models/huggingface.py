@@ -5,10 +5,10 @@ has their names), and a tokenizer. `huggingface_export` writes such folders.
 """
 
 import pathlib
-from typing import Any
+from typing import Annotated, Any
 
-from cascades.models import language, tensor_files
-from cascades.untrusted.schema import Count, Schema
+from cascades.models import language, tensor_files, tokenizers
+from cascades.untrusted.schema import Count, Schema, one_of
 
 
 def read_config(
@@ -21,9 +21,11 @@ def read_config(
   """
   config = tensor_files.read_json(folder / 'config.json')
   if config is None:
+    is_adapter = (folder / 'adapter_config.json').exists()
     raise ValueError(
-      f'model: {folder} has no config.json; give a folder in Hugging Face'
-      ' layout (config.json, *.safetensors, tokenizer.model), or an Orbax'
+      f'model: {folder} has no config.json{" but an adapter" * is_adapter};'
+      ' give a folder in Hugging Face layout (config.json, *.safetensors,'
+      ' tokenizer.model), with adapters merged into the model, or an Orbax'
       " checkpoint of gemma's."
     )
   try:
@@ -32,32 +34,47 @@ def read_config(
     raise ValueError(f'model: {folder}/{error}') from None
 
 
-class _StopFields(Schema):
-  """The field of a file that names the tokens which end an answer."""
-
-  eos_token_id: Count | list[Count | None] | None = None
+_Ids = Count | list[Count | None] | None
+_Unsupported = Annotated[Any, one_of(None, [])]
 
 
-def stop_tokens(folder: pathlib.Path, vocab_size: int) -> list[int]:
-  """Returns the ids that end an answer, such as end-of-turn.
+class _GenerationFields(Schema):
+  """Fields of tokens that end an answer, and that no answer may contain."""
+
+  eos_token_id: _Ids = None
+  suppress_tokens: _Ids = None
+  begin_suppress_tokens: _Unsupported = None
+  bad_words_ids: _Unsupported = None
+
+
+def with_generation_config(
+  folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, table_size: int
+) -> tokenizers.Tokenizer:
+  """Returns a tokenizer with a folder's stop tokens and suppressed tokens.
 
   Args:
     folder: A folder whose config.json and generation_config.json may name ids.
-    vocab_size: Number of the model's logits; ids must be less.
+    tokenizer: The tokenizer, with a piece for each of the model's logits.
+    table_size: Rows of the embedding table; some may have no logit.
 
   Raises:
     ValueError: A file is damaged, or an id is out of range.
   """
-  ids = []
+  fields = {'eos_token_id': tokenizer.vocab_size, 'suppress_tokens': table_size}
+  ids: dict[str, list[int]] = {field: [] for field in fields}
   for name in ('config.json', 'generation_config.json'):
-    fields = tensor_files.read_json(folder / name) or {}
-    field = _StopFields.check(fields, f'model: {folder / name}').eos_token_id
-    listed_ids = field if isinstance(field, list) else [field]
-    file_ids = [i for i in listed_ids if i is not None]
-    if max(file_ids, default=0) >= vocab_size:
-      raise ValueError(
-        f'model: {folder / name}: eos_token_id must be less than {vocab_size},'
-        f' the number of tokens, got {max(file_ids)}; fetch it again.'
-      )
-    ids += file_ids
-  return ids
+    content = tensor_files.read_json(folder / name) or {}
+    location, advice = f'model: {folder / name}', 'fetch it again or correct it'
+    checked = _GenerationFields.check(content, location, advice)
+    for field, size in fields.items():
+      value = getattr(checked, field)
+      values = value if isinstance(value, list) else [value]
+      ids[field] += [i for i in values if i is not None]
+      if max(ids[field], default=0) >= size:
+        raise ValueError(
+          f'{location}: {field} must be less than {size}, the number of tokens,'
+          f' got {max(ids[field])}; {advice}.'
+        )
+  return tokenizer.with_stops(
+    *ids['eos_token_id'], suppress_tokens=ids['suppress_tokens']
+  )

@@ -306,6 +306,8 @@ def _write_tokenizer(
 ) -> None:
   """Writes the tokenizer, its special tokens, and the ids that end answers."""
   special = _special_ids(tokenizer.stops)
+  if tokenizer.suppress_tokens:
+    special['suppress_tokens'] = list(tokenizer.suppress_tokens)
   tensor_files.write_json(folder / 'generation_config.json', special)
   atomic.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
   if tokenizer.chat_template is not None:

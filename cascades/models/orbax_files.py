@@ -179,11 +179,12 @@ def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
   names = str(architecture), folder.name, folder.parent.name
   if any(name.endswith('-it') for name in names):
     tokenizer = turns.with_turn_end(tokenizer)
+  table_size = model.vocab_size
   model = match_tokenizer('tokenizer.model', model, tokenizer)
   if configs:
-    stops = huggingface.stop_tokens(configs[0], model.vocab_size)
-    template = chat_templates.read(configs[0])
-    tokenizer = tokenizer.with_stops(*stops).with_chat_template(template)
+    tokenizer = huggingface.with_generation_config(
+      configs[0], tokenizer, table_size
+    ).with_chat_template(chat_templates.read(configs[0]))
   return OrbaxSource(folder, model, tokenizer, shapes)
 
 

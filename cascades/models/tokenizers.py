@@ -68,6 +68,8 @@ class Tokenizer:
       with different stops can be equal.
     chat_template: The Jinja template of that model's chats; None if it came
       with none. Tokenizers with different templates can be equal.
+    suppress_tokens: Ids that no answer of that model may contain, unless a
+      request says otherwise. Tokenizers with different ones can be equal.
   """
 
   def __init__(
@@ -75,11 +77,15 @@ class Tokenizer:
     proto: bytes,
     stops: Iterable[int] = (),
     chat_template: str | None = None,
+    suppress_tokens: Iterable[int] = (),
   ):
     self.proto = proto
     self.chat_template = chat_template
     self._model = _open_model(proto)
     self.vocab_size = self._model.vocab_size()
+    size = self.vocab_size
+    # Rows that pad a table have no logit.
+    self.suppress_tokens = tuple(i for i in suppress_tokens if i < size)
     self.stops = tuple(dict.fromkeys((EOS, *stops)))
 
   def encode(self, text: str, add_bos: bool = False) -> list[int]:
@@ -200,13 +206,17 @@ class Tokenizer:
     i = self._model.piece_to_id(piece)
     return i if self.piece(i) == piece else None
 
-  def with_stops(self, *stops: int) -> 'Tokenizer':
-    """Returns an equal tokenizer with more ids that end an answer."""
-    return Tokenizer(self.proto, (*self.stops, *stops), self.chat_template)
+  def with_stops(
+    self, *stops: int, suppress_tokens: Iterable[int] = ()
+  ) -> 'Tokenizer':
+    """Returns an equal tokenizer with more stops and suppressed tokens."""
+    stops, ids = (*self.stops, *stops), self.suppress_tokens
+    ids = *ids, *suppress_tokens
+    return Tokenizer(self.proto, stops, self.chat_template, ids)
 
   def with_chat_template(self, template: str | None) -> 'Tokenizer':
     """Returns an equal tokenizer with another template of chats."""
-    return Tokenizer(self.proto, self.stops, template)
+    return Tokenizer(self.proto, self.stops, template, self.suppress_tokens)
 
   def split_control_tokens(self, text: str) -> list[str | int]:
     """Splits a text into texts and the ids of control tokens in it."""

@@ -26,7 +26,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers, turns
 from cascades.models.conversations import Conversation, Prompt
 from cascades.sampler import batching
-from cascades.sampler.prompts import encode
+from cascades.sampler.prompts import encode, forbidden_mask
 from cascades.verification_config import VerificationConfig
 
 # Largest numbers of prompts, and of logits, in one batch.
@@ -125,7 +125,8 @@ def _compare(
     )(jnp.arange(gamma))
     q = jax.nn.softmax(logits.astype(jnp.float32))
     p = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
-    greedy = processing.argmax_lowest_id(p)
+    forbidden = False if sampling.forbidden is None else sampling.forbidden
+    greedy = processing.argmax_lowest_id(jnp.where(forbidden, -1, p))
     length = block.draft.lengths[0]
     # Positions after the draft are padding.
     is_drafted = jnp.arange(gamma) < length
@@ -206,7 +207,10 @@ def agreement(
       VerificationConfig('match'),
     ),
     decoding.Params(verifier.params, bound_drafter.params),
-    processing.SamplingParams(temperature=np.float32(0)),
+    processing.SamplingParams(
+      np.float32(0),
+      forbidden=forbidden_mask(tokenizer.suppress_tokens, tokenizer.vocab_size),
+    ),
     np.zeros(0, np.int32),
   )
   agreements = list(_agreements(tokenizer, engine, encoded))

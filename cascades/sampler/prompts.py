@@ -128,12 +128,14 @@ def token_ids(
   return ids
 
 
-def forbidden_mask(ids: Sequence[int], vocab_size: int) -> np.ndarray:
-  """Returns [V], True for tokens that are never emitted.
+def forbidden_mask(ids: Sequence[int], vocab_size: int) -> np.ndarray | None:
+  """Returns [V], True for tokens that are never emitted; None for no ids.
 
   Raises:
     ValueError: All tokens are forbidden.
   """
+  if not ids:
+    return None
   forbidden = np.zeros(vocab_size, bool)
   forbidden[np.array(ids, np.int32)] = True
   if forbidden.all():

@@ -39,7 +39,8 @@ class SampleRequest:
     echo: True if texts and tokens start with the prompt.
     return_logits: True to return the verifier's logits of the emitted tokens.
     forbidden_tokens: Ids, or texts of one token, that are never emitted; None
-      forbids nothing.
+      forbids the suppress_tokens of the verifier's generation_config.json, and
+      an empty list nothing.
     stop_tokens: Ids, or texts of one token, that end an answer in addition to
       the tokenizer's own: end-of-sequence, and end-of-turn of instruction-tuned
       models. None adds none.

@@ -153,6 +153,12 @@ class Sampler:
     """The tokenizer of both models."""
     return self._pair.tokenizer
 
+  @property
+  def suppress_tokens(self) -> tuple[int, ...]:
+    """Ids that answers do not contain unless forbidden_tokens is given."""
+    # The tokenizer may be None.
+    return getattr(self.verifier.tokenizer, 'suppress_tokens', ())
+
   @overload
   def sample(
     self, prompts: Prompt, **options: Unpack[SampleOptions]
@@ -367,14 +373,9 @@ class Sampler:
     self, request: SampleRequest
   ) -> tuple[batching.Engine, stopping.StopCondition]:
     """Makes the engine and the stop condition of a request."""
-    forbidden, forbidden_ids = None, []
-    if request.forbidden_tokens is not None:
-      forbidden_ids = self._token_ids(
-        'forbidden_tokens', request.forbidden_tokens
-      )
-      forbidden = prompt_encoding.forbidden_mask(
-        forbidden_ids, self.verifier.model.vocab_size
-      )
+    forbidden, forbidden_ids = request.forbidden_tokens, self.suppress_tokens
+    if forbidden is not None:
+      forbidden_ids = self._token_ids('forbidden_tokens', forbidden)
     stop_ids = list(self.tokenizer.stops)
     if request.apply_chat_template:
       end_token = turns.require_template(self.tokenizer).end_token
@@ -391,7 +392,7 @@ class Sampler:
     engine = batching.Engine(
       step_config=self._step_config,
       params=self._params,
-      sampling=self.sampling_params(forbidden),
+      sampling=self.sampling_params(forbidden_ids),
       stop_tokens=stop.loop_tokens,
       mesh=self._pair.mesh,
       schedule=self.schedule(request.max_new_tokens, forbidden_ids),
@@ -421,21 +422,22 @@ class Sampler:
     )
 
   def sampling_params(
-    self, forbidden: np.ndarray | None = None
+    self, forbidden: Sequence[int] = ()
   ) -> processing.SamplingParams:
     """Returns the sampling parameters of both models.
 
     Args:
-      forbidden: [V], True for tokens that are never emitted; None forbids none.
+      forbidden: Token ids that are never emitted.
     """
     top_k, top_p = self.config.top_k, self.config.top_p
+    size = self.verifier.model.vocab_size
     if top_k is not None:
-      top_k = np.int32(min(top_k, self.verifier.model.vocab_size))
+      top_k = np.int32(min(top_k, size))
     return processing.SamplingParams(
       temperature=np.float32(self.config.temperature),
       top_k=top_k,
       top_p=None if top_p is None else np.float32(top_p),
-      forbidden=forbidden,
+      forbidden=prompt_encoding.forbidden_mask(forbidden, size),
       cap=caps.parse(self.config.cap),
     )
 

@@ -78,11 +78,13 @@ class _Target(NamedTuple):
     models: The verifier, and the drafter if the law depends on q.
     params: Their parameters.
     method: The method whose law is the target.
+    forbidden: Ids of tokens that answers do not contain.
   """
 
   models: tuple[Any, ...]
   params: tuple[PyTree, ...]
   method: methods.Method
+  forbidden: Sequence[int] = ()
 
 
 def _target(decoder: sampler.Sampler) -> _Target:
@@ -115,7 +117,8 @@ def _target(decoder: sampler.Sampler) -> _Target:
     )
   if not method.law_uses_q:
     return _Target((verifier.model,), (verifier.params,), method)
-  return _target_of_both(decoder)
+  # The score of a text is the models', as in transformers.
+  return _target_of_both(decoder)._replace(forbidden=())
 
 
 def is_language_model(bound_drafter: drafters.BoundDrafter) -> bool:
@@ -145,7 +148,8 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
   models = verifier.model, drafter.model
   config = decoder.config
   method = config.capped if config.gamma else methods.METHODS['verifier_only']
-  return _Target(models, (verifier.params, params), method)
+  params = verifier.params, params
+  return _Target(models, params, method, decoder.suppress_tokens)
 
 
 def score(
@@ -335,7 +339,7 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
       target.params,
       _Rows(*arrays),
       np.float32(decoder.config.lenience),
-      decoder.sampling_params(),
+      decoder.sampling_params(target.forbidden),
       schedule=decoder.schedule(max(map(len, continuations))),
       models=target.models,
       evaluation=_Evaluation(target.method, decoder.config.gate, token_fn),
