@@ -516,6 +516,38 @@ def test_tokens_that_were_added_later_are_in_the_json(tmp_path):
     assert read.encode('<|im_start|>') == (ids or own.encode('<|im_start|>'))
 
 
+def _write_model(folder, rows) -> None:
+  """Writes a model with tokens of turns and a table of some rows."""
+  config = small.config_of(rows)
+  params = language.from_config(config).init_params(jax.random.key(0))
+  huggingface_export.save(folder, config, params, of_turns())
+
+
+@pytest.mark.parametrize('is_far', [False, True])
+def test_tokens_that_were_renamed_are_those_of_the_json(tmp_path, is_far):
+  old, new, file = '<end_of_turn>', '<|im_end|>', tmp_path / 'tokenizer.json'
+  _write_model(tmp_path, 640)
+  text = json.dumps(as_json(of_turns()), indent=2).replace(old, new)
+  # Beyond what is read of a file whose tokens have their old names.
+  file.write_text(' ' * (is_far * 2**22) + text)
+  read = checkpoints.load_model(tmp_path).tokenizer
+  assert read.encode(new) == of_turns().encode(old)
+  assert len(read.encode(old)) > 1
+  # Alone it is the same tokenizer.
+  (tmp_path / 'tokenizer.model').unlink()
+  assert checkpoints.load_model(tmp_path).tokenizer == read
+
+
+@pytest.mark.parametrize('space', [' ', tokenizers.SPACE])
+def test_a_json_of_the_same_tokens_is_not_read_to_its_end(tmp_path, space):
+  _write_model(tmp_path, of_turns().vocab_size)
+  added = json.dumps(as_json(of_turns())['added_tokens'])
+  added = added.replace(r'\u2581', space)
+  text = f'{{"version": "1.0", "added_tokens": {added}, "model": ['
+  (tmp_path / 'tokenizer.json').write_text(text)
+  assert checkpoints.load_model(tmp_path).tokenizer == of_turns()
+
+
 def test_a_tokenizer_json_will_do(tmp_path):
   file = tmp_path / 'tokenizer.json'
   said = as_json(of_turns())
@@ -615,6 +647,10 @@ _CUT = 'is cut short or damaged; fetch it again.'
     (
       lambda data: data.replace(b'blk.0.attn_v.weight', b'blk.0.attn_q.weight'),
       'has the tensor blk.0.attn_q.weight twice; fetch',
+    ),
+    (
+      lambda data: data.replace(b'ggml.bos_token_id', b'ggml.eos_token_id'),
+      'has the field tokenizer.ggml.eos_token_id twice; fetch',
     ),
   ],
 )

@@ -129,7 +129,7 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
   """Reads the part of a header after the version.
 
   Raises:
-    ValueError: A tensor exists twice, or has an unknown type.
+    ValueError: A field or a tensor exists twice, or has an unknown type.
     EOFError: A length or an offset exceeds the file.
   """
   end = path.stat().st_size
@@ -140,6 +140,10 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
     raise EOFError
   for _ in range(num_fields):
     name = _read_text(file)
+    if name in fields:
+      raise ValueError(
+        f'model: {path} has the field {name} twice; fetch it again.'
+      )
     fields[name] = _read_value(file, end)
   headers = [_read_tensor_header(file) for _ in range(num_tensors)]
   alignment = fields.get('general.alignment', 32)

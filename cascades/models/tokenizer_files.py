@@ -1,6 +1,7 @@
 """Reads tokenizers from tokenizer.model and tokenizer.json."""
 
 import contextlib
+import json
 import pathlib
 import re
 from typing import Annotated, Literal
@@ -24,6 +25,8 @@ from cascades.untrusted.schema import Count, Counts, FailFast, Schema
 _BYTE = re.compile('<0x[0-9A-F]{2}>')
 # 512 MB; Gemma's tokenizer.model has 4.7 MB, and begins with its first piece.
 _MAX_BYTES, _FIRST_BYTE = 2**29, b'\n'
+# The 6,415 added tokens of Gemma's tokenizer.json end after 1.3 of its 33 MB.
+_HEAD_CHARS = 2**22
 
 
 def find_file(folder: pathlib.Path) -> pathlib.Path:
@@ -37,7 +40,7 @@ def read_folder(
 ) -> tuple[pathlib.Path, Tokenizer]:
   """Reads the tokenizer of a folder, and says from which file.
 
-  Tokens that were added to a model later are in tokenizer.json alone.
+  Tokens that were added or renamed later are in tokenizer.json alone.
 
   Args:
     folder: The folder of a model.
@@ -48,17 +51,36 @@ def read_folder(
   """
   file, json_file = find_file(folder), folder / 'tokenizer.json'
   tokenizer = read(file)
-  if (
-    tokenizer.vocab_size < table_size
-    and json_file.exists()
-    and file != json_file
-  ):
+  if file == json_file or not json_file.exists():
+    return file, tokenizer
+  is_renamed = _renames_tokens(json_file, tokenizer)
+  if is_renamed is not False or tokenizer.vocab_size < table_size:
     # Of another kind of tokenizer, the file says nothing about this one.
-    with contextlib.suppress(ValueError):
-      extended = from_json(json_file)
-      if extended.vocab_size > tokenizer.vocab_size:
-        return json_file, extended
+    with contextlib.suppress(*[] if is_renamed else [ValueError]):
+      full = from_json(json_file)
+      if is_renamed is not False or full.vocab_size > tokenizer.vocab_size:
+        return json_file, full
   return file, tokenizer
+
+
+def _renames_tokens(file: pathlib.Path, tokenizer: Tokenizer) -> bool | None:
+  """Returns True if an added token of a tokenizer.json has another name.
+
+  None: the file does not begin with them, and must be read to its end.
+  """
+  try:
+    bounded.check_regular(file, 'tokenizer', 'fetch it again')
+    with file.open(encoding='utf-8') as opened:
+      head = opened.read(_HEAD_CHARS)
+    array = head.partition('"added_tokens"')[2].lstrip(': \n\r\t')
+    tokens, _ = json.JSONDecoder().raw_decode(array)
+    return any(
+      token['content'].replace(' ', SPACE) != tokenizer.piece(token['id'])
+      for token in tokens
+      if token['id'] < tokenizer.vocab_size
+    )
+  except (LookupError, RecursionError, TypeError, ValueError):
+    return None
 
 
 def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:

@@ -202,9 +202,9 @@ def load(
   arrays = tensor_files.read_all(
     folder, tensors, _shapes(config), field='drafter', ids=_ORDER
   )
-  file, tokenizer = tokenizer_files.find_file(folder), None
-  if file.exists():
-    tokenizer = tokenizer_files.read(file)
+  vocab_size, tokenizer = config['text_config']['vocab_size'], None
+  if tokenizer_files.find_file(folder).exists():
+    _, tokenizer = tokenizer_files.read_folder(folder, vocab_size)
   params = _arrange(config, arrays, folder, dtype)
   return AssistantCheckpoint(params, config, tokenizer, hub.label(folder))
 
