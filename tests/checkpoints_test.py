@@ -26,6 +26,7 @@ from small import FIXTURES, dtypes, load, same, stored
 from cascades import decoding
 from cascades.methods import processing
 from cascades.models import (
+  checkpoint_source,
   checkpoints,
   families,
   gemma_library,
@@ -40,6 +41,7 @@ from cascades.models import (
 CLASSIC = ('hf_gemma2', 'hf_gemma3')
 FOUR = ('hf_gemma4_shared', 'hf_gemma4_dense', 'hf_gemma4_experts')
 FOLDERS = (*CLASSIC, 'hf_gemma3n', *FOUR)
+TABLE = param_mapping.TABLE_TENSOR
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 
 
@@ -395,10 +397,13 @@ def test_an_orbax_checkpoint_is_the_model_that_was_saved(
 def test_an_orbax_folder_says_what_ends_an_answer(downloads, tmp_path):
   folder = shutil.copytree(downloads / 'nested', tmp_path / 'tuned')
   (folder / 'gemma3-tiny-it').rename(folder / 'step')
-  (folder / 'generation_config.json').write_text('{"eos_token_id": [1, 5]}')
+  (folder / 'generation_config.json').write_text(
+    '{"eos_token_id": [1, 5], "suppress_tokens": [6]}'
+  )
   (folder / 'chat_template.jinja').write_text('{{ bos_token }}')
   tokenizer = checkpoints.load_model(folder).tokenizer
   assert tokenizer.stops == (1, 5)
+  assert tokenizer.suppress_tokens == (6,)
   assert tokenizer.chat_template == '{{ bos_token }}'
 
 
@@ -627,6 +632,90 @@ def test_without_an_index_there_is_one_file(shards):
   for file in shards.glob('*.safetensors'):
     file.rename(shards / 'only.bin' if file.stem != 'zzz' else file)
   assert set(_read_all(shards)) == set(want)
+
+
+def _changed(table):
+  return np.concatenate([table[:-1], table[-1:] + 1])
+
+
+@pytest.mark.parametrize(
+  ('change', 'is_tied'),
+  [
+    (lambda x: x, True),
+    (lambda x: np.concatenate([x, x[:3] + 1]), True),
+    (_changed, False),
+    (lambda x: x.astype(np.float16), False),
+    (lambda x: x[:-1], False),
+    (lambda x: x[:, 0], False),
+  ],
+)
+@pytest.mark.parametrize('prefix', ['', 'model.', 'language_model.'])
+def test_an_output_head_that_is_no_table_is_refused(
+  copied, monkeypatch, change, is_tied, prefix
+):
+  folder, table = copied('hf_gemma3'), stored(FIXTURES / 'hf_gemma3')[TABLE]
+  monkeypatch.setattr(checkpoint_source, '_HEAD_ROWS', 5, raising=False)
+  tensors = {f'{prefix}lm_head.weight': change(table)}
+  for declared in (True, ...):
+    small.rewrite(folder, {'tie_word_embeddings': declared}, tensors)
+    if is_tied:
+      checkpoints.load_model(folder)
+    else:
+      message = conftest.refused('model', checkpoints.load_model, folder)
+      assert f'lm_head.weight differs from {TABLE}, and' in message
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'int8'])
+def test_an_output_head_may_have_another_type(tmp_path, dtype):
+  checkpoints.save_model(tmp_path, load('hf_gemma3'), stored=dtype)
+  tables = {name: x for name, x in stored(tmp_path).items() if TABLE in name}
+  if dtype == 'bfloat16':
+    tables[TABLE] = tables[TABLE].astype(np.float32)
+  heads = {
+    name.replace(TABLE, 'lm_head.weight'): tables[name] for name in tables
+  }
+  small.rewrite(tmp_path, tensors=heads)
+  checkpoints.load_model(tmp_path)
+  last = max(heads)
+  small.rewrite(tmp_path, tensors={last: _changed(heads[last])})
+  message = conftest.refused('model', checkpoints.load_model, tmp_path)
+  assert 'lm_head.weight differs' in message
+
+
+@pytest.mark.parametrize(
+  ('parts', 'kind', 'said'),
+  [
+    # AWQ and GPTQ, pack-quantized, HQQ, bitsandbytes, MLX, and float8.
+    (('qweight', 'qzeros'), None, "q_proj.qweight', as quantised models do"),
+    (('weight_packed',), None, "q_proj.weight_packed', as quantised models"),
+    (('W_q',), None, "q_proj.W_q', as quantised models do"),
+    (('weight.absmax',), 'U8', 'q_proj.weight is quantised (U8)'),
+    (('SCB',), 'I8', 'fetch the model before quantisation, or'),
+    (('scales', 'biases'), 'U32', 'q_proj.weight is quantised (U32)'),
+    (('weight_scale',), 'F8_E4M3', 'q_proj.weight is quantised (F8_E4M3)'),
+  ],
+)
+def test_a_quantised_model_is_no_incomplete_download(copied, parts, kind, said):
+  folder, name = copied('hf_gemma3'), 'model.layers.0.self_attn.q_proj'
+  tensors = {f'{name}.{x}': np.ones((48, 1), np.int32) for x in parts}
+  name += '.weight'
+  small.rewrite(folder, tensors=tensors | {name: kind and np.ones(1)})
+  if kind:
+    small.as_type(folder / 'model.safetensors', name, kind, (48, 3))
+  assert said in conftest.refused('model', checkpoints.load_model, folder)
+
+
+@pytest.mark.parametrize('prefix', ['base_model.model.', '_orig_mod.'])
+def test_a_wrapped_model_and_an_adapter_are_no_models(copied, prefix):
+  folder = copied('hf_gemma3')
+  tensors = stored(folder)
+  wrapped = {prefix + name: x for name, x in tensors.items()}
+  small.rewrite(folder, tensors=dict.fromkeys(tensors) | wrapped)
+  message = conftest.refused('model', checkpoints.load_model, folder)
+  assert f"has '{prefix}model." in message
+  (folder / 'config.json').rename(folder / 'adapter_config.json')
+  message = conftest.refused('model', checkpoints.load_model, folder)
+  assert 'has no config.json but an adapter; give' in message
 
 
 def test_a_tensor_by_two_names_is_refused(tmp_path):

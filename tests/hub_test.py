@@ -12,6 +12,7 @@ import threading
 import time
 
 import conftest
+import huggingface_hub
 import launching
 import pytest
 import small
@@ -297,8 +298,18 @@ def test_what_the_hub_has_not_is_one_sentence(server, name, option, said):
 
 def test_a_repository_of_pickles_is_refused(server):
   (server.repos['acme/verifier']['main'] / 'model.safetensors').unlink()
-  assert 'has no *.safetensors file' in _refused('acme/verifier')
+  message = _refused('acme/verifier')
+  assert 'has no *.safetensors file, and pickles are not downloaded' in message
   assert 'pytorch_model.bin' not in server.fetched()
+  (server.repos['acme/verifier']['main'] / 'pytorch_model.bin').unlink()
+  assert 'has no *.safetensors file; give' in _refused('acme/verifier')
+
+
+def test_weights_that_are_not_in_the_cache_are_no_pickles(server, monkeypatch):
+  for name in ('config.json', 'tokenizer.model'):
+    huggingface_hub.hf_hub_download('acme/verifier', name)
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+  assert 'the hub cannot be reached; connect' in _refused('acme/verifier')
 
 
 def test_a_download_that_was_cut_is_resumed(server, monkeypatch):

@@ -183,7 +183,7 @@ def rewrite(folder, fields=None, tensors=None) -> None:
 
 def as_type(file, name: str, kind: str, shape) -> None:
   """Declares another type and shape of a tensor, whose bytes become zeros."""
-  bits = {'F4': 4, 'F8_E4M3': 8, 'I8': 8, 'I32': 32, 'F32': 32, 'I64': 64}
+  bits = int(kind.partition('_')[0][1:])
   tensors = load_file(file)
   at, header = 0, {}
   kinds = {'float32': 'F32', 'int32': 'I32', 'bfloat16': 'BF16', 'int8': 'I8'}
@@ -193,7 +193,7 @@ def as_type(file, name: str, kind: str, shape) -> None:
     part, sizes = x.tobytes(), x.shape
     if each == name:
       said, sizes = kind, shape
-      part = bytes(math.prod(shape) * bits[kind] // 8)
+      part = bytes(math.prod(shape) * bits // 8)
     header[each] = dict(
       dtype=said, shape=[*sizes], data_offsets=[at, at + len(part)]
     )

@@ -31,6 +31,9 @@ from cascades.models import (
 )
 from cascades.models.blocked_layout import AxisSplit
 
+# Rows of tables that are compared at a time.
+_HEAD_ROWS = 2**11
+
 
 class Checkpoint(NamedTuple):
   """A model ready to run: unpacks to (model, params, tokenizer).
@@ -309,6 +312,28 @@ class TensorSource(NamedTuple):
       mapped.append((mapping, tensors))
     return mapped
 
+  def _check_head(self) -> None:
+    """Refuses an output head that differs from the embedding table."""
+    table, rows = (
+      self.tensors[param_mapping.TABLE_TENSOR],
+      self.model.vocab_size,
+    )
+    for name in (x for x in self.tensors if x.endswith('lm_head.weight')):
+      head = self.tensors[name]
+      # Rows that pad a table have no logit.
+      is_tied = head.is_weights and head.shape[1:] == table.shape[1:]
+      is_tied = is_tied and head.shape[0] >= rows
+      # Two tables of a large model do not fit into memory.
+      for i in range(0, rows if is_tied else 0, _HEAD_ROWS):
+        a, b = (x[i : min(i + _HEAD_ROWS, rows)] for x in (head, table))
+        is_tied &= np.array_equal(a.astype(np.float32), b.astype(np.float32))
+      if not is_tied:
+        raise ValueError(
+          f'model: in {self.path} the tensor {name} differs from'
+          f' {param_mapping.TABLE_TENSOR}, and such an output head is not'
+          ' supported; give a model with tied embeddings.'
+        )
+
   def choose_dtype(
     self,
     dtype: str | None,
@@ -355,10 +380,11 @@ class TensorSource(NamedTuple):
       options: Dtype, devices and order of the parameters.
 
     Raises:
-      ValueError: A tensor is missing or damaged, or the shared table is not
-        the one that the model was trained with.
+      ValueError: A tensor is missing or damaged, the output head is no table,
+        or the shared table is not the one that the model was trained with.
     """
     mapped = self._mapped_tensors()
+    self._check_head()
     dtype = self.choose_dtype(options.dtype, mapped, self.path)
     options = options._replace(dtype=dtype)
     if dtype == 'int8':

@@ -30,6 +30,7 @@ _NAME = re.compile(
 # Files of the top folder only: a pattern's `*` also matches a slash.
 _SUBFOLDERS = '*/*'
 _LOGGER = logging.getLogger(__name__)
+_PICKLES = '.bin', '.pt', '.pth', '.ckpt', '.pkl'
 # Commits of the names that this process has opened.
 _commits: dict[str, str] = {}
 
@@ -123,10 +124,15 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
         repo, commit, *(indexed_files or ['*.safetensors']), quiet=False
       )
   if not any(folder.glob('*.safetensors')):
+    import huggingface_hub
+
+    with _one_sentence(repo, revision):
+      files = huggingface_hub.HfApi().list_repo_files(repo, revision=commit)
+    pickles = any(file.endswith(_PICKLES) for file in files)
+    reason = ', and pickles are not downloaded, since they run code'
     raise ValueError(
-      f'model: {plain} has no *.safetensors file, and files of other formats'
-      ' are not downloaded, since a pickle runs code; give a repository with'
-      ' safetensors.'
+      f'model: {plain} has no *.safetensors file{reason if pickles else ""};'
+      ' give a repository with safetensors.'
     )
   return folder
 
@@ -169,6 +175,7 @@ def _one_sentence(repo: str, revision: str | None) -> Iterator[None]:
   except ImportError:
     reason = extras.missing('model', 'huggingface_hub', 'hub')
     raise ValueError(reason) from None
+  offline = errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled
   page = f'https://huggingface.co/{repo}'
   try:
     yield
@@ -192,7 +199,7 @@ def _one_sentence(repo: str, revision: str | None) -> Iterator[None]:
     raise ValueError(
       f'model: {repo} is not a local folder or a name on the hub; correct it.'
     ) from error
-  except errors.LocalEntryNotFoundError as error:
+  except offline as error:
     at = f' at {revision}' if revision else ''
     raise ValueError(
       f'model: {repo}{at} is not a local folder, is missing or incomplete in'

@@ -136,8 +136,9 @@ def join_scales(
         ' the model before quantisation, or with symmetric weights.'
       )
     matrix = name.removesuffix(SCALE)
-    # Some parameters of Gemma 3n have such names too.
-    if matrix == name or matrix not in tensors:
+    # Some parameters of Gemma 3n have such names too; float8 is refused later.
+    stored = tensors[matrix].stored_type if matrix in tensors else 'F8'
+    if matrix == name or stored.startswith('F8'):
       continue
     del joined[name]
     if not _fits(tensors[matrix], tensors[name]):
@@ -150,7 +151,7 @@ def join_scales(
     if tensor.stored_type == 'I8' and len(tensor.shape) == 2:
       raise ValueError(
         f'model: {folder} has {name} in eight bits without {name}{SCALE}, its'
-        ' scales; fetch it again.'
+        ' scales; fetch the model before quantisation, or fetch it again.'
       )
   return joined
 

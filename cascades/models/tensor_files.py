@@ -9,6 +9,7 @@ read one at a time: beside the parameters, memory holds the tensors of one leaf.
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ _DTYPES = {
 }
 # Types of tensors of ids.
 _ID_TYPES = 'I32', 'I64'
+# Parts of names of tensors that a wrapper of the model wrote.
+_WRAPPED = re.compile(r'base_model\.model\.|\blora_|_orig_mod\.|module\.')
 
 
 class _Index(Schema):
@@ -135,11 +138,6 @@ def find(
   """
   check_present(path, tensors, [name], field)
   tensor = tensors[name]
-  if tensor.shape != shape:
-    raise ValueError(
-      f'{field}: in {path} the tensor {name} has the shape {tensor.shape}'
-      f' where config.json implies {shape}; fetch both from one place.'
-    )
   if is_ids and not tensor.is_ids:
     raise ValueError(
       f'{field}: in {path} the tensor {name} has the type {tensor.stored_type},'
@@ -150,6 +148,12 @@ def find(
       f'{field}: in {path} the tensor {name} is quantised'
       f' ({tensor.stored_type}), which is not supported; fetch the model before'
       ' quantisation, or as a GGUF file.'
+    )
+  # Quantised tensors have other shapes too.
+  if tensor.shape != shape:
+    raise ValueError(
+      f'{field}: in {path} the tensor {name} has the shape {tensor.shape}'
+      f' where config.json implies {shape}; fetch both from one place.'
     )
   return tensor
 
@@ -172,11 +176,21 @@ def check_present(
     ValueError: A tensor is missing.
   """
   for name in names:
-    if name not in tensors:
-      raise ValueError(
-        f'{field}: {path} lacks the tensor {name}; the download may be'
-        ' incomplete, fetch it again.'
-      )
+    if name in tensors:
+      continue
+    reason = '; the download may be incomplete, fetch it again'
+    for x in reversed([*tensors]):
+      if _WRAPPED.search(x):
+        reason = (
+          f', and has {arguments.quote(x)} of a wrapper, such as PEFT or'
+          ' torch.compile; merge adapters, and save the model without wrapper'
+        )
+      elif x.startswith(name.removesuffix('weight')):
+        reason = (
+          f', and has {arguments.quote(x)}, as quantised models do; fetch the'
+          ' model before quantisation, or as a GGUF file'
+        )
+    raise ValueError(f'{field}: {path} lacks the tensor {name}{reason}.')
 
 
 def check_layers(
