@@ -14,7 +14,9 @@ from math import nan
 import fsspec
 import launching
 import pandas as pd
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from cascades import Conversation
 from configs import common
@@ -408,6 +410,14 @@ def test_a_template_has_names_alone(fields, sentence, tmp_path):
   path = _write(tmp_path / 'a.jsonl')
   with pytest.raises(ValueError, match=rf'^file.prompt: .*{sentence}'):
     _load(path, **fields)
+
+
+def test_a_column_of_a_parquet_file_has_a_name_of_its_own(tmp_path):
+  columns, names = [['a'], ['b'], ['c']], ['prompt', 'reference', 'prompt']
+  table = pyarrow.table([*map(pyarrow.array, columns)], names)
+  parquet.write_table(table, tmp_path / 'a.parquet')
+  with pytest.raises(ValueError, match=r'\(it names a column twice\); give'):
+    _load(tmp_path / 'a.parquet')
 
 
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.csv', 'a.parquet'])

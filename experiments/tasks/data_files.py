@@ -222,7 +222,10 @@ class DataFile:
       table = parquet.ParquetFile(
         file, buffer_size=_BUFFER_BYTES, pre_buffer=False
       )
-      names = {*table.schema_arrow.names}
+      columns = table.schema_arrow.names
+      names = {*columns}
+      if len(names) < len(columns):
+        raise pyarrow.ArrowInvalid('it names a column twice')
       # A missing column is an error that lists all columns.
       used = names & (required | optional) if required <= names else names
       batches = table.iter_batches(
