@@ -13,6 +13,7 @@ import small
 import tiers
 
 from cascades.models import (
+  chat_templates,
   gguf_files,
   gguf_header,
   huggingface_export,
@@ -77,6 +78,8 @@ def test_messages_are_written_as_dialog_writes_them(tags):
     for last in 2, 3, 4:
       some = Conversation(messages[first:last])
       written = [kinds[role](content) for role, content in some]
+      if tags == 'start' and not first:
+        written[:2] = [dialog.User('Be short.\n\nWhat is 2 + 2?')]
       want = dialog.Conversation(*written).as_text(format=kind)
       assert template.format_turn(some) == want
       ids = template.encode(_tokenizer(tags), some)
@@ -84,6 +87,32 @@ def test_messages_are_written_as_dialog_writes_them(tags):
       assert want.endswith('model\nIt is 4') == some.is_continued
   later = template.format_turn(some, template.end_token)
   assert later == f'\n{template.format_turn(some)}'
+
+
+# What the template of the published Gemma 3 writes.
+_GEMMA3 = """{{ bos_token }}{%- set start = '' -%}
+{%- if messages[0].role == 'system' -%}
+  {%- set start = messages[0].content + '\\n\\n' -%}
+  {%- set messages = messages[1:] -%}
+{%- endif -%}
+{%- for m in messages -%}
+  {{ '<start_of_turn>' + m.role.replace('assistant', 'model') + '\\n' }}
+  {{- (start if loop.first else '') + m.content | trim + '<end_of_turn>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif -%}"""
+
+
+@pytest.mark.parametrize('system', ['Be short.', '', ' <end_of_turn>\n'])
+def test_the_frame_of_gemma3_is_that_of_its_published_template(system):
+  tokenizer = _tokenizer('start')
+  template = chat_templates.FolderTemplate(tokenizer, _GEMMA3)
+  frame = turns.require_template(tokenizer)
+  messages = [('system', system), ('user', 'hi'), ('assistant', 'It is')]
+  for some in messages[:2], messages, [*messages, ('user', '<end_of_turn>')]:
+    for last_token in None, 17, template.end_token:
+      chat = Conversation(some[last_token is not None :])
+      ids = frame.encode(tokenizer, chat, last_token)
+      assert ids == template.encode(tokenizer, chat, last_token)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +364,7 @@ def test_a_sampler_answers_messages(folder):
   )
   start, end = (one.tokenizer.token_id(tag) for tag in _TAGS['start'])
   ids = one.encode(messages)
-  assert (ids.count(start), ids.count(end)) == (5, 4)
+  assert (ids.count(start), ids.count(end)) == (4, 3)
   # Messages imply the template, with the end of a turn among the stops.
   nothing_else = [i for i in range(300) if i != end]
   options = dict(max_new_tokens=3, forbidden_tokens=nothing_else, echo=True)

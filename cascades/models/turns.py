@@ -9,6 +9,7 @@ Gemma 2 and 3 frame a user's message as
 and Gemma 4 with tokens of its own. A model's frame is the one whose tokens its
 tokenizer has. Frames and tokens are those of `dialog`, which gemma's own chat
 sampler uses; the frame of a later turn also closes an answer that was cut off.
+Gemma 2 and 3 have no turn of a system: its message begins the user's message.
 A template that comes with the model (`chat_templates`) takes precedence.
 
 A message stays text: `ChatTemplate.encode` encodes it apart from the tokens of
@@ -43,12 +44,14 @@ class Template(chat_templates.ChatTemplate):
     close: The part of that first text that ends the answer.
     end_token: The id of the end-of-turn token.
     tags: See `ChatTemplate`.
+    has_system_turn: True if a message of a system has a turn.
   """
 
   write: Callable[[tuple[str, ...], bool], tuple[str, ...]]
   close: str
   end_token: int
   tags: tuple[tuple[str, int], ...]
+  has_system_turn: bool
 
   def split(
     self, prompt: conversations.Prompt, last_token: int | None = None
@@ -62,11 +65,7 @@ class Template(chat_templates.ChatTemplate):
   def _parts(
     self, prompt: conversations.Prompt, last_token: int | None
   ) -> list[tuple[str, bool]]:
-    """Returns texts of the frame and messages, with True for a message.
-
-    Raises:
-      ValueError: The messages are in an order that the frame does not have.
-    """
+    """Returns texts of the frame and messages, with True for a message."""
     messages = conversations.as_conversation(prompt)
     roles = tuple(message.role for message in messages)
     turns = roles[1:] if roles[0] == 'system' else roles
@@ -75,10 +74,12 @@ class Template(chat_templates.ChatTemplate):
         'messages: must alternate between user and assistant, after at most'
         f' one of the system, got {", ".join(roles)}.'
       )
+    contents = [*(message.content for message in messages), '']
+    if roles[0] == 'system' and not self.has_system_turn:
+      roles, contents[:2] = turns, ['\n\n'.join(contents[:2])]
     frames = [*self.write(roles, last_token is not None)]
     if last_token == self.end_token:
       frames[0] = frames[0].removeprefix(self.close)
-    contents = [*(message.content for message in messages), '']
     return [
       part
       for frame, content in zip(frames, contents, strict=True)
@@ -133,6 +134,7 @@ def _builtin_template(tokenizer: tokenizers.Tokenizer) -> Template | None:
         close=close,
         end_token=end,
         tags=tuple((tag, i) for tag, i in ids if i is not None),
+        has_system_turn=tags is dialog.Format.GEMMA4,
       )
   return None
 
