@@ -3,8 +3,10 @@
 import functools
 import json
 import pathlib
+import re
 
 import jax
+import jinja2.sandbox
 import pytest
 import small
 
@@ -112,6 +114,86 @@ def test_methods_see_the_text_of_a_message():
   assert not _control_tokens(ids)
 
 
+# Texts c that templates make of a message m, and what they write of them.
+_TEXTS = {
+  'message': '{% set c = m.content %}',
+  'macro': '{% set c = f(m.content) %}',
+  'block': '{% set c %}{{ m.content }}{% endset %}',
+  'joined': "{% set c = '<eos>' ~ m.content %}",
+  'added': "{% set c = m.content + '<end_of_turn>' %}",
+  'formatted': "{% set c = 'a%s' % m.content %}",
+}
+_CUTS = (
+  "{% if '</x>' in c %}{% set c = c.split('</x>')[-1] %}{% endif %}{{ c }}",
+  "{{ c.strip('<x>') }}{{ c.rsplit('>', 1)[0] }} {{ c.partition('<')[2] }}",
+  "{{ c.removeprefix('<') }} {{ c.removesuffix('>') }} {{ c.split() | join }}",
+  '{{ c | tojson }}{{ [m, {c: 1}] | tojson(indent=2) }}{{ c | upper }}',
+  "{{ c | tojson(ensure_ascii=true) }}{{ c | replace('a', '<eos>') }}",
+  "{{ c | replace('<', 'x') }}{{ c.replace('a', '<eos>') }}{{ c | lower }}",
+  "{{ c[1:] }} {{ c | first }}{% for x in c %}{{ x == '<' }}{% endfor %}",
+  "{{ c == '<x>' }}{{ c < 'b' }}{{ c is lower }}{{ [c, 'b'] | max }}",
+  "{{ c | length }}{{ c.find('<') }}{{ {'<x>': 1}[c] }}{{ 'a<x>'.split(c) }}",
+  "{{ c.join(['<', c]) }}{{ strftime_now('%f') | length }}{{ 5 | string }}",
+  '{% generation %}{% set z = c %}{{ c }}{% endgeneration %}{{ z }}',
+  "{{ [{'x': {'y': c}}, {'x': {'y': '-'}}] | join(', ', 'x.y') }}",
+  # Here, a message may not be kept apart.
+  "{{ c.title() }}{{ c | capitalize }}{{ c in 'a<eos>' }}{{ c | int }}",
+  "{{ c | title }}{{ (c | safe) + '<' }}{{ [5, c] | string }}{{ [c] }}",
+)
+_MESSAGES = (
+  *('hi', 'x', ' a ', '<x>b</x>a', '<eos>', 'a<end_of_turn>\n<b>', '12'),
+  *('"\\\'{}%s', '\U000f0000 \u2581\x7f\x1c', 'MASK \U0001f415', '\xdf K'),
+)
+
+
+def _plain(source, content):
+  """Returns the text that transformers makes of a message."""
+  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True
+  )
+  dumps = functools.partial(json.dumps, ensure_ascii=False)
+  environment.filters['tojson'] = dumps
+  environment.globals['strftime_now'] = lambda form: '123456'
+  # Transformers writes such a block in a scope of its own, as a call does.
+  source = source.replace('{% generation %}', '{% call g() %}')
+  source = source.replace('{% endgeneration %}', '{% endcall %}')
+  source = '{% macro g() %}{{ caller() }}{% endmacro %}' + source
+  m = dict(role='user', content=content)
+  return environment.from_string(source).render(m=m)
+
+
+@pytest.mark.parametrize('kind', _TEXTS)
+@pytest.mark.parametrize('cut', _CUTS)
+def test_the_text_is_that_of_plain_jinja_or_refused(kind, cut):
+  source = '{% macro f(x) %}{{ x }}{% endmacro %}' + _TEXTS[kind]
+  source += f'<end_of_turn>{cut}<end_of_turn>'
+  template = _template('{% set m = messages[0] %}' + source)
+  for content in _MESSAGES:
+    try:
+      parts = template.split(Conversation([('user', content)]))
+    except ValueError as refusal:
+      if cut not in _CUTS[-2:] or 'computes with these' not in str(refusal):
+        raise
+      continue
+    pieces = (x if isinstance(x, str) else _tokenizer().piece(x) for x in parts)
+    want = _plain(source, content)
+    assert ''.join(pieces) == want
+    # Without a control token in the message, ids are those of plain Jinja.
+    if not {'<eos>', '<end_of_turn>'} & {*re.findall('<.*?>', content)}:
+      assert _control_tokens(parts) == _control_tokens(
+        _tokenizer().split_control_tokens(want)
+      )
+
+
+def test_only_a_messages_control_tokens_are_text():
+  source = """{% set c %}<end_of_turn>{{ messages[0].content }}{% endset %}
+  {{ c | trim }}{{ c.replace('a', '<end_of_turn>') }}{{ c.split('<end_of_turn>',
+  1)[1] }}{{ c.removeprefix('<end_of_turn>') }}{{ c | tojson }}{{ c | upper |
+  lower }}{{ c.strip('x').rpartition('>a')[2] }}"""
+  parts = _template(source).split('<end_of_turn>a<end_of_turn>')
+  assert len(_control_tokens(parts)) == 5
+
+
 @pytest.mark.parametrize('name', _NAMES)
 def test_a_later_turn_closes_the_answer(name):
   template, start = _template(_source(name)), '<start_of_turn>'
@@ -126,6 +208,13 @@ def test_a_later_turn_closes_the_answer(name):
   tokenizer = _tokenizer(_source(name))
   want = tokenizer.encode(f'{end}\n{turn}')
   assert template.encode(tokenizer, 'hi', 25) == want
+
+
+def test_only_the_end_of_the_answer_is_left_out_of_a_later_turn():
+  source = """{% for m in messages %}{{ m.role ~ ' ' ~ m.content }}
+  {%- if m.role == 'user' or loop.last %}<end_of_turn>{% endif %}{% endfor %}"""
+  end = _tokenizer().token_id('<end_of_turn>')
+  assert _template(source).format_turn('hi', end) == 'user hi<end_of_turn>'
 
 
 def test_a_template_without_answers_continues_none():
@@ -204,6 +293,7 @@ def test_hostile_templates_are_refused(source, monkeypatch):
     ('{% if', r"is not a valid .*\(unexpected 'end of template'\); give"),
     ('{{ ' + '(' * 9999 + ')' * 9999 + ' }}', 'is not a valid .*recursion'),
     ("{{ 'a' | nothing }}", "is not a valid .*No filter named 'nothing'"),
+    ('{% autoescape true %}{% endautoescape %}', 'is not a valid .*autoescape'),
     ('x' * (templates.MAX_TEMPLATE + 1), 'has more than 1048576 characters'),
   ],
 )

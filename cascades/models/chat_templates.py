@@ -2,30 +2,29 @@
 
 A model's template is rendered in the sandbox of `untrusted.templates`, as
 transformers renders it. It may trim, split and compare messages, so that a
-message cannot be put into its place afterwards. Instead, every character of a
-message of which control tokens are made is replaced, before the template is
-rendered, by a character that occurs nowhere. A control token in the result then
-belongs to the template's own text, and the characters are put back afterwards.
+message cannot be put into its place afterwards. Instead, the template is
+rendered twice: as it is, which gives the text, and with every character of a
+message replaced by a character that occurs nowhere. A control token in the
+second result belongs to the template's own text. Both results are equal once
+the characters are put back; a template that tells them apart is refused.
 """
 
 import abc
-import itertools
+import datetime
 import pathlib
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from cascades import arguments
 from cascades.models import tokenizers
 from cascades.models.conversations import Message, Prompt, as_conversation
 from cascades.untrusted import bounded, templates
 from cascades.untrusted.schema import Schema
+from cascades.untrusted.templates import Mask
 
 OPTION = 'chat_template'
 # Files of a template, in the order in which transformers looks for them.
 FILE = 'chat_template.jinja'
 _FILES = 'tokenizer_config.json', 'chat_template.json'
-# Private characters, which no control token contains.
-_FREE = range(0xF0000, 0x10FFFE)
 # Budget of `templates.Template.render`, in steps: for a rendering, for each
 # message, and for each character.
 _STEPS = 2**22, 2**16, 64
@@ -103,7 +102,7 @@ class ChatTemplate(abc.ABC):
       last_token: The last token of the text before; None for a first turn.
 
     Raises:
-      ValueError: The template does not have such messages.
+      ValueError: The template refuses such messages, or computes with them.
     """
 
   def format_turn(self, prompt: Prompt, last_token: int | None = None) -> str:
@@ -164,16 +163,15 @@ class FolderTemplate(ChatTemplate):
   """
 
   def __init__(self, tokenizer: tokenizers.Tokenizer, source: str):
-    self._tokenizer, self._source = tokenizer, source
+    self._tokenizer = tokenizer
     self._template = templates.Template(source, OPTION)
     self._variables = tokenizer.special_tokens()
     controls = tokenizer.control_tokens()
+    self._texts = source, *controls
     # Control tokens proper, such as end-of-sequence, are decoded to no text.
     self.tags = tuple(
       (tag, i) for tag, i in controls.items() if tokenizer.decode([i])
     )
-    characters = set(''.join(controls))
-    self._alphabet = sorted(x for x in characters if not x.isspace())
     self.end_token = self._find_end()
 
   def split(
@@ -200,45 +198,56 @@ class FolderTemplate(ChatTemplate):
     if messages.is_continued:
       text, _, rest = text.partition(mask.mark)
       text = text if rest.startswith(' ') else text.rstrip()
-    parts = self._split_masked(text, mask)
-    if last_token == self.end_token and last_token in parts:
-      parts = parts[parts.index(last_token) + 1 :]
-    return parts
+    if last_token == self.end_token:
+      parts = self._split_masked(text.lstrip(), mask)
+      if parts[:1] == [last_token]:
+        return parts[1:]
+    return self._split_masked(text, mask)
 
-  def _make_mask(self, messages: Iterable[Message]) -> '_Mask':
+  def _make_mask(self, messages: Iterable[Message]) -> Mask:
     """Returns the mask of messages."""
     contents = (message.content for message in messages)
-    return _Mask(self._alphabet, [self._source, *contents])
+    return Mask([*self._texts, *contents])
 
   def _render(
-    self, messages: list[Message], mask: '_Mask', add_generation_prompt: bool
+    self, messages: list[Message], mask: Mask, add_generation_prompt: bool
   ) -> str:
-    """Renders messages whose contents are masked.
-
-    Raises:
-      ValueError: The template refuses the messages, or has a fault.
-    """
+    """Renders messages, whose contents are masked in the result."""
     size = sum(len(message.content) for message in messages)
+    steps = zip(_STEPS, (1, len(messages), size), strict=True)
+    budget = sum(cost * number for cost, number in steps)
+    # Both results have the same time.
+    now = datetime.datetime.now()
     variables = self._variables | dict(
-      messages=[
-        dict(role=role, content=_Content.make(content, mask))
-        for role, content in messages
-      ],
       add_generation_prompt=add_generation_prompt,
       tools=None,
       documents=None,
+      strftime_now=lambda format: templates.format_time(now, format),
     )
-    steps = zip(_STEPS, (1, len(messages), size), strict=True)
-    budget = sum(cost * number for cost, number in steps)
+
+    def render(mask: Mask | None) -> str:
+      variables['messages'] = [
+        dict(role=role, content=mask.mask(content) if mask else content)
+        for role, content in messages
+      ]
+      return self._template.render(variables, budget, mask)
+
     try:
-      return self._template.render(variables, budget)
+      text = render(None)
+      masked = render(mask)
     except templates.RefusedError as error:
       raise ValueError(
         f"messages: the model's chat template refuses them ({error}); change"
         ' them.'
       ) from None
+    if mask.unmask(masked) != text:
+      raise ValueError(
+        f'{OPTION}: computes with these messages so that they cannot be kept'
+        ' apart from its control tokens; give another template.'
+      )
+    return masked
 
-  def _split_masked(self, text: str, mask: '_Mask') -> list[str | int]:
+  def _split_masked(self, text: str, mask: Mask) -> list[str | int]:
     """Splits a text by the control tokens of its frame, and unmasks it."""
     parts = self._tokenizer.split_control_tokens(text)
     return [mask.unmask(x) if isinstance(x, str) else x for x in parts]
@@ -255,93 +264,3 @@ class FolderTemplate(ChatTemplate):
     parts = self._split_masked(text.partition(mask.mark)[2].lstrip(), mask)
     first = next(iter(parts), None)
     return first if isinstance(first, int) else None
-
-
-class _Mask:
-  """Replaces characters of texts by characters that occur nowhere.
-
-  Args:
-    alphabet: The characters to replace.
-    texts: All texts of a rendering.
-
-  Raises:
-    ValueError: The texts contain all characters that could replace others.
-
-  Attributes:
-    mark: Another character that occurs nowhere.
-  """
-
-  def __init__(self, alphabet: Iterable[str], texts: Iterable[str]):
-    used = set[str]().union(*texts)
-    characters = [*alphabet]
-    free = (x for x in map(chr, _FREE) if x not in used)
-    unused = [*itertools.islice(free, len(characters) + 1)]
-    if len(unused) <= len(characters):
-      raise ValueError(
-        'messages: must not contain all private characters of Unicode; leave'
-        ' some out.'
-      )
-    self.mark = unused.pop()
-    pairs = [*zip(characters, unused, strict=True)]
-    self._forward = str.maketrans(dict(pairs))
-    self._back = str.maketrans({masked: x for x, masked in pairs})
-
-  def mask(self, text: str) -> str:
-    """Returns a text with its characters replaced."""
-    return text.translate(self._forward)
-
-  def unmask(self, text: str) -> str:
-    """Returns a text with its own characters."""
-    return text.translate(self._back)
-
-
-class _Content(str):
-  """The content of a message in a template: masked, but with its methods.
-
-  A method answers as the content's own would, and its result is masked again.
-  Joined to a text of the template, the characters stay masked.
-  """
-
-  __slots__ = ('mask',)
-  mask: _Mask
-
-  @classmethod
-  def make(cls, text: str, mask: _Mask) -> '_Content':
-    """Returns a text, masked."""
-    content = cls(mask.mask(text))
-    content.mask = mask
-    return content
-
-  def __iter__(self):
-    text = self.mask.unmask(str(self))
-    return iter([_Content.make(x, self.mask) for x in text])
-
-
-def _delegate(name: str) -> Callable[..., Any]:
-  """Returns a method of `str` for `_Content`."""
-  method = getattr(str, name)
-
-  def delegated(self: _Content, *args: Any, **options: Any) -> Any:
-    def unmasked(value):
-      if isinstance(value, tuple):
-        return tuple(map(unmasked, value))
-      return self.mask.unmask(str(value)) if isinstance(value, str) else value
-
-    def masked(value):
-      if isinstance(value, list | tuple):
-        return type(value)(map(masked, value))
-      return _Content.make(value, self.mask) if type(value) is str else value
-
-    options = {key: unmasked(value) for key, value in options.items()}
-    return masked(method(*map(unmasked, (self, *args)), **options))
-
-  delegated.__name__ = name
-  return delegated
-
-
-_OPERATORS = (
-  '__contains__ __eq__ __ge__ __getitem__ __gt__ __hash__ __le__ __lt__ __ne__'
-).split()
-# The sandbox joins texts itself.
-for _name in (*_OPERATORS, *templates.TEXT_METHODS - {'join'}):
-  setattr(_Content, _name, _delegate(_name))

@@ -73,11 +73,7 @@ def as_conversation(prompt: Prompt) -> Conversation:
 
 
 def _as_message(i: int, message: Any) -> Message:
-  """Returns a message of a conversation.
-
-  Raises:
-    ValueError: It has another form or role, or its content is no text.
-  """
+  """Returns a message of a conversation; refuses other forms and roles."""
   role, content = None, None
   if isinstance(message, Mapping):
     role, content = message.get('role'), message.get('content')

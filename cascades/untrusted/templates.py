@@ -4,14 +4,17 @@ Jinja's immutable sandbox refuses private attributes and changes of arguments.
 The bounds here are on the work of a template and on its texts: every iteration,
 call and character that it makes is charged to a budget, and only methods and
 filters are allowed whose results are bounded by their arguments.
+
+A `Mask` shows which characters of the result come from texts of the variables.
 """
 
 import datetime
 import functools
+import itertools
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jinja2
@@ -31,25 +34,27 @@ _MAX_REASON = 300
 # Bits of a whole number.
 _MAX_BITS = 4096
 # Methods of a text that a template may call.
-TEXT_METHODS = frozenset(
+_TEXT_METHODS = frozenset(
   'capitalize count endswith find index isalnum isalpha isdigit islower'
   ' isnumeric isspace isupper join lower lstrip partition removeprefix'
   ' removesuffix replace rfind rindex rpartition rsplit rstrip split'
   ' splitlines startswith strip title upper'.split()
 )
 _METHODS: tuple[tuple[Any, frozenset[str]], ...] = (
-  (str, TEXT_METHODS),
+  (str, _TEXT_METHODS),
   (dict, frozenset('get items keys values'.split())),
   (list | tuple, frozenset('count index'.split())),
   (int | float | complex | bytes, frozenset()),
 )
 _FILTERS = (
   'abs capitalize count d default dictsort first float int items last length'
-  ' list lower map max min reject rejectattr reverse round select selectattr'
-  ' sort title trim unique upper'
+  ' list lower map max min reject rejectattr reverse round select'
+  ' selectattr sort title trim unique upper'
 ).split()
 # Widths and precisions, with which a short format makes a long text.
 _WIDTH = re.compile(r'%[^a-zA-Z%]*[\d*]')
+# Private characters of Unicode, which replace those of texts.
+_PRIVATE = range(0xF0000, 0x10FFFE)
 
 
 class RefusedError(Exception):
@@ -78,12 +83,15 @@ class Template:
     except Exception as error:
       raise self._error(f'is not a valid template ({_reason(error)})') from None
 
-  def render(self, variables: Mapping[str, Any], budget: int) -> str:
+  def render(
+    self, variables: Mapping[str, Any], budget: int, mask: 'Mask | None' = None
+  ) -> str:
     """Returns the text that the template makes of variables.
 
     Args:
       variables: Values by name.
       budget: Largest sum of iterations, calls and characters.
+      mask: The mask of texts in the variables; None if no text is masked.
 
     Raises:
       RefusedError: The template calls `raise_exception`.
@@ -91,7 +99,7 @@ class Template:
         or exceeds the budget.
     """
     with self._lock:
-      self._environment.budget = budget
+      self._environment.budget, self._environment.mask = budget, mask
       try:
         return self._template.render(variables)
       except RefusedError:
@@ -116,11 +124,124 @@ def _raise_exception(message: object = '') -> None:
   raise RefusedError(_reason(Exception(str(message)[: 2 * _MAX_REASON])))
 
 
-def _strftime_now(form: str) -> str:
-  """Returns the present time in a format; templates call it."""
+def format_time(time: datetime.datetime, form: str) -> str:
+  """Returns a time in a format of `strftime`, which a template gives."""
   if len(form) > _MAX_REASON or _WIDTH.search(form):
     raise jinja2.exceptions.SecurityError('the format of a time is too long')
-  return datetime.datetime.now().strftime(form)
+  return time.strftime(form)
+
+
+class Mask:
+  """Replaces characters of messages by characters that occur nowhere.
+
+  Args:
+    texts: All texts that a rendering begins with.
+
+  Raises:
+    ValueError: The texts contain all characters that could replace others.
+
+  Attributes:
+    mark: Another character that occurs nowhere.
+  """
+
+  def __init__(self, texts: Iterable[str]):
+    used = set[str]().union(*texts)
+    free = (x for x in map(chr, _PRIVATE) if x not in used)
+    self._free = [*itertools.islice(free, len(used) + 999)]
+    if len(self._free) <= len(used):
+      raise ValueError(
+        'messages: must not contain all private characters of Unicode; leave'
+        ' some out.'
+      )
+    self.mark = self._free.pop()
+    self._forward, self._back = {ord(self.mark): self.mark}, dict[int, str]()
+
+  def mask(self, text: str) -> '_Content':
+    """Returns a text with its characters replaced, except spaces."""
+    for i in {*map(ord, text)} - self._forward.keys():
+      if not chr(i).isspace():
+        self._forward[i] = self._free.pop()
+        self._back[ord(self._forward[i])] = chr(i)
+    return self.wrap(text.translate(self._forward))
+
+  def unmask(self, text: str) -> str:
+    """Returns a text with its own characters."""
+    return text.translate(self._back)
+
+  def wrap(self, text: str) -> '_Content':
+    """Returns a text of masked and other characters for a template."""
+    content = _Content(text)
+    content.mask = self
+    return content
+
+  def align(self, text: str, parts: Iterable[str]) -> '_Content':
+    """Joins a part for each character of a text, masked where that is."""
+    pairs = zip(str.__iter__(text), parts, strict=True)
+    return self.wrap(
+      ''.join(self.mask(y) if ord(x) in self._back else y for x, y in pairs)
+    )
+
+
+class _Content(str):
+  """A text in a template: masked characters of messages, and others.
+
+  Methods answer as those of the unmasked text, and results stay masked.
+  """
+
+  __slots__ = ('mask',)
+  mask: Mask
+
+  def __str__(self) -> str:
+    # Filters and tests convert their argument.
+    return self
+
+  def __iter__(self):
+    return map(self.mask.wrap, str.__iter__(self))
+
+  def __getitem__(self, key):
+    return self.mask.wrap(str.__getitem__(self, key))
+
+  def replace(self, old, new, count=-1):
+    parts = self.split(old, count) if old else None
+    return str.join(new, parts) if parts else str.replace(self, '', new, count)
+
+
+def _delegate(name: str) -> Callable[..., Any]:
+  """Returns a method of `str` for `_Content`."""
+  method = getattr(str, name)
+
+  def delegated(self: _Content, *args: Any, **options: Any) -> Any:
+    unmask = self.mask.unmask
+    text = unmask(self)
+    args = [unmask(x) if isinstance(x, str) else x for x in args]
+    result = method(text, *args, **options)
+    if name in _CASES:
+      # Some letters become several.
+      is_even = len(result) == len(text)
+      return self.mask.align(self, result if is_even else map(method, text))
+    if not isinstance(result, str | list | tuple):
+      return result
+    # Parts of the text, which follow each other.
+    gap = (
+      len(options.get('sep', *args[:1]) or '') if name.endswith('split') else 0
+    )
+    find = text.rindex if name == 'removeprefix' else text.index
+    parts, end = [], 0
+    for part in [result] if isinstance(result, str) else result:
+      start = find(part, end)
+      parts.append(self[start : start + len(part)])
+      end = start + len(part) + gap
+    return parts[0] if isinstance(result, str) else type(result)(parts)
+
+  delegated.__name__ = name
+  return delegated
+
+
+_CASES = 'capitalize', 'lower', 'title', 'upper'
+_OPERATORS = '__contains__ __eq__ __ge__ __gt__ __hash__ __le__ __lt__ __ne__'
+# The sandbox joins texts itself.
+for _name in {*_OPERATORS.split(), *_TEXT_METHODS} - {'join', 'replace'}:
+  setattr(_Content, _name, _delegate(_name))
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -137,20 +258,20 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
       finalize=self._measure,
       extensions=[jinja2.ext.loopcontrols, _Generation],
     )
-    self.budget = 0
+    self.budget, self.mask = 0, None
+    # Also of macros and blocks.
+    self.concat = lambda texts: self._wrap(''.join(texts))
     names = 'range', 'dict', 'namespace'
-    self.globals = {name: self.globals[name] for name in names} | {
-      'raise_exception': _raise_exception,
-      'strftime_now': _strftime_now,
-    }
+    self.globals = {name: self.globals[name] for name in names}
+    self.globals['raise_exception'] = _raise_exception
     self.filters = {
       name: self._charged(jinja2.filters.FILTERS[name]) for name in _FILTERS
     } | dict(
       join=self.join,
-      replace=self._replace,
-      safe=lambda value: value,
+      replace=lambda x, *args, **kw: self._replace(self.join([x]), *args, **kw),
+      safe=lambda x: x if self.mask else jinja2.filters.do_mark_safe(x),
       string=lambda value: (
-        value if isinstance(value, str) else self.join(value)
+        value if isinstance(value, str) else self.join([value])
       ),
       tojson=self._to_json,
     )
@@ -167,6 +288,10 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         'it takes more steps, or makes a longer text, than the sandbox allows'
       )
     return True
+
+  def _wrap(self, value: Any) -> Any:
+    """Returns a value; a text, with the methods of masked texts."""
+    return self.mask.wrap(value) if self.mask and type(value) is str else value
 
   def _charge_size(self, *values: Any) -> None:
     """Charges the sizes of texts and lists."""
@@ -207,12 +332,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     return super().is_safe_attribute(obj, attr, value)
 
   def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
-    """Refuses an attribute, also where it is only printed.
-
-    Raises:
-      SecurityError: Always.
-    """
-    del self
+    """Refuses an attribute, also where it is only printed."""
     raise jinja2.exceptions.SecurityError(
       f'access to {attribute!r} of a {type(obj).__name__} is unsafe'
     )
@@ -224,16 +344,19 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Calls a function of a template, and charges its result."""
     self.charge(1)
     text = getattr(obj, '__self__', None)
-    if isinstance(text, str) and not kwargs:
+    if isinstance(text, str):
+      text = self._wrap(text)
+      obj = getattr(text, obj.__name__)
       if obj.__name__ == 'join':
-        return self.join(args[0], text)
+        args = (self._measure([*args[0]]),)
+        self.charge(len(text) * len(args[0]))
       if obj.__name__ == 'replace':
-        return self._replace(text, *args)
+        self._replace(text, *args)  # Charges it.
     # Jinja mangles the names of these arguments.
     call: Any = super().call
     result = call(context, obj, *args, **kwargs)
     self._charge_size(result)
-    return result
+    return self._wrap(result)
 
   def call_binop(
     self, context: Any, operator: str, left: Any, right: Any
@@ -255,22 +378,21 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
       self._measure(right)
     result = super().call_binop(context, operator, left, right)
     self._charge_size(result)
-    return result
+    return self._wrap(result)
 
   def join(self, value: Any, d: str = '', attribute: Any = None) -> str:
-    """Joins texts; also the operator `~` and `str.join`."""
+    """Joins texts; also the operator `~`."""
     items = [*value]
     if attribute is not None:
-      items = [self.getitem(item, attribute) for item in items]
-    self._measure(items)
+      items = map(jinja2.filters.make_attrgetter(self, attribute), items)
+    items = self._measure([*items])
     self.charge(len(str(d)) * len(items))
-    return str(d).join(map(str, items))
+    return self._wrap(str.join(str(d), map(str, items)))
 
-  def _replace(self, text: Any, old: str, new: str, count: int = -1) -> str:
+  def _replace(self, text: str, old: str, new: str, count: int = -1) -> str:
     """Replaces a text in another."""
-    text = text if isinstance(text, str) else self.join([text])
     self.charge((text.count(old) + 1) * len(new) + len(text))
-    return text.replace(old, new, -1 if count is None else count)
+    return self._wrap(text.replace(old, new, -1 if count is None else count))
 
   def _to_json(
     self,
@@ -283,9 +405,13 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     self._measure(value)
     if indent is not None and not 0 <= int(indent) <= 16:
       raise jinja2.exceptions.SecurityError('an indent is too wide')
-    text = json.dumps(
-      value, ensure_ascii=ensure_ascii, indent=indent, **options
-    )
+    dumps = functools.partial(json.dumps, ensure_ascii=ensure_ascii)
+    if self.mask:
+      # Escapes are those of the characters behind the masks.
+      text = json.dumps(value, ensure_ascii=False, indent=indent, **options)
+      parts = (dumps(self.mask.unmask(x))[1:-1] if x > '~' else x for x in text)
+      return self.mask.align(text, parts)
+    text = dumps(value, indent=indent, **options)
     self._charge_size(text)
     return text
 
@@ -318,6 +444,12 @@ class _Charges(jinja2.visitor.NodeTransformer):
     texts = jinja2.nodes.List(node.nodes, lineno=node.lineno)
     return _call('join', texts, node)
 
+  def visit_ScopedEvalContextModifier(self, node: Any) -> Any:  # noqa: N802
+    """Refuses escapes of HTML, which the sandbox's own joins do not make."""
+    raise jinja2.exceptions.TemplateSyntaxError(
+      'autoescape is not supported', node.lineno
+    )
+
 
 def _call(name: str, argument: Any, node: Any) -> Any:
   """Returns the node of a call of a method of the environment."""
@@ -338,5 +470,6 @@ class _Generation(jinja2.ext.Extension):
 
   def parse(self, parser: Any) -> Any:
     """Returns the statements inside of the tag."""
-    next(parser.stream)
-    return parser.parse_statements(('name:endgeneration',), drop_needle=True)
+    line = next(parser.stream).lineno
+    body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
+    return jinja2.nodes.Scope(body, lineno=line)
