@@ -1,6 +1,7 @@
 """Every registered method: its law, its limits, its parity."""
 
 import functools
+import itertools
 import json
 import pathlib
 import pickle
@@ -100,6 +101,40 @@ def test_limits_are_exactly_the_verifier_and_the_drafter(name, x64):
       at = leniences.index(method.drafter_only)
       np.testing.assert_array_equal(law[at], d.q)
       np.testing.assert_array_equal(a[at][d.q > 0], 1)
+
+
+@functools.cache
+def _trials(size=64):
+  """Positions with gates of any kind, those of q and p among them."""
+  draw = functools.partial(exact.draw_distributions, size=size, count=32)
+  # Spikes on a flat rest, which typical acceptance keeps.
+  flat = np.full((32, size), 1 / size)
+  spikes, trials = 0.8 * flat + 0.2 * np.eye(32, size), []
+  for d in map(draw, exact.DISTRIBUTION_KINDS):
+    gates = [(d.q_gate, d.p_gate), (d.q, d.p), (d.p, d.q), (d.q, d.q)]
+    gates += [(np.eye(32, size), flat), (d.q, spikes), (flat, d.p)]
+    # So near to p that a lenience times TV(p, q) is little.
+    near = 0.999 * d.p + 0.001 * d.q
+    for q, (q_gate, p_gate) in itertools.product((d.q, near), gates):
+      z = np.log(np.maximum(p_gate, 1e-30)) + 9
+      trials.append(d._replace(q=q, q_gate=q_gate, p_gate=p_gate, p_logits=z))
+  rows = jax.tree.map(lambda *x: np.concatenate(x), *trials)
+  return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), rows)
+
+
+@pytest.mark.parametrize('name', _ALL)
+def test_a_lenience_is_strict_where_the_law_is_always_the_verifiers(name):
+  method, d = methods.METHODS[name], _trials()
+  # Finite leniences at which typical and top_k differ from p at 64 tokens.
+  leniences = [-np.inf, -2, -1, -0.5, -1e-3, 0, 0.3, 1, 5, np.inf]
+  laws = jax.jit(jax.vmap(jax.vmap(method.law, (0, None)), (None, 0)))(
+    d, jnp.asarray(leniences, jnp.float32)
+  )
+  errors = np.abs(np.asarray(laws) - np.asarray(d.p)).max((1, 2))
+  expected = [bool(error < 3e-7) for error in errors]
+  assert [method.is_strict(x) for x in leniences] == expected, errors
+  # A number so near to 0 is lost beside the probabilities in float32.
+  assert not method.is_strict(-1e-9) or method.is_strict(0.0)
 
 
 def _odd_rows():

@@ -112,6 +112,7 @@ def capped(method: Method) -> Method:
       equation=f'{method.equation}; at most p outside of the cap',
       reference=method.reference,
       strict=method.strict,
+      strict_up_to=method.strict_up_to,
       drafter_only=None,
       rule=method.rule and rule,
     ),

@@ -63,6 +63,7 @@ METHODS = (
     strict=0.0,
     drafter_only=None,
     law_uses_q=False,
+    strict_up_to=float('inf'),
   ),
   from_target(
     _drafter,
@@ -83,6 +84,7 @@ TRUNCATIONS = (
     strict=0.0,
     drafter_only=None,
     law_uses_q=False,
+    strict_up_to=0.0,
   ),
   from_target(
     top_p,
@@ -92,6 +94,7 @@ TRUNCATIONS = (
     strict=0.0,
     drafter_only=None,
     law_uses_q=False,
+    strict_up_to=0.0,
   ),
   from_target(
     top_k,
@@ -110,5 +113,6 @@ TRUNCATIONS = (
     strict=0.0,
     drafter_only=None,
     law_uses_q=False,
+    strict_up_to=0.0,
   ),
 )

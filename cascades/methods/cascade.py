@@ -8,6 +8,7 @@ and `p_gate`; `from_rule` makes the target from q and p.
 import jax.numpy as jnp
 
 from cascades.methods.method import (
+  BELOW_ZERO,
   Distributions,
   Lenience,
   from_rule,
@@ -63,14 +64,15 @@ METHODS = tuple(
     reference='Narasimhan et al. 2025, arXiv 2405.19261',
     strict=strict,
     drafter_only=drafter_only,
+    strict_up_to=strict_up_to,
   )
-  for rule, equation, strict, drafter_only in (
-    (chow, 'defer if mq < 1 - lam', -1.0, 1.0),
-    (diff, 'defer if mq < mp - lam', -1.0, 1.0),
-    (opt, 'defer if mq < mp - lam TV(p, q)', -float('inf'), float('inf')),
-    (token_v1, 'defer v if q(v) < mp - lam', -1.0, 1.0),
+  for rule, equation, strict, drafter_only, strict_up_to in (
+    (chow, 'defer if mq < 1 - lam', -1.0, 1.0, BELOW_ZERO),
+    (diff, 'defer if mq < mp - lam', -1.0, 1.0, -1.0),
+    (opt, 'defer if mq < mp - lam TV(p, q)', -float('inf'), float('inf'), None),
+    (token_v1, 'defer v if q(v) < mp - lam', -1.0, 1.0, -1.0),
     # Strict at any negative lenience; at 0 the verifier's argmax is kept.
-    (token_v2, 'defer v if p(v) < mp - lam', -1.0, 1.0),
-    (token_v3, 'defer v if p(v) < (1 - lam) mp', -1.0, 1.0),
+    (token_v2, 'defer v if p(v) < mp - lam', -1.0, 1.0, BELOW_ZERO),
+    (token_v3, 'defer v if p(v) < (1 - lam) mp', -1.0, 1.0, BELOW_ZERO),
   )
 )

@@ -19,6 +19,7 @@ Leniences are numbers whose meaning belongs to the method; `Method.strict` and
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ from jaxtyping import Array, Bool, Float
 Probs = Float[Array, 'V']
 Lenience = Float[Array, ''] | np.floating | float
 
+# Below 0 by more than float32 rounds 1 - lam and divergences of p and q to.
+BELOW_ZERO = -(2.0**-21)
 # Divisors of probabilities are at least this.
 _TINY = jnp.finfo(jnp.float32).tiny
 
@@ -93,6 +96,8 @@ class Method:
       its method. None if the name takes no argument.
     identity: A hash that distinguishes the method from others of the same name,
       since a folder's content can change; records keep it. Empty by default.
+    strict_up_to: The law is exactly p at every lenience up to this number, too;
+      None: at `strict` alone.
   """
 
   name: str
@@ -109,6 +114,22 @@ class Method:
   bind: Callable[[Any, Any], 'Method'] | None = None
   load: Callable[[str], 'Method'] | None = None
   identity: str = ''
+  strict_up_to: float | None = None
+
+  def is_strict(self, lenience: float) -> bool:
+    """Returns True if the law is exactly p at a lenience."""
+    limit = math.nan if self.strict_up_to is None else self.strict_up_to
+    return lenience == self.strict or lenience <= limit
+
+  def or_strict(self, value: float | None, option: str = 'lenience') -> float:
+    """Returns a lenience, for None the strict one; ValueError without one."""
+    value = self.strict if value is None else value
+    if value is None:
+      raise ValueError(
+        f'{option}: must be given for {self.name}, which has no strict'
+        ' lenience; give a number.'
+      )
+    return float(value)
 
 
 def total_variation(
@@ -175,6 +196,7 @@ def from_target(
   drafter_only: float | None,
   law_uses_q: bool = True,
   rule: Rule | None = None,
+  strict_up_to: float | None = None,
 ) -> Method:
   """Makes the method whose law is `target`, by speculative sampling.
 
@@ -199,6 +221,7 @@ def from_target(
     drafter_only=drafter_only,
     law_uses_q=law_uses_q,
     rule=rule,
+    strict_up_to=strict_up_to,
   )
 
 
@@ -210,6 +233,7 @@ def from_rule(
   strict: float | None,
   drafter_only: float | None,
   reference: str = '',
+  strict_up_to: float | None = None,
 ) -> Method:
   """Makes the speculative cascade of a rule, with target mixture(rule).
 
@@ -223,6 +247,7 @@ def from_rule(
     strict=strict,
     drafter_only=drafter_only,
     rule=rule,
+    strict_up_to=strict_up_to,
   )
 
 

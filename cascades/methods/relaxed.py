@@ -11,6 +11,7 @@ from jax.scipy import special
 from jaxtyping import Array, Float
 
 from cascades.methods.method import (
+  BELOW_ZERO,
   Distributions,
   Lenience,
   Method,
@@ -327,6 +328,7 @@ def _rule(
     reference=reference,
     strict=-1.0,
     drafter_only=drafter_only,
+    strict_up_to=BELOW_ZERO,
   )
 
 
@@ -348,6 +350,7 @@ METHODS = (
     reference='Narasimhan et al. 2025, appendix (unverified)',
     strict=0.0,
     drafter_only=1.0,
+    strict_up_to=0.0,
   ),
   from_target(
     mentored,
@@ -356,6 +359,7 @@ METHODS = (
     reference='Tran-Thien 2023, mentored decoding',
     strict=0.0,
     drafter_only=_INF,
+    strict_up_to=0.0,
   ),
   _rule(
     bild,
@@ -409,6 +413,7 @@ METHODS = (
     reference='static ensemble, baseline of arXiv 2604.07622',
     strict=0.0,
     drafter_only=1.0,
+    strict_up_to=0.0,
   ),
   from_target(
     contrastive,
@@ -428,5 +433,6 @@ METHODS = (
     strict=0.0,
     drafter_only=None,
     single_target=False,
+    strict_up_to=0.0,
   ),
 )

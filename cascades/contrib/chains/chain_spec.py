@@ -122,14 +122,7 @@ class ChainSpec(drafter_spec.Spec):
     from cascades.drafters import token_checks
 
     method = methods.get_method(self.inner_method or 'speed', 'inner_method')
-    lenience = self.inner_lenience
-    if lenience is None:
-      lenience = method.strict
-    if lenience is None:
-      raise ValueError(
-        f'inner_lenience: must be given for {method.name}, which has no strict'
-        ' lenience; give a number.'
-      )
+    lenience = method.or_strict(self.inner_lenience, 'inner_lenience')
     checkpoint = self._outer_model(verifier)
     token_checks.check_pair(verifier, checkpoint)
     inner = self.inner.bind(checkpoint)

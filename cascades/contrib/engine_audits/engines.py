@@ -168,14 +168,10 @@ def declared(
       f'rule: {method.name} has no single target, so it declares no law; choose'
       ' a method with a single target.'
     )
-  lenience = method.strict if lenience is None else lenience
-  if lenience is None:
-    raise ValueError(
-      f'lenience: must be given for {method.name}, which is never lossless.'
-    )
+  lenience = method.or_strict(lenience)
   if math.isnan(lenience):
     raise ValueError('lenience: must be a number, got nan.')
-  return method, float(lenience)
+  return method, lenience
 
 
 def check_law(method: methods.Method, lenience: float, law: np.ndarray) -> None:
