@@ -51,11 +51,11 @@ def refuse_training_fields(config: Mapping[str, Any]) -> None:
         raise ValueError(sentence)
 
 
-def refuse_sampler_options(names: Collection[str]) -> None:
-  """Refuses keyword arguments that `Sampler` no longer takes.
+def refuse_options(names: Collection[str], function: str = 'Sampler') -> None:
+  """Refuses keyword arguments that `Sampler`, or a method of it, lacks.
 
   Raises:
-    TypeError: A name is given; the sentence says where it belongs now.
+    TypeError: A name is given; the sentence says what to write instead.
   """
   from cascades import drafters
 
@@ -71,15 +71,6 @@ def refuse_sampler_options(names: Collection[str]) -> None:
         f'{name}: is an option of the drafter; write'
         f' drafter=drafters.parse_spec(NAME, {new}=...).'
       )
-    raise TypeError(f'{name}: is not an argument of Sampler; leave it out.')
-
-
-def refuse_request_options(names: Collection[str]) -> None:
-  """Refuses keyword arguments that `Sampler.sample` no longer takes.
-
-  Raises:
-    TypeError: A name is given; the sentence has the new one.
-  """
-  for name, new in _RENAMED_REQUESTS.items():
-    if name in names:
-      raise TypeError(f'{name}: was renamed; write {new}.')
+    if name in _RENAMED_REQUESTS and function != 'Sampler':
+      raise TypeError(f'{name}: was renamed; write {_RENAMED_REQUESTS[name]}.')
+    raise TypeError(f'{name}: is not an argument of {function}; leave it out.')

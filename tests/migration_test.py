@@ -34,9 +34,22 @@ def test_an_option_as_an_argument_of_a_sampler_is_refused(options, sentence):
     cascades.Sampler(*small.tables(), **options)
 
 
-def test_a_renamed_argument_of_a_request_is_refused():
-  with pytest.raises(TypeError, match='write apply_chat_template'):
-    cascades.Sampler(*small.tables()).sample('x', chat=True)
+@pytest.mark.parametrize('function', ['sample', 'stream', 'sample_curve'])
+@pytest.mark.parametrize(
+  ('options', 'sentence'),
+  [
+    (dict(temperature=1), r'config=DecodingConfig\(temperature=...\)'),
+    (dict(chat=True), 'write apply_chat_template'),
+    (dict(max_new_token=2), r'max_new_token: is not an argument of Sampler\.'),
+  ],
+  ids=str,
+)
+def test_another_argument_of_a_request_is_refused(function, options, sentence):
+  sampler = cascades.Sampler(*small.tables())
+  prompts = 'x' if function == 'stream' else ['x']
+  more = [[0.5]] if function == 'sample_curve' else []
+  with pytest.raises(TypeError, match=sentence):
+    list(getattr(sampler, function)(prompts, *more, **options))
 
 
 def test_a_renamed_field_and_flag_are_refused():

@@ -87,12 +87,13 @@ class SampleRequest:
       object.__setattr__(self, name, value)
 
 
-def make_request(options: RequestOptions) -> SampleRequest:
-  """Makes a request of keyword arguments.
+def make_request(options: RequestOptions, function: str) -> SampleRequest:
+  """Makes a request of the keyword arguments of a method of `Sampler`.
 
   Raises:
-    TypeError: An argument was renamed; the sentence has its new name.
+    TypeError: The method has no such argument; the sentence says what to write.
     ValueError: A value has another type or is out of its range.
   """
-  migration.refuse_request_options(options)
+  unknown = [x for x in options if x not in RequestOptions.__annotations__]
+  migration.refuse_options(unknown, f'Sampler.{function}')
   return SampleRequest(**options)

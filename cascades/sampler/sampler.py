@@ -79,7 +79,7 @@ class Sampler:
     dtype: str | None = None,
     **removed: Any,
   ):
-    migration.refuse_sampler_options(removed)
+    migration.refuse_options(removed)
     config = DecodingConfig() if config is None else config
     arguments.instance(
       'config', config, DecodingConfig, 'a cascades.DecodingConfig'
@@ -202,7 +202,7 @@ class Sampler:
         exist, the state was made by other models, or the device's memory does
         not suffice.
     """
-    request = make_request(options)
+    request = make_request(options, 'sample')
     arguments.booleans(return_state=return_state)
     if return_state and request.stop_strings:
       raise ValueError(
@@ -243,11 +243,11 @@ class Sampler:
     Raises:
       ValueError: `sample` would refuse a value.
     """
-    for name in ('echo', 'return_logits'):
+    for name in ('echo', 'return_logits', 'return_state'):
       if name in options:
         raise TypeError(f'{name}: is not supported by stream; call sample.')
-    length = 0
-    for _, text in self._continue(prompt, last_state, 1, make_request(options)):
+    length, request = 0, make_request(options, 'stream')
+    for _, text in self._continue(prompt, last_state, 1, request):
       if len(text) > length:
         yield text[length:]
         length = len(text)
@@ -275,7 +275,7 @@ class Sampler:
     Raises:
       ValueError: `sample` would refuse a value.
     """
-    request = make_request(options)
+    request = make_request(options, 'sample_curve')
     prompts = arguments.as_list('prompts', prompts, 'texts')
     leniences = arguments.as_list('lenience', leniences, 'numbers')
     request = prompt_encoding.with_template(request, prompts)
