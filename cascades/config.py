@@ -73,11 +73,12 @@ class DecodingConfig(Declared):
     check=_method,
     help='Method: which drafted tokens are accepted; a name in METHODS.',
   )
-  lenience: float = option(
-    0.5,
+  lenience: float | None = option(
+    None,
     kind=float,
     needs=('lenience',),
-    help='Threshold of the method, from strict (lossless) to drafter-only.',
+    help='Threshold of the method, from strict (lossless) to drafter-only; None'
+    " is the method's strict value.",
   )
   gamma: int = option(
     None,
@@ -205,6 +206,22 @@ class DecodingConfig(Declared):
     from cascades.methods import caps
 
     return caps.capped(self.method, self.cap)
+
+  @property
+  def effective_lenience(self) -> float:
+    """The lenience, else the method's strict one; 0 if none is read."""
+    from cascades.methods import inputs
+
+    if self.gamma and 'lenience' in inputs.used(self.method):
+      return self.method.or_strict(self.lenience)
+    return self.lenience or self.method.strict or 0.0
+
+  @property
+  def is_lossless(self) -> bool:
+    """True if the law of answers is the verifier's, whatever drafts."""
+    constant = self.schedule == CONSTANT
+    is_strict = self.method.is_strict(self.effective_lenience)
+    return not self.gamma or (constant and is_strict)
 
   @property
   def verification_config(self) -> VerificationConfig:

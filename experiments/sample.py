@@ -6,6 +6,7 @@ Shows: the text, its tokens coloured by source, and the counts; with --explain
   also why drafts were accepted or rejected.
 """
 
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -228,11 +229,19 @@ def main() -> None:
   config = decoder.config
   named = {name: getattr(config, name) for name in records.OPTIONS}
   variant = records.variant(config.method.name, **named)
+  rates = [
+    text.format(rate)
+    for text, rate in (
+      ('acceptance rate {:.3f}', answer.acceptance_rate),
+      ('{:.2f} tokens per verifier call', answer.block_efficiency),
+    )
+    if not math.isnan(rate)
+  ]
   print(
-    f'{variant}, lenience {config.lenience:g}, gamma'
-    f' {config.gamma}, temperature {config.temperature:g}: acceptance rate'
-    f' {answer.acceptance_rate:.3f}, {answer.block_efficiency:.2f} tokens per'
-    ' verifier call.'
+    f'{variant}, lenience {config.effective_lenience:g}, gamma {config.gamma},'
+    f' temperature {config.temperature:g},'
+    f' {"lossless" if config.is_lossless else "lossy"}'
+    f'{": " * bool(rates)}{", ".join(rates)}.'
   )
   if _EXPLAIN.value:
     explained = cascades.explain(

@@ -14,6 +14,7 @@ from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.methods import inputs
 from cascades.methods.inputs import has_verifier_law
+from cascades.sampler import scoring
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL, SEQUENTIAL
 from experiments.sweeps import curve_plan
 
@@ -203,6 +204,45 @@ def test_gamma_is_four_unless_there_are_no_blocks():
   assert DecodingConfig(verification='look_ahead:4', gamma=4).gamma == 4
   # An infinite lenience is a method's end.
   DecodingConfig(method='opt', schedule='each:-inf,inf')
+
+
+def test_the_default_lenience_is_the_strict_one_of_each_method():
+  for name, method in methods.METHODS.items():
+    config = DecodingConfig(method='speed').replace(method=name)
+    assert config.lenience is None
+    assert config.replace(gamma=0).is_lossless
+    if method.strict is not None:
+      assert config.is_lossless
+      assert config.effective_lenience == method.strict
+  assert not DecodingConfig(method='drafter_only').is_lossless
+  # A schedule may leave the lenience.
+  assert not DecodingConfig(schedule='first:8').is_lossless
+
+
+@pytest.mark.parametrize('method', ['token_v3', 'opt', 'top_k', 'cactus'])
+def test_without_a_lenience_a_method_is_strict(method):
+  decoder = small.sampler(*small.tables(), method=method, cache_length=256)
+  strict = [cascades.METHODS[method].strict]
+  (points,) = decoder.sample_curve(_PROMPTS, strict, max_new_tokens=16)
+  answers = decoder.sample(_PROMPTS, max_new_tokens=16)
+  assert [x.tokens for x in answers] == [x.tokens for x in points]
+
+
+def test_a_method_without_a_strict_lenience_is_refused_where_it_decodes():
+  rule = small.of_target(lambda d, lenience: d.p + 0 * lenience)
+  for method in ('contrastive', rule):
+    decoder = small.sampler(*small.tables(), method=method, cache_length=256)
+    for run, *arguments in (
+      (decoder.sample, 'x'),
+      (lambda prompt, decoder=decoder: [*decoder.stream(prompt)], 'x'),
+      (scoring.score, decoder, [([1], [2])]),
+    ):
+      with pytest.raises(ValueError, match=r'^lenience: must be given for'):
+        run(*arguments)
+    assert decoder.sample_curve(['x'], [0.3], max_new_tokens=2)
+  for method in ('drafter_only', small.of_target(lambda d, lenience: d.q)):
+    decoder = small.sampler(*small.tables(), method=method, cache_length=256)
+    assert decoder.sample('x', max_new_tokens=2).tokens
 
 
 def test_a_dtype_of_loaded_models_is_refused():

@@ -109,6 +109,24 @@ def test_marks_stand_in_for_colours():
   assert '\x1b[1;31mc' in sample.paint(pieces, sources, True)
 
 
+@pytest.mark.parametrize(
+  ('options', 'words'),
+  [
+    ('--method=speed', 'speed, lenience 0, gamma 4, temperature 1, lossless: '),
+    ('--lenience=-0.5', ', lenience -0.5, gamma 4, temperature 1, lossless: '),
+    ('--lenience=0', ', lossy: acceptance rate '),
+    ('--gamma=0', ', lossless: 1.00 tokens per verifier call.'),
+    ('--drafter=ngram --explain', 'call.\n\nNo draft was examined.\n'),
+  ],
+)
+def test_the_last_line_says_if_the_law_is_the_verifiers(options, words):
+  flags = _PROMPT, '--max_new_tokens=8', *options.split()
+  done = launching.run('experiments.sample', *flags)
+  assert done.returncode == 0, done.stderr
+  assert words in done.stdout
+  assert 'nan' not in done.stdout
+
+
 @pytest.mark.slow
 def test_what_was_compiled_is_kept_for_the_next_process(tmp_path, monkeypatch):
   # The tests' own folder would be taken instead.

@@ -342,7 +342,7 @@ class CascadesLM(TemplateLM):
     return dict(
       cascades=dict(
         method=decoder.config.method.name,
-        lenience=decoder.config.lenience,
+        lenience=decoder.config.effective_lenience,
         gamma=decoder.config.gamma,
         drafts=decoder.config.drafts,
         temperature=decoder.config.temperature,

@@ -217,9 +217,9 @@ class Sampler:
       *_, (answer, _) = self._continue(prompts, last_state, None, request)
       return answer
     is_single = isinstance(prompts, Prompt)
-    (answers,) = self.sample_curve(
-      [prompts] if is_single else prompts, [self.config.lenience], **options
-    )
+    prompts = [prompts] if is_single else prompts
+    leniences = [self.config.effective_lenience]
+    (answers,) = self.sample_curve(prompts, leniences, **options)
     return answers[0] if is_single else answers
 
   def stream(
@@ -351,7 +351,7 @@ class Sampler:
     batch_request = batching.BatchRequest(
       prompts=[np.array(ids, np.int32)],
       keys=keys.of_prompts(request.seed, [previous + ids]),
-      leniences=[self.config.lenience],
+      leniences=[self.config.effective_lenience],
       max_new_tokens=request.max_new_tokens,
       return_logits=request.return_logits,
       find_end=stop.find_end,

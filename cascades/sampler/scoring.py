@@ -100,8 +100,7 @@ def _target(decoder: sampler.Sampler) -> _Target:
       'temperature: must be above 0, since at 0 the target is one token and all'
       ' other tokens have probability 0; give a temperature above 0.'
     )
-  strict = config.lenience == method.strict
-  if config.gamma == 0 or (strict and decoder.schedule() is None):
+  if config.is_lossless:
     # The law is the verifier's, with any drafter and verification.
     method = methods.METHODS['verifier_only']
   elif verification_config.bonus == 'verifier':
@@ -338,7 +337,7 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
     _read(
       target.params,
       _Rows(*arrays),
-      np.float32(decoder.config.lenience),
+      np.float32(decoder.config.effective_lenience),
       decoder.sampling_params(target.forbidden),
       schedule=decoder.schedule(max(map(len, continuations))),
       models=target.models,
