@@ -61,6 +61,14 @@ _MISTAKES = {
       'lenience: must be a number from -inf to inf',
     ),
     (['--prompt=x', '--gamma=two'], 'gamma'),
+    (['--prompt=x', '--method=contrastive'], 'lenience: must be given for'),
+    *(
+      (
+        ['--prompt=x', '--explain', f'--drafter={drafter}', '--lenience=0'],
+        'is not a language model',
+      )
+      for drafter in ('ngram', 'tiny-recurrent', 'tiny-drafter+ngram')
+    ),
   ],
   'sweep': [
     (

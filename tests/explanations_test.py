@@ -122,6 +122,20 @@ def test_without_a_test_per_token_no_number_is_given(options):
   assert bool(rejected) == (decoder.config.drafts == 1)
 
 
+def test_lossless_drafts_of_no_language_model_are_explained_without_q():
+  prompt = 'a b c d ' * 12
+  decoder = cascades.Sampler('tiny-verifier', 'ngram:1')
+  answer = decoder.sample(prompt, max_new_tokens=24)
+  explained = explanations.explain(decoder, prompt, answer)
+  assert sum(x.draft is not None for x in explained) > 0
+  for x in explained:
+    assert x.q is x.acceptance is None
+    assert x.pi == x.p
+    if x.draft is not None:
+      # The q of an n-gram is one-hot.
+      assert (x.uniform < x.p) == (x.source == DRAFT)
+
+
 def test_an_answer_without_drafts_is_refused(wrong_types):
   decoder = small.sampler(*small.tables())
   answer = decoder.sample('a', max_new_tokens=3)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 
-from cascades import arguments
+from cascades import arguments, methods
 from cascades.models.conversations import Prompt
 from cascades.sampler import sampler, scoring
 from cascades.sampler.outputs import SampleOutput
@@ -28,7 +28,8 @@ _LOGPROB_ROUNDING = {'float32': 1e-2, 'bfloat16': 1.0}
 class Explanation(NamedTuple):
   """One emitted token, and the draft that was examined there.
 
-  Fields of the draft are None if there is none; see `SampleOutput.drafts`.
+  Fields of the draft are None if there is none; see `SampleOutput.drafts`. So
+  are q and the acceptance if the drafter is not a language model.
 
   Attributes:
     token: Id of the emitted token.
@@ -61,6 +62,19 @@ class Explanation(NamedTuple):
   residual: Sequence[tuple[int, float]]
 
 
+def explained_target(decoder: sampler.Sampler) -> scoring.Target:
+  """Returns the target of explanations; ValueError if it is not known."""
+  config, verifier = decoder.config, decoder.verifier
+  if config.bonus == 'verifier' and decoder.schedule() is not None:
+    raise ValueError("bonus: must be 'target' to explain a schedule.")
+  is_model = scoring.is_language_model(decoder.bound_drafter)
+  if is_model or not config.is_lossless:
+    return scoring.target_of_both(decoder)
+  method = methods.METHODS['verifier_only']
+  models, params = (verifier.model,), (verifier.params,)
+  return scoring.Target(models, params, method, decoder.suppress_tokens)
+
+
 def explain(
   decoder: sampler.Sampler,
   prompt: Prompt,
@@ -81,9 +95,9 @@ def explain(
     apply_chat_template: As it was for the answer.
 
   Raises:
-    ValueError: The drafter is not a language model, the verifier draws bonus
-      tokens with a schedule, or the answer was made by another sampler or from
-      another prompt, as far as its numbers show.
+    ValueError: The drafter is not a language model and decoding is lossy, the
+      verifier draws bonus tokens with a schedule, or the answer was made by
+      another sampler or from another prompt, as far as its numbers show.
   """
   arguments.instance(
     'answer', answer, SampleOutput, 'an answer of Sampler.sample'
@@ -94,16 +108,18 @@ def explain(
       f'answer: has {len(drafts)} drafts for {count} tokens; give an answer as'
       ' Sampler.sample returns it.'
     )
-  if decoder.config.bonus == 'verifier' and decoder.schedule() is not None:
-    raise ValueError("bonus: must be 'target' to explain a schedule.")
+  target = explained_target(decoder)
   # With `echo` the prompt's tokens come first.
   first = len(answer.tokens) - count
   tokens, sources = answer.tokens[first:], answer.sources[first:]
   pairs = zip(tokens, drafts, strict=True)
   examined = [token if draft is None else draft for token, draft in pairs]
   requests = [(decoder.encode(prompt, apply_chat_template), tokens)]
-  (arrays,) = scoring.map_tokens(decoder, requests, _evaluate, [examined])
-  is_per_token = decoder.config.verification == 'token'
+  (arrays,) = scoring.by_size(
+    decoder, target, requests, _evaluate, examined=[examined]
+  )
+  has_q = len(target.models) > 1
+  is_per_token = has_q and decoder.config.verification == 'token'
   deferred = answer.deferred or [None] * count
   explanations, errors = [], [0.0]
   for i, draft in enumerate(drafts):
@@ -113,7 +129,8 @@ def explain(
     candidates: list = []
     if is_per_token and sources[i] == RESIDUAL:
       candidates = [x for x in zip(*residual, strict=True) if x[1] > 0]
-    values: tuple = (q, p, pi, acceptance if is_per_token else None)
+    values: tuple = q if has_q else None, p, pi
+    values += (acceptance if is_per_token else None,)
     explanations.append(
       Explanation(
         tokens[i],

@@ -71,7 +71,7 @@ class TokenView(NamedTuple):
   verifier_token: int
 
 
-class _Target(NamedTuple):
+class Target(NamedTuple):
   """The target that texts are scored under.
 
   Attributes:
@@ -87,7 +87,7 @@ class _Target(NamedTuple):
   forbidden: Sequence[int] = ()
 
 
-def _target(decoder: sampler.Sampler) -> _Target:
+def _target(decoder: sampler.Sampler) -> Target:
   """Returns the target that a sampler's texts are scored under.
 
   Raises:
@@ -115,18 +115,18 @@ def _target(decoder: sampler.Sampler) -> _Target:
       " 'token' or 'block'."
     )
   if not method.law_uses_q:
-    return _Target((verifier.model,), (verifier.params,), method)
+    return Target((verifier.model,), (verifier.params,), method)
   # The score of a text is the models', as in transformers.
-  return _target_of_both(decoder)._replace(forbidden=())
+  return target_of_both(decoder)._replace(forbidden=())
 
 
-def is_language_model(bound_drafter: drafters.BoundDrafter) -> bool:
+def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:
   """True if a drafter gives the probability of each token of any text."""
   model_drafters = drafters.ModelDrafter, drafters.SelfDrafter
-  return isinstance(bound_drafter.drafter, model_drafters)
+  return isinstance(getattr(bound_drafter, 'drafter', None), model_drafters)
 
 
-def _target_of_both(decoder: sampler.Sampler) -> _Target:
+def target_of_both(decoder: sampler.Sampler) -> Target:
   """Returns the method's law with both models, whether or not it uses q."""
   verifier, bound_drafter = decoder.verifier, decoder.bound_drafter
   if bound_drafter is None:
@@ -137,7 +137,7 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
     raise ValueError(
       f'drafter: {type(bound_drafter.drafter).__name__} is not a language'
       ' model, so that the target of a given text is not known; take a model,'
-      ' or score at the strict lenience.'
+      ' or a strict lenience.'
     )
   params: PyTree = bound_drafter.params
   drafter: Any = bound_drafter.drafter
@@ -148,7 +148,7 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
   config = decoder.config
   method = config.capped if config.gamma else methods.METHODS['verifier_only']
   params = verifier.params, params
-  return _Target(models, params, method, decoder.suppress_tokens)
+  return Target(models, params, method, decoder.suppress_tokens)
 
 
 def score(
@@ -173,7 +173,7 @@ def score(
     FaultError: A distribution is not finite.
   """
   scores = []
-  results = _by_size(decoder, _target(decoder), requests, _log_law)
+  results = by_size(decoder, _target(decoder), requests, _log_law)
   for (context, _), (logprobs, is_mode) in zip(requests, results, strict=True):
     for at in np.flatnonzero(np.isnan(logprobs))[:1]:
       method = faults.CULPRITS.index('method')
@@ -209,11 +209,11 @@ def map_tokens(
   Raises:
     ValueError: The drafter is not a language model, or a request does not fit.
   """
-  target = _target_of_both(decoder)
-  return _by_size(decoder, target, requests, token_fn, examined=examined)
+  target = target_of_both(decoder)
+  return by_size(decoder, target, requests, token_fn, examined=examined)
 
 
-def _by_size(
+def by_size(
   decoder, target, requests, token_fn, *, one_size=False, examined=None
 ) -> list[tuple[np.ndarray, ...]]:
   """Applies a function to requests, those of one size together.
@@ -260,8 +260,8 @@ def inspect_tokens(
   Raises:
     ValueError: The drafter is not a language model, or a request does not fit.
   """
-  target = _target_of_both(decoder)
-  results = _by_size(decoder, target, requests, _token_view, one_size=True)
+  target = target_of_both(decoder)
+  results = by_size(decoder, target, requests, _token_view, one_size=True)
   return [
     [TokenView(*row) for row in zip(*(x.tolist() for x in arrays), strict=True)]
     for arrays in results
