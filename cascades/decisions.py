@@ -33,7 +33,7 @@ class _Answers(Schema):
 class _Evidence(Schema):
   """The facts of the evidence that are read again."""
 
-  tasks: dict[str, _Answers] = pydantic.Field(default_factory=dict)
+  tasks: dict[str, _Answers]
 
 
 class _Fields(Schema):
@@ -80,7 +80,8 @@ class Decision:
 
   def save(self, path: str | pathlib.Path) -> None:
     """Writes the decision to a JSON file, whole or not at all."""
-    fields = {'format': 1} | vars(self) | {'config': self.config.to_dict()}
+    config = self.config.replace(lenience=self.config.effective_lenience)
+    fields = {'format': 1} | vars(self) | {'config': config.to_dict()}
     text = json.dumps(plain(fields), indent=2, allow_nan=False)
     atomic.write_text(path, text + '\n')
 
@@ -107,11 +108,14 @@ class Decision:
       _Fields.check(content, f'decision: {path}', _ADVICE)
     )
     del fields['format']
-    _Evidence.check(fields['evidence'], f'decision: {path}: evidence', _ADVICE)
+    if evidence := fields['evidence']:
+      _Evidence.check(evidence, f'decision: {path}: evidence', _ADVICE)
     options = {
       # Numbers that JSON cannot hold are texts.
       name: float(value) if value in ('inf', '-inf') else value
       for name, value in fields['config'].items()
+      # None of these is the default of a config, which a decision has not.
+      if value is not None or name not in ('lenience', 'gamma')
     }
     try:
       config = DecodingConfig.from_dict(options)

@@ -126,13 +126,17 @@ class Declared:
     """Makes an instance of the options that `to_dict` returned.
 
     Raises:
-      ValueError: An option is not known or out of its range.
+      ValueError: An option is missing, not known or out of its range.
     """
-    for name in fields.keys() - options_of(cls).keys():
-      raise ValueError(
-        f'{name}: is not an option of {cls.__name__}; choose from'
-        f' {", ".join(options_of(cls))}.'
-      )
+    declared = options_of(cls)
+    for name, value in fields.items():
+      if name not in declared:
+        text = f'is not an option of {cls.__name__}; choose from'
+        raise ValueError(f'{name}: {text} {", ".join(declared)}.')
+      declared[name].validate(value)
+    for name in declared:
+      if name not in fields:
+        raise ValueError(f'{name}: is missing; give all options.')
     return cls(**fields)
 
 

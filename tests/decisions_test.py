@@ -14,7 +14,9 @@ import pytest
 import small
 from answers import COSTS, make_alone, make_record
 
+from cascades.config import DecodingConfig
 from cascades.decisions import Decision
+from cascades.declarations import options_of
 from cascades.sampler import sampler
 from experiments import records, reports, sweep, tasks
 from experiments.analysis import certification, risk
@@ -311,6 +313,36 @@ def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):
   with pytest.raises(ValueError, match=r'^decision: .*decision.json') as caught:
     Decision.load(path)
   assert words in str(caught.value)
+
+
+_FIELDS = *options_of(DecodingConfig), *Decision.__annotations__, 'tasks'
+
+
+@pytest.mark.parametrize('lost', _FIELDS)
+def test_a_decision_that_lost_a_field_is_refused(decided, tmp_path, lost):
+  fields = small.read_json(decided[1] / 'decision.json')
+  options, path = fields['config'], tmp_path / 'decision.json'
+  (part,) = [x for x in (fields, options, fields['evidence']) if lost in x]
+  value = part.pop(lost)
+  path.write_text(json.dumps(fields))
+  with pytest.raises(ValueError, match=rf'^decision: .*decision.json.*{lost}'):
+    Decision.load(path)
+  # None of an option is the default of a config, not of a decision.
+  path.write_text(json.dumps(fields | {'config': options | {lost: None}}))
+  if part is options and value is not None:
+    with pytest.raises(ValueError, match=f'decision.json: {lost}: '):
+      Decision.load(path)
+
+
+@pytest.mark.parametrize(
+  ('method', 'lenience'),
+  [('token_v3', -1.0), ('opt', -math.inf), ('drafter_only', 0.0)],
+)
+def test_a_decision_holds_its_lenience(decided, tmp_path, method, lenience):
+  made, config = Decision.load(decided[1]), DecodingConfig(method=method)
+  dataclasses.replace(made, config=config).save(tmp_path / 'decision.json')
+  loaded = Decision.load(tmp_path).config
+  assert loaded == config.replace(lenience=lenience)
 
 
 def test_an_absent_decision_is_refused(tmp_path):

@@ -215,7 +215,6 @@ def test_the_default_lenience_is_the_strict_one_of_each_method():
       assert config.is_lossless
       assert config.effective_lenience == method.strict
   assert not DecodingConfig(method='drafter_only').is_lossless
-  # A schedule may leave the lenience.
   assert not DecodingConfig(schedule='first:8').is_lossless
 
 
