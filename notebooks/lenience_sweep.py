@@ -104,7 +104,7 @@ points.table[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
 #
 # `compare` sets every point against the verifier alone on the same examples:
 # the difference in quality and the speed-up per token by modelled latency, with
-# paired bootstrap intervals.
+# paired intervals.
 
 # %%
 config = AnalysisConfig(loss=0.05, latency=0.75)

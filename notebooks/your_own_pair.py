@@ -245,7 +245,7 @@ with contextlib.redirect_stderr(sys.stdout):
 # The first figure of the page that the sweep wrote, with quality from 0 to 1,
 # and its numbers in the points of the metric: quality, its difference to the
 # verifier alone, and the speed-up over it by modelled latency, with 95 %
-# bootstrap intervals over the rows. Twelve rows leave wide intervals. The page
+# intervals over the rows. Twelve rows leave wide intervals. The page
 # `report/index.html` of the workdir has the rest.
 
 # %%

@@ -5,6 +5,7 @@ import json
 import math
 
 import counts
+import numpy as np
 import pandas as pd
 import pytest
 from answers import COSTS, make_alone, make_record, make_trace
@@ -192,8 +193,9 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
   assert list(frame.method) == ['speed', 'token_v3']
   assert list(frame.n) == [2, 2]
   assert math.isnan(frame.lenience[0])
-  assert (frame.quality_low[0], frame.quality_high[0]) == (1.0, 1.0)
-  assert (frame.quality_low[1], frame.quality_high[1]) == (0.0, 1.0)
+  # Wilson's intervals of 2 of 2 and 1 of 2.
+  ends = frame[['quality_low', 'quality_high']].to_numpy()
+  assert ends == pytest.approx(np.array([[0.342, 1], [0.095, 0.905]]), abs=1e-3)
   assert frame.wall_s[1] == pytest.approx(0.5)
 
 

@@ -99,8 +99,10 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
     records.write(path / 'examples' / f'{task}.jsonl', asked)
   metrics.summarize(lines, COSTS).to_csv(path / 'summary.csv', index=False)
   (path / 'costs.json').write_text(json.dumps(dataclasses.asdict(COSTS)))
-  if config is not None:
-    (path / 'config.json').write_text(json.dumps(config))
+  known = {x.task: tasks.quality_metric(x.task) for x in lines}
+  scales = {k: dict(scale=m.scale if m else 1.0) for k, m in known.items()}
+  config = {'data': scales} | (config or {})
+  (path / 'config.json').write_text(json.dumps(config))
   return path
 
 
@@ -492,7 +494,7 @@ def test_the_first_screen_answers_three_questions(tmp_path):
   (fastest, best, above), part = first_of(text)
   assert fastest.startswith("At the verifier's quality, ")
   assert ' is fastest: 1.' in fastest
-  assert 'differs by 0.000 (0.000 to 0.000)' in fastest
+  assert 'differs by 0.000 (\u22120.019 to +0.019)' in fastest
   assert best.startswith("Within the verifier's latency, ")
   assert 'quality 0.900' in best
   assert above.startswith('No method is shown to be better than both models')
@@ -505,11 +507,51 @@ def test_the_first_screen_answers_three_questions(tmp_path):
   assert part.index('<figure>') < part.index('<ol>')
 
 
+@pytest.mark.parametrize(
+  ('scale', 'best', 'loss', 'is_good'),
+  # The best score of float32 is above 1; some of chrF are all below 1.
+  [(1.0, 1.0000001192092896, 0.2, False), (100.0, 0.9, 0.1, True)],
+)
+def test_a_margin_is_a_share_of_the_scale_of_the_metric(
+  tmp_path, scale, best, loss, is_good
+):
+  lines = [
+    graded(method, lenience, i, quality=best * (i % 4 > 0) - lost)
+    for method, lenience, lost in (
+      ('verifier_only', math.nan, 0.0),
+      ('token_v3', 0.5, loss),
+    )
+    for i in range(400)
+  ]
+  config = {'data': {'sums': {'scale': scale}}}
+  workdir = make_workdir(tmp_path, lines, config)
+  points = runs.gather([runs.read(workdir)])
+  frame = comparisons.compare(points, AnalysisConfig(resamples=9))
+  assert frame.as_good.tolist() == [True, is_good]
+  (workdir / 'config.json').write_text('{}')
+  with pytest.raises(ValueError, match='have the scale of the metric of sums'):
+    write_report(workdir)
+
+
+def test_what_the_verifier_cannot_do_is_said_first(tmp_path):
+  lines = [
+    dataclasses.replace(line, quality=0.0)
+    for line in graded_records(('verifier_only', 'speed', 'token_v3'))
+  ]
+  workdir = make_workdir(tmp_path, lines)
+  run = runs.read(workdir)
+  best = slices.best_points(run.summary, runs.gather([run]))
+  # Strict decoding has its law, and the others could lose nothing.
+  assert best.at_quality.tolist() == [True, True, False]
+  text = 'sums: the verifier scores 0.00 on 200 examples; look at the prompts'
+  assert text in before_analysis(read_page(workdir))
+
+
 def test_strict_decoding_is_what_the_fastest_is_seen_beside(tmp_path):
   lines = [
     *graded_records(('verifier_only', 'drafter_only')),
     # As good as strict, in fewer calls.
-    *(graded('speed', 0.0, i) for i in range(60)),
+    *(graded('speed', 0.0, i) for i in range(200)),
     *(
       dataclasses.replace(
         graded('speed', 0.0, i),
@@ -517,7 +559,7 @@ def test_strict_decoding_is_what_the_fastest_is_seen_beside(tmp_path):
         verifier_calls=2,
         verifier_tokens=6,
       )
-      for i in range(60)
+      for i in range(200)
     ),
   ]
   (fastest, *_), _ = first_of(read_page(make_workdir(tmp_path, lines)))
@@ -537,9 +579,9 @@ def test_the_tile_is_of_the_point_that_the_first_sentence_names(tmp_path):
         verifier_calls=1,
         verifier_tokens=3,
         deferred=1,
-        quality=graded('speed', 0.0, 59 - i).quality,
+        quality=graded('speed', 0.0, 199 - i).quality,
       )
-      for i in range(60)
+      for i in range(200)
     ),
   ]
   text = read_page(make_workdir(tmp_path / 'both', lines))
@@ -624,7 +666,7 @@ def graded_records(methods=('verifier_only', 'opt', 'token_v3'), **changes):
     graded(method, lenience, example, **changes)
     for method in methods
     for lenience in leniences.get(method, [0.0, 0.4, 1.0])
-    for example in range(60)
+    for example in range(200)
   ]
 
 

@@ -45,8 +45,9 @@ def make_frame(rows, names=POINTS):
 
 
 def make_points(summary):
-  """The points of a summary, each with two answers of its mean quality."""
-  table = summary.assign(run='run', batch_size=1, oracle=False, law=0)
+  """The points of a summary, each with answers of its mean quality."""
+  table = summary.assign(run='run', batch_size=1, oracle=False, law=0, scale=1)
+  table = table.assign(strict=table.method == 'verifier_only')
   table = table.assign(variant=metrics.variants(summary))
   is_sequential = table.verification == 'sequential'
   table = table.assign(gamma=table.gamma.where(~is_sequential, 0))
@@ -54,7 +55,7 @@ def make_points(summary):
     dict(point=i, id=example, emitted=1.0, wall_s=NAN)
     | dict(quality=row.quality, latency=row.relative_latency)
     for i, row in table.iterrows()
-    for example in 'ab'
+    for example in map(str, range(1000))
   ]
   table = table.drop(columns=['quality', 'mean_output_tokens'])
   return Points(table, pd.DataFrame(answers))

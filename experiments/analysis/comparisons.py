@@ -1,7 +1,7 @@
 """Comparisons of points with the verifier alone, and selections of them.
 
 Functions take frames and return frames. `compare` returns a row per point, with
-paired bootstrap intervals over the examples that both points answered; the
+paired intervals over the examples that both points answered (see `stats`); the
 Pareto fronts and the two sides of the paper's table are selections of its rows.
 
 Latency is per emitted token, relative to the verifier alone: modelled from
@@ -9,6 +9,7 @@ counted calls, or on the clock. A speed-up is its reciprocal.
 """
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ from experiments.tasks import quality_metric
 
 # Speed-ups: modelled, and on the clock.
 _SPEEDUPS = 'speedup', 'wall_speedup'
+_COMPARED = 'difference', *_SPEEDUPS
 # Suffixes of the columns that hold the ends of an interval.
 ENDS = ('_low', '_high')
 
@@ -42,7 +44,8 @@ def matrices(
 
   Returns:
     By column of the answers a matrix, [examples, points], with nan if a point
-    has no answer; `id` has the ids of the examples, [examples].
+    has no answer; `id` has the ids of the examples, [examples]. `quality` is a
+    share of the best score, in [0, 1].
   """
   answers = points.answers[points.answers.point.isin(indices)]
   ids, names = pd.factorize(answers.id)
@@ -52,20 +55,10 @@ def matrices(
     values = np.full((len(names), len(indices)), math.nan)
     values[ids, columns] = answers[field].to_numpy(dtype=np.float64)
     output[field] = values
+  # float32 scores of a perfect answer can be above the best score.
+  best = points.table.scale[indices].to_numpy()
+  output['quality'] = np.clip(output['quality'] / best, 0, 1)
   return output
-
-
-def scale(task: str, quality: np.ndarray) -> float:
-  """Returns the best possible quality of a task, 1 or 100.
-
-  Args:
-    task: Name of the task.
-    quality: Quality of its answers, of any shape; nan if unknown. A task
-      without a corpus metric scores up to 100 if any answer has more than 1.
-  """
-  if is_corpus(task):
-    return 100.0
-  return 100.0 if np.nanmax(quality, initial=0.0) > 1 else 1.0
 
 
 def references(points: pd.DataFrame) -> np.ndarray:
@@ -128,18 +121,7 @@ def scored(
 def _sums(
   task: str, answers: dict[str, np.ndarray], reference: np.ndarray
 ) -> tuple[np.ndarray, stats.Score]:
-  """Returns the summands of each example, and the scores of their sums.
-
-  Args:
-    task: Name of the task.
-    answers: Columns of the answers, as `matrices` makes them, [examples,
-      points].
-    reference: Index of the point that each point is compared with, [points].
-
-  Returns:
-    Rows, [examples, sums], and score for `stats.bootstrap`: difference (of
-    quality) and `_SPEEDUPS`, each of every point.
-  """
+  """Returns the summands of each example, and the scores of their sums."""
   answered = np.isfinite(answers['emitted'])
   both = answered & answered[:, reference]
 
@@ -147,7 +129,6 @@ def _sums(
     return np.where(both, answers[name][:, points], 0.0)
 
   parts = {
-    'both': both.astype(float),
     **{name: column(name) for name in ('emitted', 'latency', 'wall_s')},
     **{
       f'{name} of verifier': column(name, reference)
@@ -158,41 +139,29 @@ def _sums(
     corpus = [name for name in answers if name.startswith('score:')]
     parts |= {name: column(name) for name in corpus}
     parts |= {f'{name} of verifier': column(name, reference) for name in corpus}
-  else:
-    parts['more'] = column('quality') - column('quality', reference)
   size, order = both.shape[1], list(parts)
 
   def score(sums: np.ndarray) -> np.ndarray:
     part = {
       name: sums[..., i * size : (i + 1) * size] for i, name in enumerate(order)
     }
-    if is_corpus(task):
-      more = _corpus(task, part, '') - _corpus(task, part, ' of verifier')
-    else:
-      more = part['more'] / part['both']
 
     def faster(name: str) -> np.ndarray:
       of_verifier = part[f'{name} of verifier'] / part['emitted of verifier']
       return of_verifier * part['emitted'] / part[name]
 
-    return np.concatenate([more, faster('latency'), faster('wall_s')], -1)
+    scores = [faster('latency'), faster('wall_s')]
+    if is_corpus(task):
+      more = _corpus(task, part, '') - _corpus(task, part, ' of verifier')
+      scores.append(more)
+    return np.concatenate(scores, -1)
 
   rows = np.concatenate(list(parts.values()), 1)
   return rows, score
 
 
 def _corpus(task: str, part: dict[str, np.ndarray], suffix: str) -> np.ndarray:
-  """Returns the corpus metric of each point.
-
-  Args:
-    task: Name of the task.
-    part: Sums over examples by name, [..., points].
-    suffix: Suffix of the names of the sums to use: '' for the sums of the
-      point, ' of verifier' for those of the point that it is compared with.
-
-  Returns:
-    Qualities, [..., points].
-  """
+  """Returns the corpus metric of each point."""
   names = [n for n in part if n.startswith('score:') and ' of ' not in n]
   stacked = np.stack([part[f'{name}{suffix}'] for name in names], -1)
   titles = [name.removeprefix('score:') for name in names]
@@ -222,8 +191,8 @@ def rates(points: Points) -> pd.DataFrame:
     points: Points and answers.
 
   Returns:
-    The table of points with further columns: quality, scale, latency,
-    mean_output_tokens, exact (True if each answer is right or wrong).
+    The table of points with further columns: quality (in the task's unit),
+    latency, mean_output_tokens, exact (True if each answer is right or wrong).
   """
   parts = []
   for (task, _), indices in _groups(points.table):
@@ -239,13 +208,13 @@ def rates(points: Points) -> pd.DataFrame:
         # A single unknown quality makes the mean unknown.
         is_known = np.isfinite(answers['quality']).sum(0) == n
         quality = np.where(is_known, total['quality'] / n, math.nan)
+        quality = quality * points.table.scale[indices]
       values = answers['quality']
       right_or_wrong = np.isin(values, (0, 1)) | np.isnan(values)
       exact = right_or_wrong.all(0) & np.isfinite(values).any(0)
       parts.append(
         points.table.loc[indices].assign(
           quality=quality,
-          scale=scale(task, values),
           latency=total['latency'] / total['emitted'],
           mean_output_tokens=total['emitted'] / n,
           exact=exact & (not is_corpus(task)),
@@ -265,24 +234,55 @@ def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
     The columns of `rates`, and with their ends `_low` and `_high`: difference
     (of quality), speedup, wall_speedup. They are paired over the examples that
     both points answered, and nan if the verifier alone was not run. `as_good`
-    is True if the difference is within the margin.
+    is True if the law is the verifier's, or if the difference is within the
+    margin and the verifier's quality is above 0.
   """
   frame = rates(points)
-  names = ['difference', *_SPEEDUPS]
-  columns = [column for name in names for column in with_ends(name)]
-  frame = frame.assign(**dict.fromkeys(columns, math.nan))
+  columns = [x for name in _COMPARED for x in with_ends(name)]
+  frame = frame.assign(**dict.fromkeys(columns, math.nan), as_good=False)
   for (task, _), indices in _groups(points.table):
     reference = references(points.table.loc[indices])
     answers = matrices(points, indices)
     if (reference < 0).any() or not len(answers['id']):
       continue
-    rows, score = _sums(task, answers, reference)
-    scores = scored(rows, score, names, config)
+    part = frame.loc[indices]
+    scores = _compared(task, answers, reference, part.scale.iloc[0], config)
     frame.loc[indices, list(scores)] = np.column_stack(list(scores.values()))
-  good = stats.not_inferior(
-    frame.difference_low.to_numpy(), config.margin * frame.scale.to_numpy()
-  )
-  return frame.assign(as_good=good)
+    good = stats.not_inferior(
+      scores['difference_low'], config.margin * part.scale.to_numpy()
+    )
+    # An answer that the verifier has wrong cannot be lost.
+    good &= part.quality.to_numpy()[reference] > 0
+    # Law and quality are known.
+    good |= part.strict.to_numpy() & np.isfinite(scores['difference'])
+    frame.loc[indices, 'as_good'] = good
+  return frame
+
+
+def _compared(
+  task: str,
+  answers: dict[str, np.ndarray],
+  reference: np.ndarray,
+  scale: float,
+  config: AnalysisConfig,
+) -> dict[str, np.ndarray]:
+  """Returns `_COMPARED` with their ends, each of every point, [points]."""
+  rows, score = _sums(task, answers, reference)
+  if is_corpus(task):
+    return scored(rows, score, [*_SPEEDUPS, 'difference'], config)
+  scores = scored(rows, score, _SPEEDUPS, config)
+  quality, of_verifier = answers['quality'], answers['quality'][:, reference]
+  low, high = stats.paired_interval(quality, of_verifier)
+  is_same = reference == np.arange(len(reference))
+  with warnings.catch_warnings():
+    # No example that both answered.
+    warnings.simplefilter('ignore', RuntimeWarning)
+    difference = np.nanmean(quality - of_verifier, 0)
+  ends = difference, np.where(is_same, 0, low), np.where(is_same, 0, high)
+  return scores | {
+    column: scale * values
+    for column, values in zip(with_ends('difference'), ends, strict=True)
+  }
 
 
 def with_differences(
@@ -332,10 +332,16 @@ def pair(
   answers = matrices(points, [index, reference])
   both = np.isfinite(answers['emitted']).all(1)
   answers = {name: values[both] for name, values in answers.items()}
-  rows, score = _sums(points.table.task[index], answers, np.array([1, 1]))
-  scores = scored(rows, score, ('gained', 'faster', 'wall_faster'), config)
-  names = *with_ends('gained'), *with_ends('faster')
-  return {'n': len(rows)} | {name: scores[name][0] for name in names}
+  task, scale = points.table.loc[index, ['task', 'scale']]
+  scores = _compared(task, answers, np.array([1, 1]), scale, config)
+  names = dict(difference='gained', speedup='faster')
+  return {'n': int(both.sum())} | {
+    title: scores[column][0]
+    for name in names
+    for column, title in zip(
+      with_ends(name), with_ends(names[name]), strict=True
+    )
+  }
 
 
 # --- Selections of compared points.

@@ -14,7 +14,6 @@ import pandas as pd
 from experiments.analysis import comparisons, mixture, reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import ACROSS, Points
-from experiments.records import stats
 
 
 # The fields hold series, whose == is not one truth value.
@@ -39,13 +38,12 @@ class Headline:
   above: pd.Series | None
 
 
-def summarize(frame: pd.DataFrame, config: AnalysisConfig) -> Headline | None:
+def summarize(frame: pd.DataFrame) -> Headline | None:
   """Summarizes the points of a sweep in headline results.
 
   Args:
     frame: A row per point of one run and temperature, as `mixture.mix` makes
       them.
-    config: The margin within which a quality counts as the verifier's.
 
   Returns:
     The points; None if there is no verifier alone to compare them with.
@@ -59,19 +57,15 @@ def summarize(frame: pd.DataFrame, config: AnalysisConfig) -> Headline | None:
   candidates = candidates[np.isfinite(candidates.latency)]
   if candidates.empty:
     return None
-  as_good = stats.not_inferior(
-    candidates.over_verifier_low.to_numpy(dtype=float), config.margin
-  )
   within_time = candidates[candidates.latency <= 1].sort_values(
     ['quality', 'latency'], ascending=[False, True], kind='stable'
   )
-  strict = candidates[
-    candidates.lenience
-    == candidates.method.map(reference_points.strict_lenience)
-  ]
+  strict = candidates[candidates.strict]
   return Headline(
     strict=_first(strict.sort_values('latency', kind='stable')),
-    fastest=_first(candidates[as_good].sort_values('latency', kind='stable')),
+    fastest=_first(
+      candidates[candidates.as_good].sort_values('latency', kind='stable')
+    ),
     best=_first(within_time),
     above=_first(mixture.best_per_curve(frame)),
   )
@@ -90,9 +84,8 @@ def entrants(points: Points) -> list[pd.Series]:
     Distinct rows, as `mixture.mix` makes them; without qualities that can be
     compared, the first three. None if there is no verifier alone.
   """
-  config = AnalysisConfig()
-  frame = mixture.at_fastest_gamma(mixture.mix(points, config))
-  headline = summarize(frame, config)
+  frame = mixture.at_fastest_gamma(mixture.mix(points, AnalysisConfig()))
+  headline = summarize(frame)
   if headline is None:
     return _without_quality(points)
   baselines = frame[frame.method.isin(reference_points.BASELINES)]
@@ -106,15 +99,14 @@ def _without_quality(points: Points) -> list[pd.Series]:
   # Of an answer, since points may have other numbers of them.
   latency = points.answers.groupby('point').latency.mean()
   table = points.table[~points.table.oracle].assign(latency=latency)
-  key = ['method', 'variant', 'lenience', 'gamma']
+  key = ['method', 'variant', 'lenience', 'gamma', 'strict']
   # Over all tasks; nan is a lenience.
   frame = table.groupby(key, dropna=False, sort=False, as_index=False)
   frame = frame.latency.sum()
   if reference_points.VERIFIER not in set(frame.method):
     return []
   is_alone = frame.method.isin(reference_points.BASELINES)
-  strict = frame.method.map(reference_points.strict_lenience)
-  strict = frame[~is_alone & (frame.lenience == strict)]
+  strict = frame[~is_alone & frame.strict]
   strict = strict.sort_values('latency', kind='stable')[:1]
   rows = pd.concat([frame[is_alone], strict])
   return [row for _, row in rows.iterrows()]

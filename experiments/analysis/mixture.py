@@ -29,12 +29,7 @@ _MODELS = {
 
 
 class _TaskPoints(NamedTuple):
-  """The points of one task, and their answers.
-
-  Attributes:
-    table: A row per point, by key: variant, lenience and gamma.
-    answers: Columns of the answers, as `comparisons.matrices` makes them.
-  """
+  """The points of one task, and their answers."""
 
   table: pd.DataFrame
   answers: dict[str, np.ndarray]
@@ -50,19 +45,20 @@ def mix(points: Points, config: AnalysisConfig) -> pd.DataFrame:
 
   Returns:
     A row per curve, lenience and gamma that every task has, with the models
-    alone: task (`ALL`, or the only one), method, oracle, quality (mean over
-    tasks, as a share), latency (modelled, per token of all tasks), and
-    over_verifier and over_drafter (gain of quality). Intervals are over the
-    examples, those of gains paired. over_drafter is nan if the drafter alone
-    was not run. A run has no rows if a task has fewer than two examples, or if
-    the verifier alone was not run.
+    alone: task (`ALL`, or the only one), method, oracle, strict, quality (mean
+    over tasks, as a share), latency (modelled, per token of all tasks), and
+    over_verifier and over_drafter (gain of quality), and as_good, as
+    `comparisons.compare` has it. Intervals are over the examples, those of
+    gains paired. over_drafter is nan if the drafter alone was not run. A run
+    has no rows if a task has fewer than two examples, or if the verifier alone
+    was not run.
   """
   parts = [
     mixed
     for _, table in points.table.groupby(RUN, sort=False)
     if (mixed := _mix_run(points, table, config)) is not None
   ]
-  columns = ['task', *_POINT, 'method', 'oracle', 'law']
+  columns = ['task', *_POINT, 'method', 'oracle', 'strict', 'law', 'as_good']
   for name in ('quality', 'latency', *_MODELS):
     columns += with_ends(name)
   if not parts:
@@ -85,16 +81,7 @@ def multi_task_points(frame: pd.DataFrame) -> pd.DataFrame:
 def _mix_run(
   points: Points, table: pd.DataFrame, config: AnalysisConfig
 ) -> pd.DataFrame | None:
-  """Scores the points of one run over all of its tasks.
-
-  Args:
-    points: Points and answers of all runs.
-    table: The rows of `points.table` that are of the run.
-    config: Bootstrap settings.
-
-  Returns:
-    A row per point that every task has; None if nothing can be compared.
-  """
+  """Scores the points of one run over all of its tasks."""
   tasks = {}
   for task, part in table.groupby('task', sort=False):
     # As text, because nan differs from itself and cannot be a key.
@@ -115,66 +102,70 @@ def _mix_run(
   }
   if 'over_verifier' not in baselines:
     return None
-  rows, score = _sums(tasks, keys, list(baselines.values()))
+  quality, rows = _matrices(tasks, keys)
   # Each resample has the same number of examples of a task.
   strata = list(map(len, rows))
   if min(strata) < 2:
     return None
-  names = ('quality', *baselines, 'latency')
+
+  def latency(sums: np.ndarray) -> np.ndarray:
+    return sums[..., : len(keys)] / sums[..., len(keys) :]
+
   scores = comparisons.scored(
-    np.concatenate(rows), score, names, config, strata=strata
+    np.concatenate(rows), latency, ('latency',), config, strata=strata
   )
+  for name, index in {'quality': None, **baselines}.items():
+    scores |= zip(with_ends(name), _over_tasks(quality, index), strict=True)
+  good = stats.not_inferior(scores['over_verifier_low'], config.margin)
+  # An answer that the verifier has wrong cannot be lost.
+  verifier = baselines['over_verifier']
+  good &= all(values[:, verifier].any() for values in quality)
   return common.reset_index(drop=True).assign(
     task=ALL if len(tasks) > 1 else next(iter(tasks)),
+    as_good=good | common.strict.to_numpy(),
     **dict.fromkeys(with_ends('over_drafter'), math.nan) | scores,
   )
 
 
-def _sums(
-  tasks: Mapping[str, _TaskPoints],
-  keys: Sequence[tuple],
-  baselines: Sequence[int],
-) -> tuple[list[np.ndarray], stats.Score]:
-  """Returns the summands of each example, and the scores of their sums.
+def _matrices(
+  tasks: Mapping[str, _TaskPoints], keys: Sequence[tuple]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+  """Returns quality, and the summands of latency, of the answers to each task.
 
-  Args:
-    tasks: Points and answers by the name of the task.
-    keys: Keys of the points that every task has.
-    baselines: Indices of the models alone among the keys.
-
-  Returns:
-    Rows of each task, and the score, for `stats.bootstrap`. The scores are
-    quality, the gain over each model alone, and latency, each of all points.
+  They are of the examples that every point answered: [examples, points] and
+  [examples, 2 points], so that the mixtures are equal.
   """
-  size, blocks = len(keys), []
-  for i, (task, (table, answers)) in enumerate(tasks.items()):
+  quality, rows = [], []
+  for table, answers in tasks.values():
     order = [table.index.get_loc(key) for key in keys]
-    quality = answers['quality'] / comparisons.scale(task, answers['quality'])
-    # Only examples that every point answered, so that the mixtures are equal.
     answered = np.isfinite(answers['emitted'][:, order]).all(1)
-    quality, latency, emitted = (
-      matrix[np.ix_(answered, order)]
-      for matrix in (quality, answers['latency'], answers['emitted'])
-    )
-    block = np.zeros((answered.sum(), len(tasks) * (size + 1) + 2 * size))
-    start = i * (size + 1)
-    block[:, start] = 1
-    block[:, start + 1 : start + 1 + size] = quality
-    block[:, -2 * size :] = np.concatenate([latency, emitted], 1)
-    blocks.append(block)
+    part = {
+      name: answers[name][np.ix_(answered, order)]
+      for name in ('quality', 'latency', 'emitted')
+    }
+    quality.append(part['quality'])
+    rows.append(np.concatenate([part['latency'], part['emitted']], 1))
+  return quality, rows
 
-  def score(sums: np.ndarray) -> np.ndarray:
-    by_task = [
-      sums[..., i * (size + 1) + 1 : (i + 1) * (size + 1)]
-      / sums[..., i * (size + 1), None]
-      for i in range(len(tasks))
-    ]
-    quality = sum(by_task) / len(tasks)
-    gained = [quality - quality[..., index, None] for index in baselines]
-    latency = sums[..., -2 * size : -size] / sums[..., -size:]
-    return np.concatenate([quality, *gained, latency], -1)
 
-  return blocks, score
+def _over_tasks(
+  quality: Sequence[np.ndarray], baseline: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns the mean over tasks of each point's quality, with its interval.
+
+  The quality of the baseline, if there is one, is subtracted.
+  """
+  estimates = []
+  for values in quality:
+    if baseline is None:
+      estimates.append((values.mean(0), *stats.mean_interval(values)))
+      continue
+    reference = np.repeat(values[:, [baseline]], values.shape[1], 1)
+    low, high = stats.paired_interval(values, reference)
+    low[baseline] = high[baseline] = 0
+    estimates.append(((values - reference).mean(0), low, high))
+  means, low, high = np.stack(estimates, 1)
+  return means.mean(0), *stats.mean_of_intervals(means, low, high)
 
 
 def best_per_curve(frame: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ together, and a batch that is half empty is slower per token.
 """
 
 import dataclasses
+import math
 
 import pandas as pd
 
@@ -24,10 +25,10 @@ def timed_points(run: Run) -> Points | None:
   """
   if not run.race:
     return None
-  # Tasks may have examples of the same id.
+  # Tasks may have examples of the same id, and qualities of several scales.
+  changes = {'task': mixture.ALL, 'quality': math.nan}
   together = [
-    dataclasses.replace(r, task=mixture.ALL, id=f'{r.task} {r.id}')
-    for r in run.race
+    dataclasses.replace(r, **changes, id=f'{r.task} {r.id}') for r in run.race
   ]
   timed = dataclasses.replace(
     run, records={'race': together}, config=run.config | {'batch_size': 1}

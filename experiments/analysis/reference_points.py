@@ -35,6 +35,23 @@ def strict_lenience(method: str) -> float:
   return registered.strict
 
 
+def is_strict(method: str, lenience: float, schedule: str = 'constant') -> bool:
+  """Tells if the law of a setting is the verifier's.
+
+  The method need not be registered; without a lenience it has nan.
+  """
+  # The import loads JAX, which not every page needs.
+  from cascades.methods import METHODS
+  from cascades.registries import split
+
+  if schedule != 'constant':
+    return False
+  registered = METHODS.get(split(method)[0], None)
+  return method == VERIFIER or (
+    registered is not None and registered.is_strict(lenience)
+  )
+
+
 def is_oracle(method: str, verification: str) -> bool:
   """Tells if a rule reads the verifier at tokens where no call is counted.
 

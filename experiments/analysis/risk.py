@@ -11,11 +11,8 @@ a random order: those of a file may be sorted by difficulty, and those of two
 tasks follow each other.
 
 The loss of an example is the verifier's quality less the method's, both in
-[0, 1], and is thus in [-1, 1]. The test bets against the hypothesis
-(Waudby-Smith and Ramdas 2020, arXiv 2010.09686, section 4): capital that begins
-at 1 and is multiplied by 1 + bet (risk - loss) at each example exceeds
-1 / delta with probability at most delta if the hypothesis is true, by Ville's
-inequality.
+[0, 1], and is thus in [-1, 1]. The test, `stats.p_value`, bets against the
+hypothesis (Waudby-Smith and Ramdas 2020, arXiv 2010.09686, section 4).
 """
 
 import bisect
@@ -31,37 +28,7 @@ import pandas as pd
 from experiments.analysis import comparisons, mixture, reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import ACROSS, GROUP, Points, is_corpus
-
-# Largest share of the capital that a single example can lose.
-_STAKE = 0.75
-
-
-def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
-  """Returns p-values of the hypothesis that the mean loss exceeds `risk`.
-
-  Args:
-    losses: Loss of each example, in [-1, 1], [..., n], in any order.
-    risk: Largest mean loss that is allowed, in (0, 1).
-    delta: Level at which the test has the most power; it is valid at any.
-
-  Returns:
-    A p-value per series of examples, [...].
-  """
-  n = losses.shape[-1]
-  if not n:
-    return np.ones(losses.shape[:-1])
-  losses = losses[..., np.random.default_rng(0).permutation(n)]
-  # A bet depends only on the examples before it.
-  count = np.arange(1, n + 1)
-  mean = np.cumsum(losses, -1) / count
-  variance = (0.25 + np.cumsum((losses - mean) ** 2, -1)) / (count + 1)
-  variance = np.concatenate(
-    [np.full_like(variance[..., :1], 0.25), variance[..., :-1]], -1
-  )
-  bet = np.sqrt(2 * math.log(1 / delta) / (n * variance))
-  bet = np.minimum(bet, _STAKE / (1 - risk))
-  capital = np.cumsum(np.log1p(bet * (risk - losses)), -1)
-  return np.exp(-np.maximum(capital.max(-1), 0))
+from experiments.records.stats import p_value
 
 
 @functools.cache
@@ -96,12 +63,7 @@ def loosest(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
 
 
 class _Curve(NamedTuple):
-  """The points of one curve of one task, from strict on.
-
-  Attributes:
-    table: A row per point, with a column `strict`.
-    losses: Loss of each example at each point, [points, examples].
-  """
+  """The points of one curve of one task, from strict on."""
 
   table: pd.DataFrame
   losses: np.ndarray
@@ -155,10 +117,6 @@ def _losses(points: Points) -> tuple[dict[int, np.ndarray], pd.DataFrame]:
 
   Points are left out if their task has a corpus metric, or if the verifier
   alone was not run on the task.
-
-  Returns:
-    Loss of each example, [examples], by the row of the point; and the rows of
-    these points, as `comparisons.rates` makes them.
   """
   losses = {}
   for (task, _), part in points.table.groupby(GROUP, sort=False):
@@ -168,7 +126,6 @@ def _losses(points: Points) -> tuple[dict[int, np.ndarray], pd.DataFrame]:
     quality = comparisons.matrices(points, part.index)['quality']
     if not np.isfinite(quality).any():
       continue
-    quality = quality / comparisons.scale(task, quality)
     lost = quality[:, reference] - quality
     losses |= dict(zip(part.index, lost.T, strict=True))
   frame = comparisons.rates(points)
@@ -176,12 +133,11 @@ def _losses(points: Points) -> tuple[dict[int, np.ndarray], pd.DataFrame]:
 
 
 def _from_strict(curve: pd.DataFrame) -> pd.DataFrame:
-  """Sorts a curve from strict to drafter-only, and adds column `strict`."""
+  """Sorts a curve from strict to drafter-only."""
   strict = reference_points.strict_lenience(curve.method.iloc[0])
   # For some methods the largest lenience is strict.
   ascending = not strict > curve.lenience.min()
-  curve = curve.sort_values('lenience', ascending=ascending, kind='stable')
-  return curve.assign(strict=curve.lenience == strict)
+  return curve.sort_values('lenience', ascending=ascending, kind='stable')
 
 
 def _all_tasks(tasks: Mapping[str, _Curve]) -> dict[str, _Curve]:
@@ -202,15 +158,10 @@ def _all_tasks(tasks: Mapping[str, _Curve]) -> dict[str, _Curve]:
 
 
 def _controlled(curve: _Curve, config: AnalysisConfig) -> dict[str, Any]:
-  """Returns the row of `control` for one curve of one task.
-
-  Args:
-    curve: Points from strict on, and their losses.
-    config: Largest loss of the guarantee, and its probability of failure.
-  """
+  """Returns the row of `control` for one curve of one task."""
   table, losses = curve
   # A strict point loses nothing in expectation, whatever the samples are.
-  first = int(table.strict.iloc[0])
+  first = int(table.strict.sum())
   count = int(loosest(losses[first:], config.risk, config.delta))
   index = max(0, first + count - 1)
   row = table.iloc[index]

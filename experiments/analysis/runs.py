@@ -82,6 +82,12 @@ class Run:
     return self.measured.costs
 
 
+class _Source(schema.Schema):
+  """The provenance of a task's data that a report reads."""
+
+  scale: schema.Positive | None = None
+
+
 class _Config(schema.Schema):
   """The fields of config.json that a report reads."""
 
@@ -92,7 +98,7 @@ class _Config(schema.Schema):
   block_by_block: bool | None = None
   task: dict[str, Any] | None = None
   file: dict[str, Any] | None = None
-  data: dict[str, dict[str, Any]] | None = None
+  data: dict[str, _Source] | None = None
   versions: dict[str, str] | None = None
 
 
@@ -178,15 +184,7 @@ _LARGEST = 1e100
 
 
 def _numbers(path: pathlib.Path, column: pd.Series) -> pd.Series:
-  """Converts a column of a summary to numbers.
-
-  Args:
-    path: The file, for the message.
-    column: Cells of the column.
-
-  Raises:
-    ValueError: A cell is not a number, or out of range.
-  """
+  """Converts a column of a summary to numbers."""
   values = pd.to_numeric(column, errors='coerce').astype(float)
   wrong, valid = values.isna() & column.notna(), 'a number'
   if column.name in _COUNTS:
@@ -303,7 +301,8 @@ class Points:
 
   Attributes:
     table: A row per point: run, batch_size, task, temperature, method, variant,
-      verification, lenience, gamma, oracle (True if the cost leaves out
+      verification, lenience, gamma, scale (the best score of the task), strict
+      (True if the law is the verifier's), oracle (True if the cost leaves out
       verifier calls that the rule needs), has_rule (True if its answers record
       deferrals, as only those of a method with a deferral rule do), n (number
       of answers), failed (number of examples without an answer).
@@ -368,7 +367,7 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
     for r in metrics.on_common_examples(decoded):
       index = indices.setdefault((name, r.point), len(points))
       if index == len(points):
-        points.append(keys | _row(r))
+        points.append(keys | _row(r) | {'scale': _scale(run, r)})
       points[index]['n' if r.failure is None else 'failed'] += 1
       if r.failure is not None:
         continue
@@ -395,6 +394,17 @@ def is_corpus(task: str) -> bool:
   return metric is not None and metric.corpus is not None
 
 
+def _scale(run: Run, r: records.Record) -> float:
+  """Returns the best score of a record's task, as the sweep wrote it."""
+  data = (run.config.get('data') or {}).get(r.task) or {}
+  if data.get('scale') or math.isnan(r.quality):
+    return data.get('scale') or 1.0
+  raise ValueError(
+    f'workdir: {run.path / "config.json"} does not have the scale of the metric'
+    f' of {r.task}; run experiments.sweep again in another workdir.'
+  )
+
+
 def block_gamma(r: records.Record) -> int:
   """Returns gamma, or 0 for a sequential cascade, which has no blocks."""
   return 0 if r.verification == reference_points.SEQUENTIAL else r.gamma
@@ -410,6 +420,7 @@ def _row(r: records.Record) -> dict[str, Any]:
     'verification': r.verification,
     'lenience': r.lenience,
     'gamma': block_gamma(r),
+    'strict': reference_points.is_strict(r.method, r.lenience, r.schedule),
     # The gamma that the law depends on, as with bonus tokens of the verifier.
     'law': block_gamma(r) if r.bonus_from == 'verifier' else 0,
     'oracle': reference_points.is_oracle(r.method, r.verification),

@@ -189,3 +189,15 @@ def best_points(summary: pd.DataFrame, points: Points) -> pd.DataFrame:
       indices.append(good.index[0])
   best = frame.loc[indices, [*summary.columns, 'variant']]
   return best.assign(at_quality=frame.as_good)
+
+
+def unsolved(summary: pd.DataFrame) -> list[str]:
+  """Returns a sentence for each task on which the verifier scores 0."""
+  rows = summary[
+    (summary.method == reference_points.VERIFIER) & (summary.quality == 0)
+  ]
+  return [
+    f'{row.task}: the verifier scores 0.00 on {row.n} examples; look at the'
+    ' prompts and the metric.'
+    for row in rows.itertuples()
+  ]

@@ -137,12 +137,7 @@ def _parts_of(value: Any) -> list:
 
 
 def _describe(value: Any, visited: set[int]) -> Any:
-  """Describes a value as JSON can hold it, the same in every process.
-
-  Args:
-    value: Anything.
-    visited: Identities of values that were described before; it grows.
-  """
+  """Describes a value as JSON can hold it, the same in every process."""
   if value is None or isinstance(value, bool | int | float | str | bytes):
     return repr(value)
   if isinstance(value, np.generic | np.ndarray | jax.Array):

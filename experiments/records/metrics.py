@@ -19,7 +19,7 @@ import pandas as pd
 from cascades.registries import Registry
 from cascades.verification_config import SEQUENTIAL
 from experiments.records import OPTIONS, Record, variant
-from experiments.records.stats import bootstrap_means, bootstrap_sums_interval
+from experiments.records.stats import bootstrap_sums_interval, mean_interval
 from experiments.records.unit_costs import Costs
 from experiments.tasks import quality_metric
 
@@ -66,40 +66,24 @@ def quality(records: Sequence[Record]) -> float:
   return _ratio(_total(records, 'quality'), len(records))
 
 
-def _quality_intervals(
-  groups: Sequence[Sequence[Record]],
-) -> list[tuple[float, float]]:
-  """Returns 95 % bootstrap intervals of `quality` over examples.
-
-  Groups of the same examples share the resamples.
-  """
-  intervals = [(math.nan, math.nan)] * len(groups)
-  indices_by_ids: dict[tuple, list[int]] = {}
-  for i, group in enumerate(groups):
-    corpus = _corpus(group)
-    if corpus:
-      intervals[i] = bootstrap_sums_interval(_scores(group), corpus)
-    else:
-      indices_by_ids.setdefault(tuple(r.id for r in group), []).append(i)
-  for indices in indices_by_ids.values():
-    values = [[r.quality for r in groups[i]] for i in indices]
-    ends = bootstrap_means(np.array(values, dtype=np.float64).T)
-    for i, low, high in zip(indices, *ends, strict=True):
-      intervals[i] = float(low), float(high)
-  return intervals
+def _quality_interval(records: Sequence[Record]) -> tuple[float, float]:
+  """Returns the 95 % interval of `quality` over examples; see `stats`."""
+  corpus = _corpus(records)
+  if corpus:
+    return bootstrap_sums_interval(_scores(records), corpus)
+  values = np.array([[r.quality] for r in records], dtype=np.float64)
+  if not len(records) or np.isnan(values).any():
+    return math.nan, math.nan
+  metric = quality_metric(records[0].task)
+  scale = metric.scale if metric else 1.0
+  low, high = mean_interval(np.clip(values / scale, 0, 1))
+  return scale * float(low[0]), scale * float(high[0])
 
 
 def _corpus(
   records: Sequence[Record],
 ) -> Callable[[Sequence[float]], float] | None:
-  """Returns the function of sums of scores that is the quality, if any.
-
-  Args:
-    records: Records of one task.
-
-  Returns:
-    A function of the sums of `_scores`; None if the quality is a mean.
-  """
+  """Returns the function of sums of scores that is the quality, if any."""
   metric = quality_metric(records[0].task) if records else None
   corpus = metric and metric.corpus
   if corpus is None:
@@ -295,21 +279,18 @@ def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
   Returns:
     The columns of `summary_columns`, and those of the metrics of plug-ins. They
     are the options of the point; n, the number of answers; failed, the number
-    of examples without an answer; quality with its 95 % bootstrap interval over
-    examples, quality_low to quality_high; the metrics; relative_latency, which
+    of examples without an answer; quality with its 95 % interval over examples,
+    quality_low to quality_high; the metrics; relative_latency, which
     is modelled; and wall_s, the measured seconds.
   """
   points: dict[tuple, list[Record]] = {}
   for record in records:
     points.setdefault(record.point, []).append(record)
-  groups = [
-    [r for r in point if r.failure is None] for point in points.values()
-  ]
   metrics = POINT_METRICS.available()
   rows = []
-  for point, group, (low, high) in zip(
-    points.values(), groups, _quality_intervals(groups), strict=True
-  ):
+  for point in points.values():
+    group = [r for r in point if r.failure is None]
+    low, high = _quality_interval(group)
     rows.append(
       {name: getattr(point[0], name) for name in _POINT_COLUMNS}
       | {'n': len(group), 'failed': len(point) - len(group)}

@@ -387,11 +387,7 @@ def _typed(kind: Any) -> Any:
 
 
 def _check_counts(record: Record) -> None:
-  """Checks that the counts of a record add up.
-
-  Raises:
-    ValueError: The counts do not add up.
-  """
+  """Checks that the counts of a record add up."""
   r = record
   if r.emitted != r.accepted + r.residual + r.bonus:
     raise ValueError(
@@ -406,11 +402,7 @@ def _check_counts(record: Record) -> None:
 
 
 def _check_trace(trace: Trace) -> None:
-  """Checks that the lists of a trace have a value for each token.
-
-  Raises:
-    ValueError: A list has another length, or a source is unknown.
-  """
+  """Checks that the lists of a trace have a value for each token."""
   _check_lengths(
     trace,
     ('tokens', 'token_strings', 'sources', 'deferred', 'logprobs', 'rejected'),
@@ -422,25 +414,13 @@ def _check_trace(trace: Trace) -> None:
 
 
 def _check_view(view: View) -> None:
-  """Checks that the lists of a view have a value for each token.
-
-  Raises:
-    ValueError: A list has another length than the first.
-  """
+  """Checks that the lists of a view have a value for each token."""
   texts = 'drafter_argmax', 'verifier_argmax', 'rejected'
   _check_lengths(view, ('q', 'p', 'pi', 'deferred', *texts))
 
 
 def _check_lengths(line: Trace | View, names: tuple[str, ...]) -> None:
-  """Checks that lists have the length of the first, and deferrals are 0 or 1.
-
-  Args:
-    line: The line.
-    names: Names of the lists; all must be as long as the first.
-
-  Raises:
-    ValueError: A list has another length, or a deferral another value.
-  """
+  """Checks that lists have the length of the first, and deferrals are 0 or 1."""
   first, *_ = names
   length = len(getattr(line, first))
   for name in names:

@@ -1,13 +1,16 @@
 """Confidence intervals and tests of scores over examples.
 
-Every interval comes from one bootstrap (Efron 1979): examples are resampled
-with replacement, and scores are computed from the sums over each resample.
-Points that answered the same examples share the resamples, so that a difference
-of two points is a paired one. Examples, not tokens, are the unit: tokens of
-one answer are not independent.
+Means of scores in [0, 1] have intervals that hold for few examples, also if all
+scores are equal: Wilson's and Tango's score intervals for scores of 0 and 1,
+and tests by betting for others. Speed-ups and scores of a whole corpus have a
+percentile bootstrap (Efron 1979), which has no width where all examples are
+equal: examples are resampled with replacement, and scores are computed from the
+sums over each resample. Differences of two points are paired by example.
+Examples, not tokens, are the unit: tokens of one answer are not independent.
 """
 
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -98,26 +101,143 @@ def bootstrap(
   return interval.low, interval.high
 
 
-def bootstrap_means(
-  values: np.ndarray, **options: Any
-) -> tuple[np.ndarray, np.ndarray]:
-  """Computes intervals of the means of points, with shared resamples.
+# Largest share of the capital that a single example can lose.
+_STAKE = 0.75
+
+
+def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
+  """Returns p-values of the hypothesis that the mean loss exceeds `risk`.
+
+  A capital that begins at 1 is multiplied by 1 + bet (risk - loss) at each
+  example. If the hypothesis is true it exceeds 1 / delta with probability at
+  most delta, by Ville's inequality (Waudby-Smith and Ramdas, 2024).
 
   Args:
-    values: One number per example and point, [n, points].
-    **options: `level`, `resamples` and `seed` of `bootstrap`.
+    losses: Loss of each example, in [-1, 1], [..., n], in any order.
+    risk: Largest mean loss that is allowed, in (-1, 1).
+    delta: Level at which the test has the most power; it is valid at any.
 
   Returns:
-    (low, high), [points] each, in the unit of `values`. If all values of a
-    point are equal, both are that value; both are nan if there are no values,
-    or a value is nan.
+    A p-value per series of examples, [...].
   """
-  n = max(1, len(values))
-  # The mean of equal values is that value, to the last bit.
-  equal = len(values) > 0 and (values == values[:1]).all(0)
-  offset = np.where(equal, values[0], 0.0) if len(values) else 0.0
-  low, high = bootstrap(values - offset, lambda sums: sums / n, **options)
-  return low + offset, high + offset
+  n = losses.shape[-1]
+  if not n:
+    return np.ones(losses.shape[:-1])
+  # The test holds for exchangeable examples alone.
+  losses = losses[..., np.random.default_rng(0).permutation(n)]
+  # A bet depends only on the examples before it.
+  count = np.arange(1, n + 1)
+  mean = np.cumsum(losses, -1) / count
+  variance = (0.25 + np.cumsum((losses - mean) ** 2, -1)) / (count + 1)
+  variance = np.concatenate(
+    [np.full_like(variance[..., :1], 0.25), variance[..., :-1]], -1
+  )
+  bet = np.sqrt(2 * math.log(1 / delta) / (n * variance))
+  bet = np.minimum(bet, _STAKE / (1 - risk))
+  capital = np.cumsum(np.log1p(bet * (risk - losses)), -1)
+  return np.exp(-np.maximum(capital.max(-1), 0))
+
+
+def mean_interval(
+  values: np.ndarray, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+  """Computes intervals of means of scores in [0, 1], [n, points].
+
+  They are Wilson's (1927) if all scores are 0 or 1, else by betting. Examples
+  whose score is nan are left out.
+  """
+  return _by_point(values, np.zeros_like(values), _wilson, level)
+
+
+def paired_interval(
+  values: np.ndarray, reference: np.ndarray, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+  """Computes intervals of mean differences of paired scores, [n, points].
+
+  They are Tango's (1998) if all scores are 0 or 1, else by betting. Examples
+  whose scores are not both known are left out.
+  """
+  return _by_point(values, reference, _tango, level)
+
+
+def _by_point(values, reference, score_interval, level: float):
+  """Computes the interval of each point from its scored examples."""
+  ends = np.full((2, values.shape[1]), math.nan)
+  for i, pair in enumerate(np.stack([values, reference], -1).swapaxes(0, 1)):
+    pair = pair[np.isfinite(pair).all(1)]
+    if not len(pair):
+      continue
+    if np.isin(pair, (0, 1)).all():
+      ends[:, i] = score_interval(*pair.T, level)
+    else:
+      differences, delta = pair[:, 0] - pair[:, 1], (1 - level) / 2
+      ends[:, i] = (
+        -_upper_bound(-differences, delta),
+        _upper_bound(differences, delta),
+      )
+  return ends[0], ends[1]
+
+
+def _upper_bound(losses: np.ndarray, delta: float) -> float:
+  """Returns the least mean loss that the examples exclude, by betting."""
+  low, high = -1.0, 1.0
+  # The p-value falls as the risk rises.
+  for _ in range(30):
+    middle = (low + high) / 2
+    if p_value(losses, middle, delta) <= delta:
+      high = middle
+    else:
+      low = middle
+  return high
+
+
+def _wilson(values, _, level: float) -> tuple[float, float]:
+  """Returns Wilson's interval of a proportion."""
+  import scipy.stats
+
+  count = scipy.stats.binomtest(int(values.sum()), len(values))
+  return tuple(count.proportion_ci(level, method='wilson'))
+
+
+def _tango(values, reference, level: float) -> tuple[float, float]:
+  """Returns Tango's interval of a difference of paired proportions."""
+  n, difference = len(values), float(np.mean(values - reference))
+  gained, lost = np.sum(values > reference), np.sum(values < reference)
+  z = statistics.NormalDist().inv_cdf((1 + level) / 2)
+
+  def is_inside(delta: float) -> bool:
+    # The share of examples that only the reference has right is the most
+    # likely one, given a difference of delta.
+    b = (2 * n - gained + lost) * delta - gained - lost
+    root = math.sqrt(max(0.0, b * b + 8 * n * lost * delta * (1 - delta)))
+    variance = n * ((root - b) / (2 * n) + delta * (1 - delta))
+    return abs(n * (difference - delta)) <= z * math.sqrt(max(0.0, variance))
+
+  ends = []
+  for outside in (-1.0, 1.0):
+    inside = difference
+    for _ in range(40):
+      middle = (inside + outside) / 2
+      if is_inside(middle):
+        inside = middle
+      else:
+        outside = middle
+    ends.append(outside)
+  return ends[0], ends[1]
+
+
+def mean_of_intervals(
+  means: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Computes intervals of the mean of independent estimates, such as of tasks.
+
+  The method is MOVER (Zou and Donner, 2008): the distances of the ends add up
+  as standard errors do. The arguments are [estimates, points].
+  """
+  mean, count = means.mean(0), len(means)
+  below = np.sqrt(((means - low) ** 2).sum(0)) / count
+  above = np.sqrt(((high - means) ** 2).sum(0)) / count
+  return mean - below, mean + above
 
 
 def bootstrap_sums_interval(

@@ -52,7 +52,7 @@ def first_screens(
   show_gamma = frame.gamma[frame.gamma > 0].nunique() > 1
   for i, ((temperature, run), part) in enumerate(groups):
     part = mixture.at_fastest_gamma(part)
-    results = headline.summarize(part, config)
+    results = headline.summarize(part)
     if results is None:
       continue
     part = styles.with_point_labels(part, show_gamma)

@@ -130,6 +130,8 @@ def _header(content: PageContent, title: str, left_out: Sequence[str]) -> str:
   """Returns the title, the setting of the runs, and notices."""
   notices = [content.notice] if content.notice else []
   notices += run_description.cost_notices(content.runs_by_name)
+  for run in content.runs_by_name.values():
+    notices += slices.unsolved(run.summary)
   paragraphs = ''.join(
     f'<p class="notice">{display.for_html(notice)}</p>\n'
     for notice in [*notices, *left_out]

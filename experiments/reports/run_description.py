@@ -110,9 +110,12 @@ def footer(runs_by_name: Mapping[str, Run], config: AnalysisConfig) -> str:
 token, divided by the verifier's cost of one token; modelled speed-up is its
 inverse. {costs} Prefill is excluded. Measured (wall-clock) speed-ups have
 separate columns and are never combined with modelled latency.</p>
-<p>Intervals have level 95 %: percentiles of {config.resamples:,} bootstrap
-resamples of the examples, seed {config.seed}. Intervals of differences are
-paired: both points have the same resamples. {' '.join(sources)}</p>
+<p>Intervals have level 95 %. Quality and its differences have intervals that
+hold for few examples: Wilson's and Tango's score intervals if answers are right
+or wrong, else intervals by betting. Speed-ups and corpus BLEU have percentiles
+of {config.resamples:,} bootstrap resamples of the examples, seed {config.seed},
+which are too narrow where few examples differ. Differences are paired by
+example. {' '.join(sources)}</p>
 {details}
 <p>{display.for_html(version_line)}</p>
 </footer>"""

@@ -205,7 +205,12 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
   )
   for line in task.notes():
     print(line, file=sys.stderr)
-  return examples, task.provenance(path, shots)
+  data = task.provenance(path, shots)
+  if task.quality_score:
+    # Tasks without metrics of their own score in [0, 1].
+    scale = task.metrics[0].scale if task.metrics else 1.0
+    data |= {'metric': task.quality_score, 'scale': scale}
+  return examples, data
 
 
 @dataclasses.dataclass(frozen=True)
