@@ -39,7 +39,7 @@ _OPTIONAL_FIELDS = (
 )
 # Examples of a curve. They show its shape; the difference of two points needs
 # the config's num_examples.
-_CURVE = 100
+_CURVE = 200
 
 
 def get_config() -> ml_collections.ConfigDict:

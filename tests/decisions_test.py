@@ -19,7 +19,7 @@ from cascades.decisions import Decision
 from cascades.declarations import options_of
 from cascades.sampler import sampler
 from experiments import records, reports, sweep, tasks
-from experiments.analysis import certification, risk
+from experiments.analysis import certification, fixed_setting, risk
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Answers, Setting
 from experiments.reports import columns
@@ -59,7 +59,9 @@ def test_the_fastest_certified_setting_is_chosen():
   )
   assert verdict.setting == _setting(0.5)
   assert [x.is_certified for x in verdict.trials] == [True] * 4 + [False]
-  assert verdict.lost == pytest.approx((0.01, 0.01, 0.01))
+  loss, low, high = verdict.lost
+  assert loss == pytest.approx(0.01)
+  assert low < loss < high
   assert verdict.speedup[0] == pytest.approx(3)
   assert verdict.speedup_over_strict[0] == pytest.approx(2)
   assert verdict.strict == _setting(-1.0)
@@ -67,7 +69,7 @@ def test_the_fastest_certified_setting_is_chosen():
   assert text.startswith(
     'Use token_v3 at lenience 0.5, gamma 4: 3.00 [3.00, 3.00]'
   )
-  assert "is 1.0 of 100 points below the verifier's [-1.0, -1.0]" in text
+  assert "is 1.0 of 100 points below the verifier's [-3.6, +1.7]" in text
   assert 'at most 10 points' in text
   assert 'no guarantee' in text
 
@@ -104,6 +106,51 @@ def test_what_is_chosen_where_no_cascade_is(losses, speeds, setting, words):
   expected = _VERIFIER if setting is None else _setting(setting)
   assert verdict.setting == expected
   assert words in deciding.sentence(verdict, _CONFIG, 'rouge2')
+
+
+@pytest.mark.parametrize(
+  ('losses', 'speeds', 'setting'),
+  [([0, 0.5], [2, 3], -1.0), ([0, 0.0], [0.5, 2], 0.2)],
+)
+def test_a_setting_is_used_if_it_is_shown_to_be_faster(losses, speeds, setting):
+  answers = _answers(losses, speeds)
+  assert certification.decide(answers, _CONFIG).setting == _setting(setting)
+  # Fast on the half that chooses, slow on the half that reports.
+  is_reporting = [halves.half_of(x) == 'report' for _, x in answers.ids]
+  latency = np.where(is_reporting, [[1.0], [1.4], [1.4]], answers.latency)
+  slow = dataclasses.replace(answers, latency=latency)
+  verdict = certification.decide(slow, _CONFIG)
+  assert verdict.setting == _VERIFIER
+  text = deciding.sentence(verdict, _CONFIG, 'rouge2')
+  assert text == (
+    f'Decode with the verifier alone, because {_setting(setting)} is not shown'
+    ' to be faster: 0.71 [0.71, 0.71] times as fast as the verifier alone,'
+    ' modelled for one answer at a time.'
+  )
+
+
+def test_where_the_verifier_scores_nothing_it_decodes_alone():
+  answers = _answers([0, 0.0], [1.5, 2])
+  nothing = dataclasses.replace(answers, quality=0 * answers.quality)
+  verdict = certification.decide(nothing, _CONFIG)
+  assert verdict.setting == _VERIFIER
+  fixed = fixed_setting.judge(nothing, *nothing.settings[:0:-1], _CONFIG)
+  assert (fixed.is_shown, fixed.fallback) == (False, _VERIFIER)
+  for judged in (verdict, fixed):
+    text = deciding.sentence(judged, _CONFIG, 'rouge2')
+    assert text.startswith('The verifier scores 0.00 on t: look at the prompts')
+
+
+def test_a_schedule_decides_on_nothing():
+  # Its lenience is strict, and its schedule's is not.
+  strict = make_record(method='token_v3', lenience=-1.0)
+  lossy = dataclasses.replace(strict, schedule='outside:a,b,1')
+  assert certification.setting_of(strict).is_strict
+  assert not certification.setting_of(lossy).is_strict
+  config = small.config(schedule='first:2')
+  curve = curve_plan.Curve.from_config(config, 'token_v3', (0.3,))
+  with pytest.raises(ValueError, match=r'^schedule: first:2 is not supported'):
+    curve_plan.check_curves([curve], config)
 
 
 def test_the_reporting_half_has_no_part_in_the_choice():

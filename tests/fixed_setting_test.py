@@ -36,7 +36,7 @@ def test_a_fixed_setting_is_stated_with_its_intervals():
     'Use token_v2 at lenience 0.7, gamma 12: 1.50 [1.50, 1.50] times as fast as'
     ' strict decoding (speed at lenience 0, gamma 4) and 3.00 [3.00, 3.00]'
     ' times as fast as the verifier alone, modelled for one answer at a time;'
-    " its exact match is 1.0 of 100 points below the verifier's [-1.0, -1.0]"
+    " its exact match is 1.0 of 100 points below the verifier's [-2.2, +0.2]"
     ' on 400 examples. The config fixes both settings, and the quality counts'
     " as the verifier's because the paired 95 % interval is above -3."
   )
@@ -46,13 +46,13 @@ def test_a_fixed_setting_is_stated_with_its_intervals():
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
-    # No answer differs, so that the interval has no width.
-    ({'n': 100}, 'cannot be judged on 100 examples; give 162 or more, which'),
+    # No answer differs.
+    ({'n': 100}, 'cannot be judged on 100 examples; give 125 or more, which'),
     ({'loss': 0.04}, "not shown to keep the verifier's quality: its bleu is 4"),
     # The mean is within the margin, and its interval is not.
     ({'loss': np.resize([1.0] + [0.0] * 49, 400)}, 'interval is not above -3'),
-    ({'speed': 1.9}, 'faster than strict decoding: it is 0.95 [0.95, 0.95]'),
-    ({'setting': _STRICT}, 'faster than strict decoding: it is 1.00 [1.00'),
+    ({'speed': 1.9}, 'is not shown to be faster than strict decoding and'),
+    ({'setting': _STRICT}, 'the verifier alone: it is 1.00 [1.00, 1.00] times'),
     ({'loss': math.nan}, 'cannot be judged without a metric; give --metric'),
   ],
 )
@@ -67,6 +67,36 @@ def test_what_is_not_shown_is_not_stated(changes, words):
   assert text.endswith(
     'Use speed at lenience 0, gamma 4, which loses no quality.'
   )
+
+
+@pytest.mark.parametrize('strict_speed', [0.8, 1.3])
+def test_what_is_slower_than_the_verifier_is_not_recommended(strict_speed):
+  answers = decisions_test._answers(
+    [0.0, 0.0], [strict_speed, 0.9], (_STRICT, _CASCADE)
+  )
+  judgement = fixed_setting.judge(answers, _CASCADE, _STRICT, _CONFIG)
+  assert not judgement.is_shown
+  text = deciding.sentence(judgement, _CONFIG, 'bleu')
+  if strict_speed > 1:
+    assert text.endswith(
+      'Use speed at lenience 0, gamma 4, which loses no quality.'
+    )
+  else:
+    assert judgement.fallback == answers.settings[0]
+    assert 'Use the verifier alone, which loses no quality; speed at' in text
+    assert text.endswith(
+      'is not shown to be faster: 0.80 [0.80, 0.80] times as fast as the'
+      ' verifier alone, modelled for one answer at a time.'
+    )
+
+
+def test_a_strict_setting_needs_no_examples_for_its_quality():
+  # It differs by chance alone, and its law is the verifier's.
+  faster = _CASCADE._replace(is_strict=True)
+  answers = decisions_test._answers(
+    [0.0, 0.1], [2.0, 3.0], (_STRICT, faster), n=20
+  )
+  assert fixed_setting.judge(answers, faster, _STRICT, _CONFIG).is_shown
 
 
 def test_a_sweep_without_an_answer_is_refused():

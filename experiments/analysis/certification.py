@@ -101,6 +101,14 @@ class Answers:
     )
 
   @property
+  def unsolved(self) -> tuple[str, ...]:
+    """The tasks on which the verifier scores 0 and can lose nothing."""
+    best: dict[str, float] = {}
+    for (task, _), quality in zip(self.ids, self.quality[0], strict=True):
+      best[task] = max(quality, best.get(task, 0.0))
+    return tuple(task for task, quality in best.items() if quality == 0)
+
+  @property
   def has_quality(self) -> bool:
     """True if every answer has a quality."""
     return bool(np.isfinite(self.quality).all())
@@ -181,7 +189,6 @@ def _row_quality(record: records.Record, task: Task) -> float:
 def setting_of(record: records.Record) -> Setting:
   """Returns the setting of a record."""
   is_baseline = record.method == reference_points.VERIFIER
-  strict = reference_points.strict_lenience(record.method)
   # nan differs from itself and cannot be a key.
   lenience = math.nan if math.isnan(record.lenience) else record.lenience
   return Setting(
@@ -189,7 +196,9 @@ def setting_of(record: records.Record) -> Setting:
     variant=record.variant,
     gamma=0 if is_baseline else record.gamma,
     lenience=lenience,
-    is_strict=is_baseline or record.lenience == strict,
+    is_strict=reference_points.is_strict(
+      record.method, lenience, record.schedule
+    ),
   )
 
 
@@ -222,10 +231,13 @@ class Comparison:
     trials: All settings that were tried, in the order of the sweep.
     reporting: Number of examples of the intervals.
     lost: Loss above the verifier's with its interval: (mean, low, high).
-    speedup: Modelled speed over the verifier alone, likewise.
+    speedup: Modelled speed over the verifier alone, with its interval.
     speedup_over_strict: The same over strict decoding; None if there is none,
       or the setting is it.
     strict: The strict setting that drafts; None if there is none.
+    slow: The setting that would be used if the interval of its speed over the
+      verifier alone were above 1, with this speed; None if there is none.
+    unsolved: Tasks on which the verifier scores 0.
   """
 
   setting: Setting
@@ -235,6 +247,8 @@ class Comparison:
   speedup: tuple[float, float, float]
   speedup_over_strict: tuple[float, float, float] | None
   strict: Setting | None
+  slow: tuple[Setting, tuple[float, float, float]] | None = None
+  unsolved: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,9 +307,17 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
   strict = _fastest(
     trials, lambda x: x.setting.is_strict and x.setting.gamma > 0
   )
+  if answers.unsolved:
+    index = 0
+  compared, slow = compare(reported_on, config, index, strict), None
+  if index and not compared['speedup'][1] > 1:
+    slow = compared['setting'], compared['speedup']
+    compared = compare(reported_on, config, 0, strict)
   n = int(is_choosing.sum())
   return Verdict(
-    **compare(reported_on, config, index, strict),
+    **compared,
+    slow=slow,
+    unsolved=answers.unsolved,
     trials=tuple(trials),
     share=share,
     choosing=n,
@@ -317,17 +339,17 @@ def compare(
     strict: The strict setting that drafts; None if there is none.
 
   Returns:
-    The fields of a `Comparison` but for its trials.
+    The fields of a `Comparison` but for those with other settings.
   """
   return dict(
     setting=answers.settings[index],
     reporting=len(answers.ids),
-    lost=_interval(answers, config, index, loss=True),
-    speedup=_interval(answers, config, index),
+    lost=_lost(answers, index),
+    speedup=speedup_over(answers, config, index),
     speedup_over_strict=(
       None
       if strict in (None, index)
-      else _interval(answers, config, index, over=strict)
+      else speedup_over(answers, config, index, over=strict)
     ),
     strict=None if strict is None else answers.settings[strict],
   )
@@ -367,13 +389,7 @@ def _curves(settings: Sequence[Setting]) -> dict[tuple[str, int], list[int]]:
 def _try_all(
   answers: Answers, config: AnalysisConfig, share: float
 ) -> list[Trial]:
-  """Tests all settings on the choosing half.
-
-  Args:
-    answers: Answers to the choosing half.
-    config: The risk.
-    share: The share of delta of each curve.
-  """
+  """Tests all settings on the choosing half."""
   p = np.array([0.0 if x.is_strict else 1.0 for x in answers.settings])
   is_certified = p == 0
   losses = answers.losses()
@@ -406,35 +422,26 @@ def _fastest(trials: Sequence[Trial], is_candidate: Any) -> int | None:
   return -max(candidates)[1] if candidates else None
 
 
-def _interval(
-  answers: Answers,
-  config: AnalysisConfig,
-  index: int,
-  over: int = 0,
-  loss: bool = False,
-) -> tuple[float, float, float]:
-  """Returns a number of a setting with its 95 % interval over examples.
+def _lost(answers: Answers, index: int) -> tuple[float, float, float]:
+  """Returns the mean loss of a setting with its 95 % interval."""
+  if not index:
+    return 0.0, 0.0, 0.0
+  verifier, quality = answers.quality[[0, index]][..., None]
+  low, high = stats.paired_interval(verifier, quality)
+  loss = answers.losses()[index].mean()
+  return float(loss), float(low[0]), float(high[0])
 
-  Args:
-    answers: Answers to the reporting half.
-    config: Bootstrap settings.
-    index: The setting.
-    over: The setting that its speed is divided by; 0 is the verifier alone.
-    loss: True for the loss above the verifier's instead of the speed-up.
-  """
-  if loss:
-    columns = [answers.losses()[index], np.ones(len(answers.ids))]
-  else:
-    pair = [over, index]
-    columns = [*answers.latency[pair], *answers.emitted[pair]]
-  rows = np.stack(columns, 1)
+
+def speedup_over(
+  answers: Answers, config: AnalysisConfig, index: int, over: int = 0
+) -> tuple[float, float, float]:
+  """Returns the speed of a setting over that of another, with its interval."""
+  pair = [over, index]
+  rows = np.stack([*answers.latency[pair], *answers.emitted[pair]], 1)
 
   def score(sums: np.ndarray) -> np.ndarray:
-    first, *rest = np.moveaxis(sums, -1, 0)
-    if loss:
-      return (first / rest[0])[..., None]
-    latency, emitted_over, emitted = rest
-    return (first / emitted_over / (latency / emitted))[..., None]
+    latency_over, latency, emitted_over, emitted = np.moveaxis(sums, -1, 0)
+    return (latency_over / emitted_over / (latency / emitted))[..., None]
 
   low, high = stats.bootstrap(
     rows, score, resamples=config.resamples, seed=config.seed

@@ -1,14 +1,16 @@
 """A setting that was fixed beforehand, judged on all examples of a sweep.
 
 No half of the examples is needed to choose it. The setting is shown to pay if
-its modelled speed-up over strict decoding is above 1, and its quality is not
-below the verifier's by more than a margin; both by intervals of 95 % that are
-paired over the examples. Where no answer differs such an interval has no width,
-so that a least number of examples is asked for; see `risk.needed`.
+its modelled speed-ups over strict decoding and over the verifier alone are
+above 1, and its quality is not below the verifier's by more than a margin; all
+by intervals of 95 % that are paired over the examples.
 """
 
+import bisect
 import dataclasses
 import math
+
+import numpy as np
 
 from experiments.analysis import certification, risk
 from experiments.analysis.analysis_config import AnalysisConfig
@@ -25,10 +27,11 @@ class Judgement(Comparison):
 
   Attributes:
     needed: Fewest examples that could show the quality within the margin.
-    is_faster: True if the interval over strict decoding is above 1.
-    keeps_quality: True if the paired interval of the quality less the
-      verifier's is above -margin.
-    fallback: The faster of strict decoding and the verifier alone.
+    is_faster: True if both intervals of the speed-up are above 1.
+    keeps_quality: True if the law is the verifier's, or the paired interval of
+      the quality less the verifier's is above -margin.
+    fallback: Strict decoding if the interval of its speed-up over the verifier
+      is above 1, else the verifier alone.
   """
 
   needed: int
@@ -39,8 +42,7 @@ class Judgement(Comparison):
   @property
   def is_shown(self) -> bool:
     """True if the setting is faster, at the verifier's quality."""
-    is_enough = self.reporting >= self.needed
-    return is_enough and self.is_faster and self.keeps_quality
+    return self.is_faster and self.keeps_quality and not self.unsolved
 
 
 def judge(
@@ -66,13 +68,18 @@ def judge(
     'speedup_over_strict'
   ] or (1.0, 1.0, 1.0)
   time = answers.seconds_per_token()
+  of_strict = certification.speedup_over(answers, config, strict_index)
+  is_slow, unsolved = not of_strict[1] > 1, answers.unsolved
   judgement = Judgement(
     **compared,
     trials=(),
-    needed=risk.needed(config.margin, _ONE_SIDED),
-    is_faster=faster[1] > 1,
-    keeps_quality=bool(stats.not_inferior(-compared['lost'][2], config.margin)),
-    fallback=strict if time[strict_index] < time[0] else answers.settings[0],
+    needed=_needed(answers.quality[[0, index]], config.margin),
+    is_faster=min(faster[1], compared['speedup'][1]) > 1,
+    keeps_quality=setting.is_strict
+    or bool(stats.not_inferior(-compared['lost'][2], config.margin)),
+    fallback=answers.settings[0] if is_slow or unsolved else strict,
+    slow=(strict, of_strict) if is_slow else None,
+    unsolved=unsolved,
   )
   trials = [
     certification.Trial(
@@ -85,3 +92,18 @@ def judge(
     for i, x in enumerate(answers.settings)
   ]
   return dataclasses.replace(judgement, trials=tuple(trials))
+
+
+def _needed(quality: np.ndarray, margin: float) -> int:
+  """Returns the fewest examples that can show a quality within the margin."""
+  if not margin:
+    return 0
+  if not np.isin(quality, (0, 1)).all():
+    return risk.needed(margin, _ONE_SIDED)
+  zeros = np.zeros((100_000, 1))
+  return bisect.bisect_left(
+    range(len(zeros)),
+    True,
+    lo=1,
+    key=lambda n: stats.paired_interval(zeros[:n], zeros[:n])[0][0] > -margin,
+  )

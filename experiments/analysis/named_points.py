@@ -28,11 +28,7 @@ def _names_of(record: Record) -> list[str]:
 
 
 def _find(name: str, records: Sequence[Record]) -> str:
-  """Returns the longest name of the point that a name stands for.
-
-  Raises:
-    ValueError: There is no such point, or several.
-  """
+  """Returns the longest name of the point that a name stands for."""
   names = [_names_of(record) for record in records]
   matches = dict.fromkeys(x[-1] for x in names if name.strip() in x)
   if len(matches) == 1:

@@ -141,16 +141,7 @@ def default_config(workdir: str | pathlib.Path) -> AnalysisConfig:
 def _page_content(
   runs_by_name: Mapping[str, runs.Run], config: AnalysisConfig, notice: str
 ) -> tuple[PageContent, list[str]]:
-  """Computes the content of the page.
-
-  Args:
-    runs_by_name: The runs by name.
-    config: Margins, targets and bootstrap settings.
-    notice: Text above every table; may be empty.
-
-  Returns:
-    The content, and sentences on what is missing.
-  """
+  """Computes the content of the page."""
   contents = list(runs_by_name.values())
   frame, left_out = runs.summary(runs_by_name), []
   answers = example_selection.select_answers(
@@ -184,12 +175,7 @@ def _page_content(
 
 
 def _decided(path: pathlib.Path | None, left_out: list[str]) -> tuple[str, ...]:
-  """Returns the sentence of a decision; empty if there is none.
-
-  Args:
-    path: The decision.json; None if there is none.
-    left_out: Receives a sentence if the file is damaged.
-  """
+  """Returns the sentence of a decision; empty if there is none."""
   # Imports JAX, which other pages do without.
   from cascades.decisions import Decision
 

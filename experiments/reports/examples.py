@@ -57,14 +57,7 @@ def _lane(
   end: float,
   index: int | None,
 ) -> str:
-  """Returns one of the answers to a prompt as HTML.
-
-  Args:
-    answer: The answer.
-    presentation: Styles, labels and unit costs.
-    end: Seconds at the right end of the clock.
-    index: Index of the first token in which the answers differ, if any.
-  """
+  """Returns one of the answers to a prompt as HTML."""
   record = answer.record
   style = presentation.curve_styles[record.variant]
   name = style.label

@@ -59,11 +59,6 @@ def _annotate(axes: Axes, curve: pd.DataFrame, columns: _Columns) -> None:
 
   The first and the last point of the curve are labelled first, and the points
   between them as far as no labels overlap.
-
-  Args:
-    axes: Axes whose limits and position are final.
-    curve: Points in their order.
-    columns: Columns of both axes.
   """
   rows, (x, y) = curve.to_dict('records'), columns
   label_boxes: list[Bbox] = []
@@ -151,14 +146,7 @@ def _zoom(axes: Axes, frame: pd.DataFrame, x: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _BaselineMark:
-  """The position and the label of a model alone along the horizontal axis.
-
-  Attributes:
-    x: Value along the axis; at an edge, as a share of the axis.
-    at_edge: True if the mark is at the edge of the plot, instead of its value.
-    label_right: True if the label is to the right of the mark.
-    label: Text of the label.
-  """
+  """The position and the label of a model alone along the horizontal axis."""
 
   x: float
   at_edge: bool
@@ -174,12 +162,6 @@ def _baseline_mark(
   A model alone has no rejection rate, for example. If it has no value on the
   axis, the mark is beside the plot. If the axis is fitted to the curves and the
   value is outside of it, the mark is at the edge, and the label has the value.
-
-  Args:
-    axes: Axes whose horizontal limits are final.
-    method: One of `BASELINES`.
-    label: Label of the model.
-    value: Value along the axis; nan if there is none.
   """
   low, high = axes.get_xlim()
   if math.isnan(value):
@@ -201,11 +183,7 @@ def _baseline_mark(
 def _baselines(
   axes: Axes, frame: pd.DataFrame, styles: CurveStyles, columns: _Columns
 ) -> dict[str, list[str]]:
-  """Draws the models alone as big marks with dashed lines and labels.
-
-  Returns:
-    Tooltips of the marks, by the id of the artist.
-  """
+  """Draws the models alone as big marks with dashed lines and labels."""
   titles, (x, y) = {}, columns
   levels = {m: _baseline_value(frame, m, y) for m in BASELINES}
   levels = {m: v for m, v in levels.items() if math.isfinite(v)}

@@ -129,16 +129,7 @@ def _notes(part: SummarySlice, has_hollow_marks: bool) -> str:
 def _plots(
   part: SummarySlice, curve_styles: styles.CurveStyles, name: str
 ) -> tuple[str, list[Drawing]]:
-  """Draws a slice: two plots beside each other, and others below them.
-
-  Args:
-    part: Rows with their `point_label`.
-    curve_styles: Styles by variant.
-    name: Prefix of the names of the drawings.
-
-  Returns:
-    The plots as HTML, and their drawings.
-  """
+  """Draws a slice: two plots beside each other, and others below them."""
   frame, drawings = part.frame, []
 
   def figure(drawing: Drawing, caption: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cascades import arguments, drafters
-from cascades.verification_config import SEQUENTIAL
+from cascades.verification_config import CONSTANT, SEQUENTIAL
 from experiments import records
 from experiments.sweeps import fields
 
@@ -342,8 +342,9 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
 
   Raises:
     ValueError: There is no curve, a curve or a point occurs twice, a curve was
-      made of another config, so that its files would have the wrong name, or a
-      cascade of whole answers has more examples than the models alone.
+      made of another config, so that its files would have the wrong name, a
+      cascade of whole answers has more examples than the models alone, or a
+      decision is asked for about a schedule.
   """
   if not curves:
     raise ValueError(
@@ -362,6 +363,11 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
       raise ValueError(
         f'sweep: {curve.name} was made from a config with other decoding'
         ' options; make the curve from the config that is run.'
+      )
+    if config.get('decision') and curve.config.schedule != CONSTANT:
+      raise ValueError(
+        f'schedule: {curve.config.schedule} is not supported by a decision;'
+        " leave out the schedule or the config's decision."
       )
   repeated = _repeated(curve.name for curve in curves)
   if repeated:

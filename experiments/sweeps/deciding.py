@@ -118,9 +118,10 @@ def _makes_settings(curve: Curve) -> bool:
 
 def _may_lose_quality(curve: Curve) -> bool:
   """Tells if a curve has a lenience that is not strict."""
-  strict = reference_points.strict_lenience(curve.method)
-  leniences = curve.leniences or (math.nan,)
-  return not curve.baseline_model and any(x != strict for x in leniences)
+  return not curve.baseline_model and not all(
+    reference_points.is_strict(curve.method, x, curve.config.schedule)
+    for x in curve.leniences or (math.nan,)
+  )
 
 
 def decide(
@@ -202,7 +203,9 @@ def _fixed_settings(
       records.variant(curve.method, **curve.options),
       gamma=gamma,
       lenience=lenience,
-      is_strict=lenience == reference_points.strict_lenience(curve.method),
+      is_strict=reference_points.is_strict(
+        curve.method, lenience, curve.config.schedule
+      ),
     )
 
   values = fields['method'], fields['gamma'], float(fields['lenience'])
@@ -283,9 +286,16 @@ def sentence(
     config: Margin, or risk and delta.
     quality_name: Name of the quality; '' without one.
   """
+  if verdict.unsolved:
+    return (
+      f'The verifier scores 0.00 on {" and ".join(verdict.unsolved)}: look at'
+      ' the prompts and the metric. Until then, decode with the verifier alone.'
+    )
   if isinstance(verdict, Judgement):
     return _judgement(verdict, config, quality_name)
   setting = verdict.setting
+  if verdict.slow:
+    return f'Decode with the verifier alone, because {_slow(verdict)}.'
   if not setting.gamma:
     return f'{_drafter_does_not_pay(verdict)} {_uncertified(verdict, config)}'
   text = f'Use {setting}: {_over_verifier(verdict)}'
@@ -321,7 +331,7 @@ def _judgement(
     )
   if math.isnan(judgement.lost[0]):
     reason = 'cannot be judged without a metric; give --metric and references'
-  elif judgement.reporting < judgement.needed:
+  elif not judgement.keeps_quality and judgement.reporting < judgement.needed:
     reason = (
       f'cannot be judged on {judgement.reporting} examples; give'
       f' {judgement.needed} or more, which can show that at most {points} of'
@@ -334,11 +344,23 @@ def _judgement(
     )
   else:
     reason = (
-      'is not shown to be faster than strict decoding: it is'
-      f' {_over_strict(judgement)}, modelled for one answer at a time'
+      'is not shown to be faster than strict decoding and the verifier alone:'
+      f' it is {_over_strict(judgement)} and {_over_verifier(judgement)},'
+      ' modelled for one answer at a time'
     )
-  advice = f'Use {judgement.fallback}, which loses no quality.'
-  return f'{setting} {reason}. {advice}'
+  advice = f'Use {judgement.fallback}, which loses no quality'
+  if judgement.slow:
+    advice += f'; {_slow(judgement)}'
+  return f'{setting} {reason}. {advice}.'
+
+
+def _slow(verdict: Comparison) -> str:
+  """Returns why a setting is not used, with its speed."""
+  setting, speedup = verdict.slow or (None, ())
+  return (
+    f'{setting} is not shown to be faster: {_with_ends(speedup)} times as fast'
+    ' as the verifier alone, modelled for one answer at a time'
+  )
 
 
 def _over_strict(verdict: Comparison) -> str:

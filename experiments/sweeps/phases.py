@@ -311,6 +311,8 @@ class Sweep:
         f' written ({type(error).__name__}: {error}); write it with python -m'
         f' experiments.report --workdir={self.workdir}.'
       ) from error
+    for line in slices.unsolved(self._summary):
+      print(f'\n{line}')
     if self._decision:
       print(f'\n{self._decision.sentence}')
     terminal.print_best(self._summary, self._best)
