@@ -70,6 +70,7 @@ def weights(
           _settings(bound_drafter.drafter),
           list(verifier.tokenizer.stops),
           *verifier.tokenizer.suppress_tokens,
+          *filter(None, [verifier.tokenizer.chat_template]),
         ]
       )
     ),

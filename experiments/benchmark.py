@@ -15,6 +15,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments import benchmarks, cli
+from experiments.sweeps import workdirs
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config of a benchmark, such as configs/benchmark.py.'
@@ -28,9 +29,10 @@ def main() -> None:
   """Runs the command."""
   cli.require_config(_CONFIG.value, 'configs/benchmark.py')
   path = config_flags.get_config_filename(flags.FLAGS['config'])
-  workdir = _WORKDIR.value or f'runs/{pathlib.Path(path).stem}'
-  cli.make_folder(pathlib.Path(workdir))
-  benchmarks.run(_CONFIG.value, pathlib.Path(workdir))
+  workdir = pathlib.Path(_WORKDIR.value or f'runs/{pathlib.Path(path).stem}')
+  cli.make_folder(workdir)
+  with workdirs.Workdir(workdir).lock():
+    benchmarks.run(_CONFIG.value, workdir)
 
 
 if __name__ == '__main__':

@@ -129,6 +129,8 @@ def _configured(sampler: Any) -> Any:
   config = DecodingConfig(
     **{name: flags.FLAGS[name].value for name in options_of(DecodingConfig)}
   )
+  # Refuses a method that has no strict lenience before a model is loaded.
+  _ = config.effective_lenience
   drafter = drafters.parse_spec(
     _DRAFTER.value,
     **{name: flags.FLAGS[name].value for name in drafters.declared_options()},

@@ -15,7 +15,7 @@ from ml_collections import config_flags
 
 from cascades import migration
 from experiments import cli
-from experiments.sweeps import plan
+from experiments.sweeps import plan, workdirs
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config of a training, such as configs/train_tiny.py.'
@@ -44,13 +44,14 @@ def main() -> None:
   cli.make_folder(workdir)
 
   command = f'python -m experiments.train --config={path}{_overrides()}'
-  if 'models' in config:
-    for name in [_ONLY.value] if _ONLY.value else names:
-      _train_model(config, name, workdir, command)
-    return
-  train = _train_head if 'depth' in config else _train_drafter
-  train = _train_rule if 'workdirs' in config else train
-  train(config, workdir, command)
+  with workdirs.Workdir(workdir).lock():
+    if 'models' in config:
+      for name in [_ONLY.value] if _ONLY.value else names:
+        _train_model(config, name, workdir, command)
+      return
+    train = _train_head if 'depth' in config else _train_drafter
+    train = _train_rule if 'workdirs' in config else train
+    train(config, workdir, command)
 
 
 def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:

@@ -146,9 +146,9 @@ def test_fields_given_on_the_command_line_win():
   chosen = curve_plan.plan_curves(
     config, module, {'method': 'chow', 'lenience': ()}
   )
-  assert chosen == [_curve('chow', (0.25,), gamma=4, num_examples=100)]
+  assert chosen == [_curve('chow', (0.25,), gamma=4, num_examples=200)]
   found = _by_name(curve_plan.plan_curves(config, module, {'lenience': ()}))
-  assert found['token_v3 gamma 4 on 100'].leniences == (0.25,)
+  assert found['token_v3 gamma 4 on 200'].leniences == (0.25,)
   assert found['verifier_only'].leniences == ()
   # One lenience needs no tuple, and none no argument.
   module.sweep = lambda add: (add('chow', 0.25), add('always_accept'))

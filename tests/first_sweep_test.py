@@ -46,7 +46,7 @@ def test_the_quickstart_fixes_its_settings():
     # A number of examples is that of every curve.
     ({'num_examples': 20}, ['speed gamma 4', 'token_v2 gamma 4']),
     # The point that both curves have is left to the one with all examples.
-    ({'gamma': 12}, ['token_v3 gamma 12', 'token_v3 gamma 12 on 100']),
+    ({'gamma': 12}, ['token_v3 gamma 12', 'token_v3 gamma 12 on 200']),
   ],
 )
 def test_fields_of_the_command_line_merge_curves(given, names):
@@ -61,6 +61,6 @@ def test_fields_of_the_command_line_merge_curves(given, names):
   assert len({*points}) == len(points)
   if 'gamma' in given:
     assert curves['token_v3 gamma 12'].leniences == (0.95,)
-    assert 0.95 not in curves['token_v3 gamma 12 on 100'].leniences
+    assert 0.95 not in curves['token_v3 gamma 12 on 200'].leniences
   else:
     assert curves['speed gamma 4'].leniences == (0.0, 0.6, 0.8, 0.9, 0.95)

@@ -511,9 +511,9 @@ uncorrected: p-values are not corrected for the number of methods
   = corrected => = corrected / is_valid.sum()
 
 === comparisons_test:test_examples_that_one_did_not_answer_are_out_of_the_pair
-@@ experiments.analysis.comparisons:_sums answers
+@@ experiments.analysis.comparisons:_compared answers
 strangers: examples that only the method answered are compared all the same
-  answered & answered[:, reference] => answered
+  quality - of_verifier, 0) => quality, 0) - np.nanmean(of_verifier, 0)
 
 === comparisons_test:test_both_sides_of_the_table
 @@ experiments.analysis.comparisons:best_as_fast answers
@@ -531,9 +531,9 @@ truncated_otherwise: TokenV3 stands beside min-p at its own lenience
   1 - row.lenience => row.lenience
 
 === comparisons_test:test_tasks_count_equally_in_a_mixture
-@@ experiments.analysis.mixture:_sums
-large_tasks_count_more: a mixture is of examples, not of tasks
-  / sums[..., i * (size + 1), None] => / sums[..., 0, None]
+@@ experiments.analysis.mixture:_over_tasks
+first_task_counts: a mixture is of its first task alone
+  means.mean(0), => means[0],
 """
 # Rows that verification, scoring or a proof's own enumeration could take for
 # each other: each use of a row, and what is read instead; `{kept:above}` stands

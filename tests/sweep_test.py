@@ -13,6 +13,7 @@ import types
 
 import counts
 import jax
+import launching
 import numpy as np
 import pandas as pd
 import pytest
@@ -501,8 +502,10 @@ def test_points_of_other_code_are_put_aside_and_said(
   # Of no version.
   monkeypatch.setattr(versions, 'current_code', lambda: 'source ' + '0' * 64)
   # An estimate leaves them.
+  before = {x: x.read_bytes() for x in measured.rglob('*.json*')}
   with pytest.raises(ValueError, match='would set aside points of other'):
     sweep.run(small.config(), _CURVES[:1], measured, estimate_only=True)
+  assert before == {x: x.read_bytes() for x in measured.rglob('*.json*')}
   message = run()
   assert 'source 000000000000, which belongs to no results version' in message
   assert 'the results are valid, but an edit of cascades/' in message
@@ -564,13 +567,14 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
   file = folder / 'config.json'
   config = small.read_json(file)
   found = []
-  for window in (512, 256):
+  for window, template in ((512, 'a'), (256, 'a'), (256, 'b')):
     file.write_text(json.dumps(config | {'sliding_window': window}))
+    (folder / 'chat_template.jinja').write_text(template)
     verifier = checkpoints.load_model(str(folder))
     bound_drafter = binding.bind_drafter(verifier, verifier)
     found.append(fingerprints.weights(verifier, bound_drafter))
-  assert found[0]['verifier'] == found[1]['verifier']
-  assert found[0]['settings'] != found[1]['settings']
+  assert len({weights['verifier'] for weights in found}) == 1
+  assert len({weights['settings'] for weights in found}) == 3
 
 
 def test_two_runs_at_once_are_refused(tmp_path):
@@ -582,7 +586,11 @@ def test_two_runs_at_once_are_refused(tmp_path):
   ):
     pass
   with workdirs.Workdir(tmp_path).lock():
-    pass
+    for command, config in ('train', 'train_tiny'), ('benchmark', 'benchmark'):
+      flags = f'--config=configs/{config}.py', f'--workdir={tmp_path}'
+      done = launching.run(f'experiments.{command}', *flags)
+      assert done.returncode == 2
+      assert f'process {os.getpid()} on ' in done.stderr
 
 
 @pytest.mark.slow
@@ -795,7 +803,8 @@ def test_a_config_says_which_examples_of_a_set():
   (task,) = plan.configured_tasks(config).values()
   assert task.max_new_tokens == TASKS['cnn_dailymail'].max_new_tokens
   assert plan.load_examples(config, task)[1]['shots'] == 1
-  assert plan.load_examples(small.config(), TASKS['numerals'])[1] == {}
+  data = plan.load_examples(small.config(), TASKS['numerals'])[1]
+  assert data == {'metric': 'exact_match', 'scale': 1.0}
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def test_all_formats_hold_the_same_examples(name, tmp_path):
     x.id for x in _load(_write(tmp_path / 'b.jsonl'))[0]
   ]
   assert task.name == 'file:rouge2'
-  assert list(data) == ['shots', 'files', 'scorer']
+  assert list(data) == ['shots', 'files', 'scorer', 'metric', 'scale']
   assert len(data['files'][name]) == 64
   # A smaller number is a prefix, in the order of the file.
   assert _load(tmp_path / name, 7)[0] == examples[:7]

@@ -246,7 +246,9 @@ def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
     if (reference < 0).any() or not len(answers['id']):
       continue
     part = frame.loc[indices]
-    scores = _compared(task, answers, reference, part.scale.iloc[0], config)
+    scores = _compared(
+      task, answers, reference, scale=part.scale.iloc[0], config=config
+    )
     frame.loc[indices, list(scores)] = np.column_stack(list(scores.values()))
     good = stats.not_inferior(
       scores['difference_low'], config.margin * part.scale.to_numpy()
@@ -263,6 +265,7 @@ def _compared(
   task: str,
   answers: dict[str, np.ndarray],
   reference: np.ndarray,
+  *,
   scale: float,
   config: AnalysisConfig,
 ) -> dict[str, np.ndarray]:
@@ -333,7 +336,9 @@ def pair(
   both = np.isfinite(answers['emitted']).all(1)
   answers = {name: values[both] for name, values in answers.items()}
   task, scale = points.table.loc[index, ['task', 'scale']]
-  scores = _compared(task, answers, np.array([1, 1]), scale, config)
+  scores = _compared(
+    task, answers, np.array([1, 1]), scale=scale, config=config
+  )
   names = dict(difference='gained', speedup='faster')
   return {'n': int(both.sum())} | {
     title: scores[column][0]

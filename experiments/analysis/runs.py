@@ -49,7 +49,7 @@ SETTINGS = (
 )
 # Fields of a config that truncate distributions.
 _TRUNCATION = ('top_k', 'top_p', 'min_p')
-_WEIGHTS = ('verifier', 'drafter', 'tokenizer')
+_WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ def claim(
   kind: str,
   bound: bool = True,
   replaceable: Sequence[str] = (),
+  write: bool = True,
 ) -> None:
   """Writes the settings of a workdir, or checks that they have not changed.
 
@@ -33,6 +34,7 @@ def claim(
     bound: True if the workdir has results of its settings; False to replace the
       settings.
     replaceable: Names of settings that may differ.
+    write: False to check them alone, if the workdir has results.
 
   Raises:
     ValueError: The workdir has results of other settings.
@@ -51,7 +53,8 @@ def claim(
         f'workdir: {path.parent} holds a {kind} with another'
         f' {", ".join(names)}; choose another --workdir, or delete it.'
       )
-  write_text(path, text)
+  if write or not bound:
+    write_text(path, text)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

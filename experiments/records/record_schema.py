@@ -420,7 +420,7 @@ def _check_view(view: View) -> None:
 
 
 def _check_lengths(line: Trace | View, names: tuple[str, ...]) -> None:
-  """Checks that lists have the length of the first, and deferrals are 0 or 1."""
+  """Checks that lists have the first's length, and deferrals are 0 or 1."""
   first, *_ = names
   length = len(getattr(line, first))
   for name in names:

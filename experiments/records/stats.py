@@ -183,11 +183,11 @@ def _upper_bound(losses: np.ndarray, delta: float) -> float:
   low, high = -1.0, 1.0
   # The p-value falls as the risk rises.
   for _ in range(30):
-    middle = (low + high) / 2
-    if p_value(losses, middle, delta) <= delta:
-      high = middle
+    midpoint = (low + high) / 2
+    if p_value(losses, midpoint, delta) <= delta:
+      high = midpoint
     else:
-      low = middle
+      low = midpoint
   return high
 
 
@@ -217,11 +217,11 @@ def _tango(values, reference, level: float) -> tuple[float, float]:
   for outside in (-1.0, 1.0):
     inside = difference
     for _ in range(40):
-      middle = (inside + outside) / 2
-      if is_inside(middle):
-        inside = middle
+      midpoint = (inside + outside) / 2
+      if is_inside(midpoint):
+        inside = midpoint
       else:
-        outside = middle
+        outside = midpoint
     ends.append(outside)
   return ends[0], ends[1]
 

@@ -162,7 +162,9 @@ class Sweep:
     stack.enter_context(self._files.lock())
     settings = plan.run_settings(self.config, self.curves, self._data)
     # A file may change: its points are named by their examples.
-    self._files.claim(settings, ('data',) if 'file' in self.config else ())
+    replaceable = ('data',) if 'file' in self.config else ()
+    self._claim = functools.partial(self._files.claim, settings, replaceable)
+    self._claim(write=False)
     self._trackers = tracker_set.TrackerSet(
       self._tracker_names, self._files, settings, self._say
     )
@@ -193,6 +195,10 @@ class Sweep:
     stack.callback(self._launcher.close)
     self._set_points(self._launcher, self._say)
     facts = self._facts
+    # An estimate changes nothing in a workdir with points.
+    is_kept = estimate_only and self._files.has_records
+    if not is_kept:
+      self._claim()
     self._files.set_aside(
       self._points, facts['code'], self._say, refuse=estimate_only
     )
@@ -200,6 +206,8 @@ class Sweep:
     self._bar.update(1)
     if self._measured is None:
       self._measure_costs()
+    if is_kept:
+      return
     self._provenance = self._write_examples()
     start = workdirs.provenance(
       facts,

@@ -149,22 +149,33 @@ class Workdir:
       owner.unlink(missing_ok=True)
       lock.release()
 
+  @property
+  def has_records(self) -> bool:
+    """True if a point of a sweep is in the folder."""
+    return any(self.path.glob('records/*.jsonl'))
+
   def claim(
-    self, settings: Mapping[str, Any], replaceable: Sequence[str] = ()
+    self,
+    settings: Mapping[str, Any],
+    replaceable: Sequence[str] = (),
+    write: bool = True,
   ) -> None:
     """Writes the settings, or checks that they are those of the folder.
 
     Args:
       settings: Fields and curves of the sweep.
       replaceable: Names of settings that may differ.
+      write: False to check them alone, if the folder has records.
 
     Raises:
       ValueError: The folder holds results of other settings.
     """
-    bound = any(self.path.glob('records/*.jsonl'))
+    bound = self.has_records
     path = self.path / 'config.json'
     before = path.exists() and bounded.read_bytes(path, 'workdir', 'delete it')
-    records.claim(path, settings, 'run', bound, replaceable=replaceable)
+    records.claim(
+      path, settings, 'run', bound, replaceable=replaceable, write=write
+    )
     if not bound and bounded.read_bytes(path, 'workdir', 'delete it') != before:
       # They may lack the blocks of these settings.
       (self.path / 'costs.json').unlink(missing_ok=True)
