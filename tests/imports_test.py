@@ -3,8 +3,6 @@
 import ast
 import importlib
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -69,19 +67,6 @@ def test_the_library_knows_no_flags_and_no_torch():
     assert not roots & {'absl', 'configs', 'experiments', 'pickle', 'torch'}
 
 
-def test_no_two_modules_share_a_name():
-  # But for a command, which has the name of what it starts, and for what says
-  # where the tasks went.
-  names = [
-    path.parent.name if path.stem == '__init__' else path.stem
-    for path in _FILES
-    if path.parent != _ROOT / 'experiments'
-    and path.stem != path.parent.name
-    and path != _ROOT / 'cascades/tasks.py'
-  ]
-  assert len(names) == len({*names})
-
-
 @pytest.mark.parametrize(
   'statement',
   [
@@ -96,20 +81,6 @@ def test_the_library_says_where_its_tasks_went(statement):
     exec(statement, {})
   assert 'import experiments.tasks' in str(e.value)
   assert '\n' not in str(e.value)
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize(
-  'modules', ['reports report', 'records.metrics tasks sweep sweeps.trackers']
-)
-def test_importing_the_package_costs_no_jax(modules):
-  heavy = 'jax jaxlib flax gemma kauldron tensorflow tensorboard wandb'
-  code = (
-    f'import sys, {", ".join(f"experiments.{x}" for x in modules.split())}\n'
-    f'print(sorted({set(heavy.split())} & set(sys.modules)))'
-  )
-  output = subprocess.check_output([sys.executable, '-c', code], text=True)
-  assert output.strip() == '[]'
 
 
 @pytest.mark.parametrize('name', ['branching', 'engines', 'traces'])
