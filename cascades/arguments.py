@@ -31,17 +31,7 @@ def quote(value: Any) -> str:
 
 
 def number(name: str, value: Any, low: float, high: float) -> float:
-  """Returns a number from low to high that float32 holds; never nan.
-
-  Args:
-    name: Name of the argument.
-    value: A real number, a decimal, or a NumPy or JAX scalar.
-    low: Smallest allowed value.
-    high: Largest allowed value.
-
-  Raises:
-    ValueError: The value is not such a number.
-  """
+  """Returns a number from low to high that float32 holds; never nan."""
   if getattr(value, 'ndim', None) == 0:
     # A scalar array, or a NumPy number.
     value = value.item()
@@ -63,17 +53,7 @@ def number(name: str, value: Any, low: float, high: float) -> float:
 
 
 def integer(name: str, value: Any, low: int, high: float = MAX_INT32) -> int:
-  """Returns a whole number from low to high.
-
-  Args:
-    name: Name of the argument.
-    value: An int, or a float without a fraction.
-    low: Smallest allowed value.
-    high: Largest allowed value.
-
-  Raises:
-    ValueError: The value is not such a number.
-  """
+  """Returns a whole number from low to high."""
   is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
   real: Any = value if is_real else math.nan
   # nan and infinity modulo 1 are nan, which is not 0.
@@ -93,11 +73,7 @@ def parse_count(text: str) -> int | None:
 
 
 def file_name(name: str, value: str) -> str:
-  """Returns a text if it can be the name of a file.
-
-  Raises:
-    ValueError: The text has a NUL, or is too long for the operating system.
-  """
+  """Returns a text if it can be the name of a file."""
   parts = value.encode(errors='replace').split(b'/')
   if '\0' in value or max(map(len, parts)) > 255 or len(value) > 4000:
     raise ValueError(
@@ -108,16 +84,7 @@ def file_name(name: str, value: str) -> str:
 
 
 def as_list(name: str, values: Any, kind: str) -> list:
-  """Returns the elements of an iterable as a list; refuses a text.
-
-  Args:
-    name: Name of the argument.
-    values: An iterable.
-    kind: Plural noun for the elements, such as 'numbers'.
-
-  Raises:
-    ValueError: The value is a text or cannot be iterated.
-  """
+  """Returns the elements of an iterable as a list; refuses a text."""
   try:
     if isinstance(values, str | bytes):
       raise TypeError
@@ -137,17 +104,7 @@ def text_tuple(name: str, values: Any) -> tuple[str, ...]:
 
 
 def instance(name: str, value: Any, kind: Any, expected: str) -> Any:
-  """Returns a value if it is of a type; refuses it otherwise.
-
-  Args:
-    name: Name of the argument.
-    value: The value.
-    kind: A type or a union of types.
-    expected: Noun phrase for the type, used in the error.
-
-  Raises:
-    ValueError: The value has another type.
-  """
+  """Returns a value if it is of a type; refuses it otherwise."""
   if not isinstance(value, kind):
     raise ValueError(f'{name}: must be {expected}, got {quote(value)}.')
   return value

@@ -36,17 +36,7 @@ def write_bytes(path: pathlib.Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replace_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Replaces a file by the file that the caller writes.
-
-  Args:
-    path: The file; its folder is created if it does not exist.
-
-  Yields:
-    The path to write to, which does not exist yet.
-
-  Raises:
-    OSError: The file cannot be written; the error names it.
-  """
+  """Replaces a file by the file that the caller writes."""
   with name_path_in_errors(path), create_folder(path.parent):
     part = path.parent / f'.{secrets.token_hex(8)}{SUFFIX}'
     try:
@@ -60,17 +50,7 @@ def replace_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def replace_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Replaces some files of a folder by the files that the caller writes.
-
-  Args:
-    folder: Created if it does not exist; its other files stay.
-
-  Yields:
-    An empty folder to write files into, but no folders.
-
-  Raises:
-    OSError: A file cannot be written; the error has its final path.
-  """
+  """Replaces some files of a folder by the files that the caller writes."""
   with name_path_in_errors(folder), create_folder(folder):
     # Inside of the folder, since its parent may be on another disk.
     part = folder / f'.{secrets.token_hex(8)}{SUFFIX}'
@@ -94,15 +74,7 @@ def replace_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def name_path_in_errors(path: pathlib.Path) -> Iterator[None]:
-  """Adds a path to errors of the system that name none.
-
-  Args:
-    path: The file or folder that the caller writes.
-
-  Raises:
-    OSError: The caller's error, with a path. A library's own error about a full
-      disk is raised as the system's.
-  """
+  """Adds a path to errors of the system that name none."""
   try:
     yield
   except OSError as error:
@@ -134,11 +106,7 @@ def _error_number(error: BaseException | None) -> int | None:
 
 @contextlib.contextmanager
 def create_folder(path: pathlib.Path) -> Iterator[None]:
-  """Creates a folder, and removes it if the body of the `with` fails.
-
-  Args:
-    path: The folder; if it existed before, or is not empty, it stays.
-  """
+  """Creates a folder, and removes it if the body of the `with` fails."""
   new_folders = [x for x in (path, *path.parents) if not x.exists()]
   path.mkdir(parents=True, exist_ok=True)
   try:

@@ -249,11 +249,7 @@ class DecodingConfig(Declared):
 
 
 def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
-  """Returns a reason for each of `CONDITIONS` that does not hold.
-
-  Args:
-    options: Options of a `DecodingConfig` by name.
-  """
+  """Returns a reason for each of `CONDITIONS` that does not hold."""
   from cascades import methods
   from cascades.methods import inputs, processing, registry
 
@@ -286,12 +282,7 @@ def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
 def without_effect(
   declared: Mapping[str, Option], config: DecodingConfig | Mapping[str, Any]
 ) -> dict[str, str]:
-  """Returns the options that have no effect, each with the reason.
-
-  Args:
-    declared: Options, of decoding or of a drafter.
-    config: Options of decoding, or their values by name.
-  """
+  """Returns the options that have no effect, each with the reason."""
   if isinstance(config, DecodingConfig):
     config = {name: getattr(config, name) for name in options_of(config)}
   unmet = _unmet(config)
@@ -303,15 +294,7 @@ def without_effect(
 
 
 def check_effects(declared: Declared, config: DecodingConfig) -> None:
-  """Refuses options that are given and have no effect.
-
-  Args:
-    declared: The config itself, or a drafter's spec.
-    config: The config that they are used with.
-
-  Raises:
-    ValueError: An option has no effect; the sentence names it and the reason.
-  """
+  """Refuses options that are given and have no effect."""
   # Values that are in effect anyway.
   neutral = {
     'gamma': (None, 1),

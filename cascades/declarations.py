@@ -56,12 +56,7 @@ class Option:
   check: Callable[[Any], Any] | None = None
 
   def validate(self, value: Any) -> Any:
-    """Returns a value, converted to the type of the option.
-
-    Raises:
-      ValueError: The type or the range is wrong; one sentence says what the
-        value must be.
-    """
+    """Returns a value, converted to the type of the option."""
     if value is None and self.default is None:
       return None
     if self.check is not None:
@@ -84,14 +79,7 @@ class Option:
 
 
 def option(default: Any, *, kind: type, help: str, **declaration: Any) -> Any:
-  """Returns the dataclass field of an option.
-
-  Args:
-    default: Value of an option that is not given.
-    kind: Type of its values: str, int, float or bool.
-    help: One line that says what the option does.
-    **declaration: The other attributes of `Option`.
-  """
+  """Returns the dataclass field of an option."""
   metadata = Option(kind=kind, default=default, help=help, **declaration)
   return dataclasses.field(default=default, metadata={_KEY: metadata})
 
@@ -123,11 +111,7 @@ class Declared:
 
   @classmethod
   def from_dict(cls, fields: dict[str, Any]) -> Self:
-    """Makes an instance of the options that `to_dict` returned.
-
-    Raises:
-      ValueError: An option is missing, not known or out of its range.
-    """
+    """Makes an instance of the options that `to_dict` returned."""
     declared = options_of(cls)
     for name, value in fields.items():
       if name not in declared:

@@ -9,13 +9,7 @@ DISTRIBUTION = 'speculative-cascades'
 
 
 def missing(option: str, package: str, extra: str) -> str:
-  """Returns the error message for a dependency that is not installed.
-
-  Args:
-    option: The option or module that needs the dependency.
-    package: The dependency, as a reader knows it.
-    extra: The optional extra of this distribution that installs it.
-  """
+  """Returns the error message for a dependency that is not installed."""
   requirement = f"'{DISTRIBUTION}[{extra}]'"
   if (_ROOT / 'pyproject.toml').is_file():
     requirement = f"-e '.[{extra}]' in the checkout"

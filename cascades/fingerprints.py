@@ -44,17 +44,7 @@ def _checksum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def weights(
   verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter | None
 ) -> dict[str, str]:
-  """Hashes a pair of models.
-
-  Args:
-    verifier: The verifier.
-    bound_drafter: The drafter, bound to the verifier; None leaves out what
-      depends on a drafter.
-
-  Returns:
-    Hashes by name: 'verifier' and 'drafter' of the parameters, 'tokenizer', and
-    'settings' of all else that the models compute with.
-  """
+  """Hashes a pair of models."""
   of_verifier = {
     'verifier': fingerprint(verifier.params),
     'tokenizer': hashlib.sha256(verifier.tokenizer.proto).hexdigest(),

@@ -37,14 +37,7 @@ def training_replacement(name: str) -> str | None:
 
 
 def refuse_training_fields(config: Mapping[str, Any]) -> None:
-  """Refuses fields that trainings, or their models, no longer have.
-
-  Args:
-    config: Fields of a training; `models` holds those of each model, by name.
-
-  Raises:
-    ValueError: A name is renamed; the sentence has the new one.
-  """
+  """Refuses fields that trainings, or their models, no longer have."""
   for fields in (config, *(config.get('models') or {}).values()):
     for name in fields:
       if sentence := training_replacement(name):
@@ -52,11 +45,7 @@ def refuse_training_fields(config: Mapping[str, Any]) -> None:
 
 
 def refuse_options(names: Collection[str], function: str = 'Sampler') -> None:
-  """Refuses keyword arguments that `Sampler`, or a method of it, lacks.
-
-  Raises:
-    TypeError: A name is given; the sentence says what to write instead.
-  """
+  """Refuses keyword arguments that `Sampler`, or a method of it, lacks."""
   from cascades import drafters
 
   for name in names:

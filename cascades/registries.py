@@ -69,19 +69,7 @@ class Registry[Entry](Mapping[str, Entry]):
     return f'cascades.{self.option}s'
 
   def register(self, name: str, entry: Entry, builtin: bool = False) -> Entry:
-    """Adds an entry.
-
-    Args:
-      name: The value of the option that selects the entry.
-      entry: The entry.
-      builtin: True for entries of the core.
-
-    Returns:
-      The entry.
-
-    Raises:
-      ValueError: Another entry has the name, or it cannot be a name.
-    """
+    """Adds an entry."""
     arguments.instance('name', name, str, 'a text')
     self._check(name, entry)
     is_taken = name in self.aliases or (
@@ -104,15 +92,7 @@ class Registry[Entry](Mapping[str, Entry]):
     del self._entries[name]
 
   def get(self, name: Any, default: Any = _REFUSE) -> Entry:
-    """Returns the entry of a name or an alias; imports its plug-in if needed.
-
-    Args:
-      name: The name; a value that is no text is unknown.
-      default: Returned for an unknown name; without a default, an error.
-
-    Raises:
-      ValueError: The name is unknown; the message has the nearest name.
-    """
+    """Returns the entry of a name or an alias; imports a plug-in if needed."""
     canonical = self.aliases.get(name, name) if isinstance(name, str) else None
     if canonical in self._entries:
       return self._entries[canonical]
@@ -123,16 +103,7 @@ class Registry[Entry](Mapping[str, Entry]):
     raise ValueError(self.unknown(name))
 
   def find(self, spec: str, option: str = '') -> tuple[Entry, str]:
-    """Returns the entry of 'NAME:ARGUMENT', and the argument.
-
-    Args:
-      spec: The name, with or without an argument.
-      option: Name of the option in errors; '' takes the registry's.
-
-    Raises:
-      ValueError: The name is unknown (the message has the nearest name), or
-        nothing follows the colon.
-    """
+    """Returns the entry of 'NAME:ARGUMENT', and the argument."""
     name, argument = split(spec) if isinstance(spec, str) else ('', '')
     if name not in self and name not in self.aliases:
       raise ValueError(self.unknown(spec, option))
@@ -221,12 +192,7 @@ class Registry[Entry](Mapping[str, Entry]):
     }
 
   def _load(self, name: str) -> Entry:
-    """Imports the plug-in that declares a name.
-
-    Raises:
-      ValueError: Several packages declare the name, or its package cannot be
-        imported or has no such entry.
-    """
+    """Imports the plug-in that declares a name."""
     point, *conflicts = self._points[name]
     if conflicts:
       packages = ' and '.join(map(_package, (point, *conflicts)))
@@ -249,17 +215,7 @@ class Registry[Entry](Mapping[str, Entry]):
     return entry
 
   def _check(self, name: str, entry: Any, declared_by: str = '') -> None:
-    """Refuses an invalid name, and an entry of another type.
-
-    Args:
-      name: The entry's name.
-      entry: The entry.
-      declared_by: Relative clause that names the entry's package, for errors.
-
-    Raises:
-      ValueError: The name is invalid, or the entry has another type or another
-        `name` of its own.
-    """
+    """Refuses an invalid name, and an entry of another type."""
     if not _NAME.fullmatch(name):
       raise ValueError(
         f'{self.option}: {arguments.quote(name)}{declared_by} cannot be a name;'

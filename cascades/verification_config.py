@@ -104,9 +104,6 @@ class VerificationConfig:
     bonus: Distribution of the token after a fully accepted block: the 'target',
       which is the method's law, or the 'verifier' (p), as in some
       implementations; then that token does not follow the method's law.
-
-  Raises:
-    ValueError: A value is unknown; the sentence lists the known ones.
   """
 
   verification: str = 'token'
@@ -131,11 +128,7 @@ class VerificationConfig:
 
   @property
   def argument(self) -> Any:
-    """The verification's argument; None if it takes none.
-
-    Raises:
-      ValueError: The name is unknown, or its argument is wrong.
-    """
+    """The verification's argument; None if it takes none."""
     kind, text = VERIFICATIONS.find(self.verification)
     if kind.parse is None:
       if ':' in self.verification:
@@ -161,16 +154,7 @@ class VerificationConfig:
     return functools.partial(decide, argument=self.argument)
 
   def check(self, method: Any, drafts: int = 1) -> None:
-    """Refuses a method that cannot be verified this way.
-
-    Args:
-      method: A `methods.Method`.
-      drafts: Drafts per block.
-
-    Raises:
-      ValueError: The method lacks the single target or the deferral rule that
-        the verification needs, or the verification takes fewer drafts.
-    """
+    """Refuses a method that cannot be verified this way."""
     if self.kind.single_target and not method.single_target:
       raise ValueError(
         f'verification: {self.verification!r} needs a method with a single'

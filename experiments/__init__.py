@@ -39,9 +39,6 @@ def _check_installed() -> None:
   """Checks that the packages of the extra `experiments` are installed.
 
   A command exits with a sentence on stderr.
-
-  Raises:
-    ModuleNotFoundError: A package is missing, and the caller is no command.
   """
   needed = _LIGHT_NEEDED if _LIGHT_COMMAND in sys.orig_argv else NEEDED
   absent = [x for x in needed if importlib.util.find_spec(x) is None]

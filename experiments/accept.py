@@ -65,11 +65,7 @@ def main() -> None:
 
 
 def _run(*arguments: str, cwd: pathlib.Path) -> None:
-  """Runs this Python with arguments.
-
-  Raises:
-    ValueError: It failed.
-  """
+  """Runs this Python with arguments."""
   if subprocess.run([sys.executable, *arguments], cwd=cwd).returncode:
     raise ValueError(
       'accept: the results differ from those of the version, as shown above;'

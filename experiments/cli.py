@@ -82,11 +82,7 @@ def define_rules() -> None:
 
 
 def load_rules() -> None:
-  """Imports the file of --rules, which registers methods of the user.
-
-  Raises:
-    ValueError: There is no such file.
-  """
+  """Imports the file of --rules, which registers methods of the user."""
   path = flags.FLAGS.rules
   if path is None:
     return
@@ -278,12 +274,7 @@ def run(
   main: Callable[[], Any],
   flags_parser: Callable[[list[str]], list[str]] | None = None,
 ) -> None:
-  """Runs `main()` under absl and exits; arguments other than flags fail.
-
-  Args:
-    main: The command; a ValueError or OSError is a mistake of the user.
-    flags_parser: Parses the arguments; by default absl's FLAGS.
-  """
+  """Runs `main()` under absl and exits; arguments other than flags fail."""
   parse = flags_parser or flags.FLAGS
 
   def without_arguments(argv):
@@ -307,15 +298,7 @@ def run(
 
 
 def require_config(config: Any, example: str) -> None:
-  """Checks that --config names a file.
-
-  Args:
-    config: Value of the flag.
-    example: Path of such a file.
-
-  Raises:
-    app.UsageError: The flag is missing.
-  """
+  """Checks that --config names a file."""
   if config is None:
     raise app.UsageError(
       f'config: no file is given; give one, such as --config={example}.'
@@ -331,15 +314,7 @@ def load_config_module(path: str | pathlib.Path) -> types.ModuleType:
 
 
 def make_folder(workdir: pathlib.Path, option: str = 'workdir') -> None:
-  """Creates a folder, and checks that it can be written.
-
-  Args:
-    workdir: The folder.
-    option: The flag that names it.
-
-  Raises:
-    ValueError: The folder cannot be created or written.
-  """
+  """Creates a folder, and checks that it can be written."""
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=workdir):
@@ -393,14 +368,7 @@ class _LogFile:
 def progress(
   total: int, description: str, quiet: bool = False, initial: int = 0
 ) -> tqdm.tqdm:
-  """Returns a progress bar on stderr, or some 20 lines without a terminal.
-
-  Args:
-    total: Number of steps.
-    description: The current step, in a few words.
-    quiet: True to show nothing.
-    initial: Number of steps that are done already.
-  """
+  """Returns a progress bar on stderr, or some 20 lines without a terminal."""
   options: dict[str, Any] = dict(total=total, disable=quiet, initial=initial)
   if not sys.stderr.isatty():
     form = '{desc}{n_fmt} of {total_fmt}, {elapsed}{postfix}'
@@ -421,16 +389,7 @@ def versions() -> dict[str, str]:
 def stop_on_ctrl_c(
   say: Callable[[str], None], answers_left: Callable[[], int] | None = None
 ) -> Iterator[Callable[[], bool]]:
-  """Handles Ctrl-C: the first stops after the current points, the second now.
-
-  Args:
-    say: Prints a line for the user.
-    answers_left: Returns the answers that the current points lack; None if
-      their number is unknown.
-
-  Yields:
-    A function that returns True after Ctrl-C.
-  """
+  """Handles Ctrl-C: the first stops after current points, the second now."""
   signals: list[int] = []
 
   def handle(number: int, frame: Any) -> None:

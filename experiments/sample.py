@@ -99,11 +99,7 @@ def legend(colour: bool) -> str:
 
 
 def _read_prompt() -> Prompt:
-  """Returns the prompt, with the messages before it.
-
-  Raises:
-    ValueError: There are such messages without a chat, or they are damaged.
-  """
+  """Returns the prompt, with the messages before it."""
   system = _SYSTEM.value
   messages: list[Any] = [] if system is None else [('system', system)]
   if _MESSAGES.value is not None:
@@ -140,11 +136,7 @@ def _configured(sampler: Any) -> Any:
 
 
 def _decided(sampler: Any) -> Any:
-  """Makes the sampler of --decision.
-
-  Raises:
-    ValueError: A flag says again what the decision holds.
-  """
+  """Makes the sampler of --decision."""
   names = (*options_of(DecodingConfig), *drafters.declared_options(), 'dtype')
   for name in names:
     if flags.FLAGS[name].present:

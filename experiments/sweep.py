@@ -80,11 +80,7 @@ def define_short_flags() -> None:
 
 
 def _apply_short_flags(config: Any) -> None:
-  """Sets the fields of the short flags that were given.
-
-  Raises:
-    ValueError: The config lacks the field of a flag.
-  """
+  """Sets the fields of the short flags that were given."""
   for name, (field, _) in _SHORT.items():
     value = flags.FLAGS[name].value if name in flags.FLAGS else None
     if value is None:
@@ -101,13 +97,7 @@ def _apply_short_flags(config: Any) -> None:
 
 
 def main() -> None:
-  """Runs the sweep of the flags.
-
-  Raises:
-    app.UsageError: No config is named.
-    ValueError: The sweep cannot be run.
-    cli.StoppedError: Ctrl-C stopped the sweep.
-  """
+  """Runs the sweep of the flags."""
   cli.require_config(_CONFIG.value, 'configs/quickstart.py')
   debug = bool(flags.FLAGS['debug'].value)
   with process_group.joined(_DISTRIBUTED.value, debug) as group:
@@ -161,22 +151,7 @@ def run(
   group: process_group.Group | None = None,
   estimate_only: bool = False,
 ) -> None:
-  """Runs a sweep, or the part of it that a workdir lacks.
-
-  Args:
-    config: Fields; see `configs`.
-    curves: From `curve_plan.plan_curves`.
-    workdir: The folder of the results, created if it is missing.
-    launcher: Name of `launchers.LAUNCHERS`.
-    quiet: True to show no progress.
-    on_point: Called after each point that is decoded.
-    group: The processes that decode; None for this one.
-    estimate_only: True to end with the estimates, before points are decoded.
-
-  Raises:
-    ValueError: The sweep cannot be run.
-    cli.StoppedError: Ctrl-C stopped the sweep.
-  """
+  """Runs a sweep, or the part of it that a workdir lacks."""
   # `phases` imports JAX, which --help does not need.
   from experiments.sweeps import phases
 

@@ -6,13 +6,14 @@ import subprocess
 import pytest
 
 _ROOT = pathlib.Path(__file__).parents[1]
-# By folder: the lines that it is to have at most, and those that it may have
-# until then. Whoever makes a part smaller lowers the second number.
+# By folder: the lines that it is to have at most, and those that it has until
+# then. The second number only falls, but for a feature that names its lines.
 _BARS = {
-  'cascades': (15_800, 25_802),
-  'cascades/contrib': (3_500, 3_500),
-  'experiments': (16_500, 27_446),
-  'tests': (20_000, 35_172),
+  'cascades': (21_300, 23_161),
+  'cascades/contrib': (1_800, 3_181),
+  'experiments': (21_100, 24_720),
+  'tests': (26_900, 35_172),
+  'configs': (1_400, 1_759),
 }
 
 

@@ -62,14 +62,7 @@ class Cap:
 
 
 def parse(spec: str) -> Cap:
-  """Parses a cap.
-
-  Args:
-    spec: 'top:3', 'delta:0.1' or 'top:3 delta:0.1', with other numbers.
-
-  Raises:
-    ValueError: The notation is another, or a number is out of range.
-  """
+  """Parses a cap."""
   pairs = [part.split(':') for part in spec.split(' ')]
   numbers = dict(pairs)
   if len(numbers) < len(pairs) or not numbers.keys() <= {'top', 'delta'}:

@@ -62,12 +62,7 @@ Feature = Callable[[Distributions], Float[Array, '']]
 
 
 def _prob_at_argmax(probs, scores) -> Float[Array, '']:
-  """Returns the largest probability among the tokens that maximise `scores`.
-
-  Args:
-    probs: Probabilities, [..., V].
-    scores: Values whose maximum selects tokens; ties select several, [..., V].
-  """
+  """Returns the largest probability among the tokens that maximise `scores`."""
   # Plain reductions: an argmax is far slower on a CPU.
   is_max = scores >= scores.max(-1, keepdims=True)
   return jnp.where(is_max, probs, 0).max(-1)
@@ -137,13 +132,7 @@ def features(d: Distributions) -> Float[Array, 'F']:
 def difference(
   d: Distributions, weights: Mapping[str, float]
 ) -> Float[Array, '']:
-  """Computes h(q, p), the estimated loss of q minus that of p.
-
-  Args:
-    d: Distributions of one position, each field [V].
-    weights: Weights by feature; features that are absent or have weight 0 are
-      not computed.
-  """
+  """Computes h(q, p), the estimated loss of q minus that of p."""
   terms = (w * FEATURES[name](d) for name, w in weights.items() if w)
   return sum(terms, jnp.zeros(d.q_gate.shape[:-1], d.q_gate.dtype))
 
@@ -169,16 +158,7 @@ class TrainedPair(NamedTuple):
   identity: str
 
   def check(self, name: str, verifier, drafter) -> None:
-    """Refuses any other pair of models.
-
-    Args:
-      name: Name of the method.
-      verifier: The verifier, a `Checkpoint`.
-      drafter: The drafter, a `BoundDrafter`.
-
-    Raises:
-      ValueError: A fingerprint differs; names the model.
-    """
+    """Refuses any other pair of models."""
     prints = fingerprints(verifier, drafter)
     for role, expected, actual, model in zip(
       ('verifier', 'drafter'), self, prints, self.names, strict=False
@@ -195,12 +175,7 @@ class TrainedPair(NamedTuple):
 def fingerprints(
   verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter
 ) -> tuple[str | None, str | None]:
-  """Returns the fingerprints of a verifier and its drafter.
-
-  Returns:
-    Two hashes of weights; None for a model that is not a language model, such
-    as an n-gram drafter.
-  """
+  """Returns the fingerprints of a verifier and its drafter."""
   drafter, params = bound_drafter
   if getattr(drafter, 'adaptive', False):
     params, _ = params
@@ -227,16 +202,7 @@ def from_weights(
   name: str = NAME,
   trained: TrainedPair | None = None,
 ) -> Method:
-  """Returns the method of a head; equal arguments return the same object.
-
-  Args:
-    weights: Weights by feature; absent ones are 0.
-    name: Name of the method.
-    trained: The pair of models that the method accepts; None accepts any.
-
-  Raises:
-    ValueError: A feature is unknown, or a weight is not a finite number.
-  """
+  """Returns the method of a head; equal arguments return the same object."""
   for feature, weight in weights.items():
     if feature not in FEATURES:
       raise ValueError(
@@ -289,14 +255,7 @@ def save(
   names: tuple[str, str],
   fingerprints: tuple[str, str],
 ) -> None:
-  """Writes a head.
-
-  Args:
-    folder: Folder of the head; created if absent.
-    weights: Weights by feature.
-    names: Names of the verifier and the drafter, used only in messages.
-    fingerprints: Fingerprints of both, from the function `fingerprints`.
-  """
+  """Writes a head."""
   models = zip(('verifier', 'drafter'), names, fingerprints, strict=True)
   fields: dict[str, Any] = {
     role: {'name': name, 'fingerprint': fingerprint}
@@ -322,18 +281,7 @@ class _Fields(Schema):
 
 
 def read(file: pathlib.Path) -> tuple[dict[str, float], TrainedPair]:
-  """Reads the weights of a head, and the pair that it was trained for.
-
-  Args:
-    file: The rule.json of the head.
-
-  Returns:
-    Weights by feature, and the pair.
-
-  Raises:
-    FileNotFoundError: The file is absent.
-    ValueError: The file is damaged.
-  """
+  """Reads the weights of a head, and the pair that it was trained for."""
   fields = bounded.read_fields(file, 'method', _TRAIN)
   rule = _Fields.check(fields, f'method: {file}', _TRAIN)
   models = rule.verifier, rule.drafter
@@ -346,14 +294,7 @@ def read(file: pathlib.Path) -> tuple[dict[str, float], TrainedPair]:
 
 
 def load(named: str) -> Method:
-  """Loads the method of a head on disk.
-
-  Args:
-    named: Name of a bundled head, or path of a head's folder.
-
-  Raises:
-    ValueError: The head is absent or damaged.
-  """
+  """Loads the method of a head on disk."""
   return METHOD if named == BUNDLED else _load(named, f'{NAME}:{named}')
 
 

@@ -284,12 +284,7 @@ class CascadesLM(TemplateLM):
     requests: list[tuple[tuple[str, str], list[int], list[int]]],
     disable_tqdm: bool = False,
   ) -> list[tuple[float, bool]]:
-    """Scores continuations, and tells whether they are greedy.
-
-    Args:
-      requests: The texts of a context and a continuation, and their token ids.
-      disable_tqdm: Not looked at.
-    """
+    """Scores continuations, and tells whether they are greedy."""
     scores = scoring.score(
       self.sampler, [(context, target) for _, context, target in requests]
     )

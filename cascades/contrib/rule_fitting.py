@@ -101,18 +101,7 @@ class Positions:
 
 
 def objective_terms(method, d, lenience, token):
-  """Computes the terms of (J) at one position, for `scoring.map_tokens`.
-
-  Args:
-    method: Not used.
-    d: Distributions of the position, each field [V].
-    lenience: Not used.
-    token: Id of the token y of the text.
-
-  Returns:
-    `Positions.features` [F], `q`, `p` and `tv` of the position, then its `laws`
-    and its `rejected`, [K] for each method of `COMPARED`.
-  """
+  """Computes the terms of (J) at one position, for `scoring.map_tokens`."""
   del method, lenience
   laws, rejected = [], []
   for name, leniences in COMPARED.items():
@@ -140,16 +129,7 @@ def read(
   chat: bool = False,
   cache_folder: pathlib.Path | None = None,
 ) -> Positions:
-  """Scores texts with both models.
-
-  Args:
-    decoder: The pair of models, with its temperature and gate.
-    texts: Correct answers.
-    held_out: Fraction of the examples to hold out, selected by a hash.
-    chat: True if the prompts are turns of a chat.
-    cache_folder: Folder that caches the scores of the texts; None disables the
-      cache.
-  """
+  """Scores texts with both models."""
   features, q, p, tv, *columns = _columns(decoder, texts, chat, cache_folder)
   laws, rejected = columns[: len(COMPARED)], columns[len(COMPARED) :]
   lengths = [len(text.tokens) for text in texts]
@@ -171,11 +151,7 @@ def read(
 
 
 def _columns(decoder, texts, chat, cache_folder) -> list[np.ndarray]:
-  """Computes `objective_terms` at all positions, or reads the cache; float64.
-
-  Returns:
-    Arrays [N, ...] in the order of `objective_terms`.
-  """
+  """Computes `objective_terms` at all positions, or reads them; float64."""
   requests = [(decoder.encode(x.prompt, chat), x.tokens) for x in texts]
   options = decoder.config
   settings = (
@@ -210,19 +186,7 @@ def fit(
   softness: float,
   ridge: float,
 ) -> dict[str, float]:
-  """Finds the head that minimises (J), averaged over leniences.
-
-  Args:
-    positions: Positions to learn from.
-    leniences: Values of lam, the cost of a rejection.
-    softness: Width of the sigmoid: r = sigmoid((h - lam TV) / softness). A
-      larger value smooths the objective, and biases h away from the threshold.
-    ridge: Weight of the squared distance from OPT's weights, for features that
-      are scaled to variance 1.
-
-  Returns:
-    Weights by the names of `learned.FEATURES`, rounded to six digits.
-  """
+  """Finds the head that minimises (J), averaged over leniences."""
   x, names = positions.features, list(learned.FEATURES)
   mean = positions.weight @ x
   scale = np.sqrt(positions.weight @ (x - mean) ** 2)
@@ -285,17 +249,7 @@ class Losses(NamedTuple):
 def compare(
   positions: Positions, weights: Mapping[str, float], leniences: Sequence[float]
 ) -> dict[str, Losses]:
-  """Computes the losses of a learned rule and of the methods in `COMPARED`.
-
-  Args:
-    positions: Positions to evaluate on.
-    weights: Weights of the learned rule, by feature.
-    leniences: Leniences of the learned rule.
-
-  Returns:
-    Losses by name of the method, and of 'never defer' and 'always defer', which
-    have one lenience.
-  """
+  """Computes the losses of a learned rule and of the methods in `COMPARED`."""
   w = np.array([weights.get(name, 0.0) for name in learned.FEATURES])
   h, tv = positions.features @ w, positions.tv[:, None]
   r = (h[:, None] > np.asarray(leniences) * tv).astype(float)

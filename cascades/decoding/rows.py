@@ -51,15 +51,6 @@ def _read_prompt(
 
   The models read [last, prompt] and the padding on its right, which is hidden
   by rewinding the caches to the sequence's length.
-
-  Args:
-    state: The sequence.
-    prompt: The prompt, padded on the right.
-    prompt_length: Tokens of the prompt.
-    limit: Length at which the row ends.
-    params: Both models' parameters.
-    models: The verifier and the drafter.
-    is_new: True for a sequence of one token, which no model has read.
   """
   verifier, drafter = models
   at = state.length - 1

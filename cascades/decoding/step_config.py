@@ -37,12 +37,7 @@ def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
 def _check_drafter(
   drafter: Drafter, verification: VerificationConfig, drafts: int
 ) -> None:
-  """Refuses a drafter that does not support the number or use of its drafts.
-
-  Raises:
-    ValueError: The drafter has fewer drafts; or they are not independent draws
-      and the verification needs independent draws.
-  """
+  """Refuses a drafter that does not support the number or use of its drafts."""
   name = type(drafter).__name__
   if drafter.max_drafts is not None and drafts > drafter.max_drafts:
     raise ValueError(

@@ -186,15 +186,7 @@ def _leniences(
   method: methods.Method,
   num_positions: int,
 ) -> tuple[Float[Array, 'K gamma_1'], PyTree]:
-  """Computes leniences along each draft, and the schedule's states there.
-
-  Args:
-    state: The sequence before the block.
-    draft: The drafts.
-    distributions_at: Computes the distributions at a position of a draft.
-    method: The method of the leniences.
-    num_positions: Number of verified positions, 1 to gamma + 1.
-  """
+  """Computes leniences along each draft, and the schedule's states there."""
   num_drafts, gamma = draft.tokens.shape
   if state.schedule is None:
     shape = num_drafts, gamma + 1
@@ -269,14 +261,7 @@ def _next_schedule_state(
   inputs: verification.VerificationInputs,
   verdict: verification.Verdict,
 ) -> PyTree:
-  """Returns the schedule's state after a block; () without a schedule.
-
-  Args:
-    state: The sequence before the block.
-    schedule_states: The schedule's states before each token of each draft.
-    inputs: The inputs of verification.
-    verdict: The outcome of verification.
-  """
+  """Returns the schedule's state after a block; () without a schedule."""
   n, draft_index = verdict.num_accepted, verdict.draft_index
   last = jax.tree.map(lambda x: x[draft_index, n], schedule_states)
   if state.schedule is None:

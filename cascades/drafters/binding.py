@@ -15,19 +15,7 @@ def bind_drafter(
   drafter: str | checkpoints.Checkpoint | Spec | BoundDrafter,
   **options: Any,
 ) -> BoundDrafter:
-  """Binds a drafter to a verifier.
-
-  Args:
-    verifier: The verifier.
-    drafter: A name such as 'ngram' or 'self:3' or a folder, a loaded language
-      model, a spec, or a drafter that is bound already.
-    **options: Options of the drafter by name; see
-      `drafter_kinds.declared_options`.
-
-  Raises:
-    ValueError: The drafter does not fit the verifier, or an option is not
-      supported by the drafter or is out of its range.
-  """
+  """Binds a drafter to a verifier."""
   label = getattr(drafter, 'path', None) or type(drafter).__name__
   label = drafter if isinstance(drafter, str) else label
   if isinstance(drafter, BoundDrafter):
@@ -57,11 +45,7 @@ def as_spec(drafter: Any) -> Any:
 def _check_vocab(
   verifier: checkpoints.Checkpoint, bound_drafter: BoundDrafter
 ) -> BoundDrafter:
-  """Returns a bound drafter whose vocabulary is that of the verifier.
-
-  Raises:
-    ValueError: The vocabularies have different sizes.
-  """
+  """Returns a bound drafter whose vocabulary is that of the verifier."""
   drafter = bound_drafter.drafter
   # The vocabulary is that of the drafter's model, if it has one.
   owner = getattr(drafter, 'model', drafter)

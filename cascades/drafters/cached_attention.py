@@ -37,13 +37,7 @@ def rms_norm(
 def attend(
   queries: Float[Array, 'N h'], *views: KeyValueView
 ) -> Float[Array, 'N h']:
-  """Returns the attention of each query over the slots of all views.
-
-  Args:
-    queries: N query heads of size h; N / K of them share a key and value head.
-    *views: Keys and values of K heads each. Without a visible slot the result
-      is 0.
-  """
+  """Returns the attention of each query over the slots of all views."""
   num_queries, size = queries.shape
   grouped = queries.reshape(views[0].keys.shape[1], -1, size)
 

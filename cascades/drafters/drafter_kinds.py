@@ -113,9 +113,6 @@ def kind_of(name: str) -> DrafterKind:
   Kinds of the core are asked first, so that a plug-in is only imported for a
   name that none of them claims. Language models come last among them: the
   folder of any drafter may look like one.
-
-  Raises:
-    ValueError: No kind claims the name, or several kinds do.
   """
   prefix, _ = split(name)
   if _PLUS not in name and prefix in DRAFTERS:
@@ -162,11 +159,7 @@ def _claiming(name: str, kinds_by_name: Mapping[str, DrafterKind]) -> list[str]:
 
 
 def _refuse_unknown(name: str) -> NoReturn:
-  """Refuses a name that no kind of drafter claims.
-
-  Raises:
-    ValueError: Always; the sentence lists the drafters.
-  """
+  """Refuses a name that no kind of drafter claims."""
   registered = DRAFTERS.available().values()
   forms = '; '.join(f'{kind.syntax} ({kind.help})' for kind in registered)
   names = [x for kind in registered for x in kind.spec.known_names()]
@@ -183,31 +176,12 @@ def _refuse_unknown(name: str) -> NoReturn:
 
 
 def parse_spec(name: str, **options: Any) -> Spec:
-  """Returns the spec of a drafter; reads no parameters.
-
-  Args:
-    name: Such as 'tiny-drafter', 'ngram', 'self:3', or a folder.
-    **options: Options of the kind of drafter; see `declared_options`. None, and
-      the default of an option, are accepted for every kind.
-
-  Raises:
-    ValueError: No kind claims the name, or an option is not supported by the
-      kind or is out of its range.
-  """
+  """Returns the spec of a drafter; reads no parameters."""
   return with_options(kind_of(name).spec.parse(name), name, **options)
 
 
 def with_options(spec: Spec, label: str, **options: Any) -> Spec:
-  """Returns a spec with other options.
-
-  Args:
-    spec: The spec.
-    label: Name of the drafter in errors.
-    **options: Options by name; None leaves an option as it is.
-
-  Raises:
-    ValueError: An option is not supported by the spec, or is out of its range.
-  """
+  """Returns a spec with other options."""
   supported = options_of(spec)
   changes = {}
   for name, value in options.items():
@@ -219,16 +193,7 @@ def with_options(spec: Spec, label: str, **options: Any) -> Spec:
 
 
 def check_unsupported(name: str, value: Any, label: str) -> None:
-  """Refuses an option that a drafter does not have, unless it has its default.
-
-  Args:
-    name: The option.
-    value: Its value.
-    label: Name of the drafter in errors.
-
-  Raises:
-    ValueError: The value is not the default, or no kind has the option.
-  """
+  """Refuses an option that a drafter does not have, unless it is default."""
   declared = declared_options()
   if name not in declared:
     near = difflib.get_close_matches(name, declared, 1, 0.0)
@@ -247,11 +212,7 @@ def check_unsupported(name: str, value: Any, label: str) -> None:
 
 
 def declared_options() -> dict[str, Option]:
-  """Returns the options of all kinds of drafters, plug-ins included, by name.
-
-  Raises:
-    ValueError: Two kinds declare an option of one name in different ways.
-  """
+  """Returns the options of all kinds of drafters, plug-ins too, by name."""
   declared: dict[str, Option] = {}
   for kind in DRAFTERS.available().values():
     for name, option in options_of(kind.spec).items():

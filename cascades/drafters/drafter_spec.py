@@ -53,11 +53,7 @@ class Spec(Declared):
 
   @classmethod
   def parse(cls, name: str) -> Self:
-    """Returns the spec of a name, with every option at its default.
-
-    Raises:
-      ValueError: The name has an argument after a colon.
-    """
+    """Returns the spec of a name, with every option at its default."""
     if split(name)[1]:
       raise ValueError(
         f'drafter: {arguments.quote(name)} must have nothing after the colon;'
@@ -76,42 +72,17 @@ class Spec(Declared):
     return False
 
   def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree'] | None:
-    """Describes the drafter for memory estimates, without its parameters.
-
-    Args:
-      dtype: Type of the parameters after loading; None keeps the stored type.
-
-    Returns:
-      A model or a `DrafterFootprint`, and the shapes of its parameters. None
-      if the drafter has no parameters of its own, or next to none.
-
-    Raises:
-      ValueError: The files of the drafter are missing or damaged.
-    """
+    """Describes the drafter for memory estimates, without its parameters."""
     return None
 
   def load(
     self, dtype: str | None = None, mesh: 'jax.sharding.Mesh | None' = None
   ) -> Self:
-    """Returns a spec that holds the parameters of the drafter.
-
-    Args:
-      dtype: Type of the parameters, 'float32', 'bfloat16' or 'int8' (float32
-        where the drafter is not a language model); None keeps the stored type.
-      mesh: Devices that the parameters of a model are divided among; None for
-        the first device.
-
-    Raises:
-      ValueError: The files of the drafter are missing or damaged.
-    """
+    """Returns a spec that holds the parameters of the drafter."""
     return self
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
-    """Binds the drafter to a verifier; reads its parameters if need be.
-
-    Raises:
-      ValueError: The drafter does not fit the verifier.
-    """
+    """Binds the drafter to a verifier; reads its parameters if need be."""
     raise NotImplementedError
 
 
@@ -159,19 +130,11 @@ class CheckpointSpec[C](Spec):
   def read_checkpoint(
     self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'
   ) -> C:
-    """Reads the checkpoint; the arguments are those of `load`.
-
-    Raises:
-      ValueError: The files are missing or damaged.
-    """
+    """Reads the checkpoint; the arguments are those of `load`."""
     raise NotImplementedError
 
   def require_path(self) -> str:
-    """Returns the path.
-
-    Raises:
-      ValueError: The spec has none.
-    """
+    """Returns the path."""
     if self.path is None:
       raise ValueError(
         'path: must be given for a drafter without a checkpoint; give a name or'
@@ -180,26 +143,14 @@ class CheckpointSpec[C](Spec):
     return self.path
 
   def require_folder(self) -> str:
-    """Returns the path; the folder of the download for a name on the hub.
-
-    Raises:
-      ValueError: The spec has no path, or the repository cannot be read.
-    """
+    """Returns the path; the folder of the download for a name on the hub."""
     from cascades.models import hub
 
     return hub.local_folder(self.require_path())
 
 
 def parse_argument(name: str, content: str) -> int:
-  """Returns the positive number after the colon of a name.
-
-  Args:
-    name: A name such as 'self:3'.
-    content: Plural noun for what the number counts, such as 'layers'.
-
-  Raises:
-    ValueError: The number is missing, or is 0.
-  """
+  """Returns the positive number after the colon of a name."""
   kind, text = split(name)
   count = arguments.parse_count(text)
   if not count:

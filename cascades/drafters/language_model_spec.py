@@ -99,11 +99,7 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
     return checkpoints.load_model(self.require_path(), dtype, mesh)
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
-    """Binds the model to a verifier with the same tokenizer.
-
-    Raises:
-      ValueError: Tokenizers or numbers of logits differ.
-    """
+    """Binds the model to a verifier with the same tokenizer."""
     import jax.numpy as jnp
 
     from cascades.decoding import BoundDrafter

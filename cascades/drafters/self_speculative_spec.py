@@ -32,11 +32,7 @@ class SelfSpeculativeSpec(drafter_spec.Spec):
     return cls(layers=drafter_spec.parse_argument(name, 'layers'))
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
-    """Binds the first layers to their verifier.
-
-    Raises:
-      ValueError: The verifier has no more layers than these.
-    """
+    """Binds the first layers to their verifier."""
     from cascades.decoding import BoundDrafter
     from cascades.drafters.self_speculative import SelfDrafter
 

@@ -47,14 +47,7 @@ class StepwiseDrafter(Drafter):
   def start(
     self, params: PyTree, state: PyTree, context: DraftContext, gamma: int
   ) -> Recurrence:
-    """Returns the recurrence of a block.
-
-    Args:
-      params: The drafter's parameters.
-      state: The drafter's state after all tokens but the last.
-      context: The sequence, and the request for drafts.
-      gamma: Tokens per draft.
-    """
+    """Returns the recurrence of a block."""
     raise NotImplementedError
 
   def propose(self, params, state, context, *, gamma, drafts):

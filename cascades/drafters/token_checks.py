@@ -6,11 +6,7 @@ from cascades.models import checkpoints, tokenizers
 def check_pair(
   verifier: checkpoints.Checkpoint, drafter: checkpoints.Checkpoint
 ) -> None:
-  """Refuses two models that do not share a vocabulary.
-
-  Raises:
-    ValueError: Tokenizers or numbers of logits differ.
-  """
+  """Refuses two models that do not share a vocabulary."""
   pair = drafter.tokenizer, verifier.tokenizer
   token = tokenizers.first_difference(verifier.tokenizer, drafter.tokenizer)
   if token is not None:
@@ -38,15 +34,7 @@ def check_pair(
 def check_tokenizer(
   verifier: checkpoints.Checkpoint, tokenizer: tokenizers.Tokenizer | None
 ) -> None:
-  """Refuses a tokenizer that does not have one piece for each logit.
-
-  Args:
-    verifier: The verifier.
-    tokenizer: The tokenizer of the texts; None if only token ids are used.
-
-  Raises:
-    ValueError: The tokenizer has more pieces, or fewer.
-  """
+  """Refuses a tokenizer that does not have one piece for each logit."""
   size = verifier.model.vocab_size
   if tokenizer is not None and tokenizer.vocab_size != size:
     raise ValueError(

@@ -18,19 +18,7 @@ from cascades.methods import processing
 
 
 class _Drafting(NamedTuple):
-  """The state of the loop over levels.
-
-  Attributes:
-    level: Number of levels drafted so far.
-    cache: Cache of the model.
-    last_tokens: Last token of each draft.
-    tokens: [i, j] is token i of draft j.
-    logits: [i, j] are the logits that token i of draft j was drawn from.
-    is_drafting: True for drafts that have not stopped.
-    lengths: Tokens of each draft, at most gamma.
-    calls: Forward passes for this row of the batch.
-    any_drafting: True if any draft of the batch has not stopped.
-  """
+  """The state of the loop over levels."""
 
   level: Int[Array, '']
   cache: PyTree
@@ -45,20 +33,7 @@ class _Drafting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Loop:
-  """The values that stay constant while a block is drafted.
-
-  Attributes:
-    model: The language model that drafts.
-    params: Its parameters.
-    context: The sequence, and the request for drafts.
-    gamma: Tokens per draft.
-    drafts: Number of drafts, K.
-    threshold: Probability of the most probable token below which a draft
-      stops; None never stops.
-    draft_vocab_ids: Token ids of the logits; None for the whole vocabulary.
-    sampling: Sampling parameters, restricted to `draft_vocab_ids`.
-    uniforms: Uniform numbers, [gamma + 1, K, n].
-  """
+  """The values that stay constant while a block is drafted."""
 
   model: Any
   params: PyTree
@@ -124,13 +99,7 @@ class _Loop:
   def extend(
     self, state: _Drafting, logits: Float[Array, 'K N'], cache: PyTree
   ) -> _Drafting:
-    """Appends a token to each draft.
-
-    Args:
-      state: The state so far.
-      logits: The logits after the last token of each draft.
-      cache: The cache after these tokens.
-    """
+    """Appends a token to each draft."""
     level = state.level
     last_tokens = jax.vmap(
       lambda u, z: processing.sample_from_uniforms(
@@ -170,24 +139,7 @@ def draft_tokens(
   reads_last_two: bool = False,
   threshold: Float[Array, ''] | None = None,
 ) -> tuple[Draft, PyTree]:
-  """Drafts with a language model until all drafts are full or have stopped.
-
-  Args:
-    model: The language model.
-    params: Its parameters.
-    cache: Holds all tokens but the last, or all but the last two with
-      `reads_last_two`.
-    context: The sequence, and the request for drafts.
-    gamma: Tokens per draft.
-    drafts: Number of drafts, K.
-    reads_last_two: Reads the last two tokens in the first pass; needs one
-      draft.
-    threshold: Probability of the most probable token below which a draft
-      stops; None never stops.
-
-  Returns:
-    The drafts, and the cache with all tokens that were read.
-  """
+  """Drafts with a language model until all drafts are full or have stopped."""
   # One loop for the batch: it runs as long as any row needs it.
   levels = gamma + jax.lax.pmax(
     context.needs_bonus_probs.astype(jnp.int32), ROWS

@@ -132,11 +132,6 @@ def _truncation_threshold(
   Floats above 0 are ordered as their bits are. So a binary search over the bits
   ends at one float exactly, after 31 plain sums for float32. A sort of a large
   vocabulary takes fifteen times as long on a CPU.
-
-  Args:
-    probs: Numbers that are not negative.
-    is_kept: True for a probability that truncation keeps. Must be monotone: if
-      True for a number, then also for every larger one.
   """
   bits = jnp.finfo(probs.dtype).bits
   as_float = functools.partial(

@@ -58,19 +58,7 @@ class AxisSplit(NamedTuple):
 def pack(
   x: Any, axes: AxisSplit, place: Callable[[Any], Any] = lambda x: x
 ) -> Any:
-  """Divides a weight into blocks.
-
-  Args:
-    x: A NumPy or JAX array; a table may be a `tensor_files.TensorHandle`.
-    axes: The weight's axes.
-    place: Applied to each array before the next one is made.
-
-  Returns:
-    [*free axes but the last, blocks, *summed axes, columns]. A table with many
-    blocks, or with columns that fill no block, becomes a tuple of such arrays,
-    the last of which has the remaining columns. A small weight is not divided:
-    [*summed axes, *free axes].
-  """
+  """Divides a weight into blocks."""
   if math.prod(x.shape) < _SMALL:
     return place(x[:].transpose(*axes.summed, *axes.free))
   *batch, last = axes.free
@@ -113,12 +101,7 @@ def is_undivided(parts: Any, axes: AxisSplit) -> bool:
 
 
 def unpack(parts: Any, axes: AxisSplit) -> Any:
-  """Returns a weight as it was before `pack`.
-
-  Args:
-    parts: The result of `pack`.
-    axes: The weight's axes.
-  """
+  """Returns a weight as it was before `pack`."""
   if is_undivided(parts, axes):
     return parts.transpose(*np.argsort((*axes.summed, *axes.free)))
   if isinstance(parts, tuple):
@@ -165,11 +148,7 @@ class BlockedWeight:
     return dot(x, self, dtype)
 
   def __getitem__(self, index: Any) -> jax.Array:
-    """Returns rows of a table, a matrix whose columns are summed over.
-
-    Args:
-      index: Indices of rows, or a tuple of these alone.
-    """
+    """Returns rows of a table, a matrix whose columns are summed over."""
     (tokens,) = index if isinstance(index, tuple) else (index,)
     parts = self.parts if isinstance(self.parts, tuple) else (self.parts,)
     if is_undivided(parts[0], self.axes):
@@ -192,15 +171,6 @@ def dot(
   """Returns a product with a packed weight, which is read once for all rows.
 
   Under `vmap`, the rows of all calls are multiplied together.
-
-  Args:
-    x: [*rows, *summed]: any axes, then those that are summed over.
-    weight: The packed weight.
-    dtype: Dtype of the result; sums are float32. None for x's dtype. A CPU
-      rounds many numbers slowly.
-
-  Returns:
-    [*rows, *free].
   """
   axes, ndim_summed = weight.axes, len(weight.axes.summed)
   free = tuple(weight.shape[axis] for axis in axes.free)
@@ -228,17 +198,7 @@ def dot(
 def _product(
   x: Float[Array, 'm ...'], parts: Any, axes: AxisSplit, dtype: Any
 ) -> Array:
-  """Multiplies rows with a packed weight.
-
-  Args:
-    x: [m, *summed].
-    parts: The result of `pack`.
-    axes: The weight's axes.
-    dtype: Dtype of the result.
-
-  Returns:
-    [m, *free], or with its free axes flattened.
-  """
+  """Multiplies rows with a packed weight."""
   m, ndim_summed = len(x), len(axes.summed)
   if is_undivided(parts, axes) or m > _MANY_ROWS:
     w = unpack(parts, axes)
@@ -268,17 +228,7 @@ def _product(
 def _multiply_blocks(
   x: Array, part: Array, axes: AxisSplit, dtype: Any
 ) -> Array:
-  """Multiplies rows with the blocks of one array, as a batch of products.
-
-  Args:
-    x: [m, *summed].
-    part: [*batch, blocks, *summed, columns].
-    axes: The weight's axes.
-    dtype: Dtype of the result.
-
-  Returns:
-    [m, *batch, blocks, columns].
-  """
+  """Multiplies rows with the blocks of one array, as a batch of products."""
   batch = range(part.ndim - len(axes.summed) - 1)
   copies = jnp.broadcast_to(x, (*part.shape[: len(batch)], *x.shape))
   summed = tuple(range(len(batch), len(batch) + len(axes.summed)))

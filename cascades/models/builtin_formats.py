@@ -60,11 +60,7 @@ def _is_huggingface(name: NameOrPath) -> bool:
 
 
 def _open_huggingface(name: NameOrPath) -> TensorSource:
-  """Opens a folder with config.json, safetensors and a tokenizer.
-
-  Raises:
-    ValueError: The folder is damaged, or holds another family.
-  """
+  """Opens a folder with config.json, safetensors and a tokenizer."""
   path = pathlib.Path(name)
   source = _open_without_tensors(path)
   tensors = int8_files.join_scales(path, tensor_files.open_folder(path))
@@ -91,11 +87,7 @@ def _open_without_tensors(path: pathlib.Path) -> TensorSource:
 
 
 class _HubSource(NamedTuple):
-  """A repository of the hub, of which nothing is downloaded yet.
-
-  Attributes:
-    name: A name that `hub.is_name` accepts.
-  """
+  """A repository of the hub, of which nothing is downloaded yet."""
 
   name: str
 
@@ -104,9 +96,6 @@ class _HubSource(NamedTuple):
 
     JSON files and the tokenizer are downloaded; the shapes are those that
     config.json implies, in the dtype that it names, float32 if it names none.
-
-    Args:
-      dtype: The dtype asked for; None for the one that config.json names.
     """
     folder = hub.fetch(self.name, weights=False)
     if _is_shared_table(folder):
@@ -119,14 +108,7 @@ class _HubSource(NamedTuple):
   def load(
     self, options: checkpoint_source.LoadOptions
   ) -> checkpoint_source.Checkpoint:
-    """Downloads and reads the model.
-
-    Args:
-      options: Dtype, devices and order of the parameters.
-
-    Raises:
-      ValueError: The repository cannot be read, or is damaged.
-    """
+    """Downloads and reads the model."""
     return open_checkpoint(hub.fetch(self.name)).load(options)
 
 
@@ -140,12 +122,7 @@ def _is_shared_table(name: NameOrPath) -> bool:
 
 
 def _open_shared_table(name: NameOrPath) -> TensorSource:
-  """Opens a folder of layers and the checkpoint whose table they share.
-
-  Raises:
-    ValueError: The folder is damaged, or the owner of the table has no tensors
-      that can be read one by one.
-  """
+  """Opens a folder of layers and the checkpoint whose table they share."""
   path = pathlib.Path(name)
   config, _ = huggingface.read_config(path)
   owner_name, checksum = shared_table.read_owner(path)
@@ -192,11 +169,7 @@ def _is_gguf(name: NameOrPath) -> bool:
 
 
 def _open_gguf(name: NameOrPath) -> TensorSource:
-  """Opens a GGUF file, or the only one of a folder.
-
-  Raises:
-    ValueError: The file is damaged, or the folder has several.
-  """
+  """Opens a GGUF file, or the only one of a folder."""
   path = pathlib.Path(name)
   file = gguf_files.find_file(path)
   source = _open_gguf_file(file, checkpoint_source.file_versions(file))
@@ -209,13 +182,7 @@ def _open_gguf(name: NameOrPath) -> TensorSource:
 
 @functools.lru_cache(maxsize=2)
 def _open_gguf_file(file: pathlib.Path, versions: Hashable) -> TensorSource:
-  """Opens a GGUF file; cached, since Gemma's tokenizer takes seconds.
-
-  Args:
-    file: The file.
-    versions: From `checkpoint_source.file_versions`; a new version of the file
-      is opened again.
-  """
+  """Opens a GGUF file; cached, since Gemma's tokenizer takes seconds."""
   del versions
   header = gguf_header.read_header(file)
   config = gguf_files.read_config(header)
@@ -255,12 +222,7 @@ def _split_architecture(
 
 
 def _open_orbax(name: NameOrPath) -> orbax_files.OrbaxSource:
-  """Opens a folder with an Orbax checkpoint of gemma's.
-
-  Raises:
-    ValueError: The folder is damaged, has no such checkpoint, or gemma has no
-      such architecture.
-  """
+  """Opens a folder with an Orbax checkpoint of gemma's."""
   path, architecture = _split_architecture(name)
   return orbax_files.open_folder(path or pathlib.Path(name), architecture)
 

@@ -15,14 +15,7 @@ BUNDLED_WITHOUT_TABLE = ('gemma3-270m-multi30k-de-en',)
 
 
 def find_folder(name: str) -> pathlib.Path:
-  """Returns the folder of a bundled model.
-
-  Args:
-    name: One of `BUNDLED` or `BUNDLED_WITHOUT_TABLE`.
-
-  Raises:
-    ValueError: The installed package lacks the folder.
-  """
+  """Returns the folder of a bundled model."""
   folder = ASSETS / name
   if not folder.is_dir():
     raise ValueError(

@@ -31,13 +31,7 @@ def rewind(cache: Cache, length: Int[Array, '']) -> Cache:
 
 
 def move(cache: Cache, at: Int[Array, ''], slots: Int[Array, 'N']) -> Cache:
-  """Returns a cache with some slots copied to other slots.
-
-  Args:
-    cache: The cache.
-    at: First slot to write.
-    slots: Slots to copy from, in order.
-  """
+  """Returns a cache with some slots copied to other slots."""
 
   def move_leaf(path, x):
     trailing = _TRAILING_AXES.get(products.tree_keys(path)[-1])
@@ -51,12 +45,7 @@ def move(cache: Cache, at: Int[Array, ''], slots: Int[Array, 'N']) -> Cache:
 
 
 def pad(cache: Cache, larger: Cache) -> Cache:
-  """Returns a cache padded with zeros to the shapes of a larger one.
-
-  Args:
-    cache: The cache.
-    larger: Shapes of a cache with more slots.
-  """
+  """Returns a cache padded with zeros to the shapes of a larger one."""
   return jax.tree.map(
     lambda x, y: jnp.pad(
       x, [(0, n - m) for m, n in zip(x.shape, y.shape, strict=True)]

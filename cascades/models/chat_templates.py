@@ -47,9 +47,6 @@ def read(folder: pathlib.Path) -> str | None:
   """Returns the chat template of a folder; None if it has none.
 
   Of several templates with names, the one of the name 'default' is taken.
-
-  Raises:
-    ValueError: A file is damaged, or none of several templates is the default.
   """
   advice = 'fetch it again'
   try:
@@ -152,15 +149,7 @@ class ChatTemplate(abc.ABC):
 
 
 class FolderTemplate(ChatTemplate):
-  """The template that came with a model.
-
-  Args:
-    tokenizer: The tokenizer of the model.
-    source: The template, in Jinja.
-
-  Raises:
-    ValueError: The source is no template.
-  """
+  """The template that came with a model."""
 
   def __init__(self, tokenizer: tokenizers.Tokenizer, source: str):
     self._tokenizer = tokenizer

@@ -63,15 +63,7 @@ def local_path(name: NameOrPath) -> pathlib.Path | None:
 
 
 def open_checkpoint(name: NameOrPath) -> CheckpointSource:
-  """Opens a checkpoint by its format.
-
-  Args:
-    name: A name or path that a format matches, or 'FORMAT:NAME'.
-
-  Raises:
-    ValueError: No format matches, several formats match, or the checkpoint is
-      damaged.
-  """
+  """Opens a checkpoint by its format."""
   arguments.file_name('model', str(name))
   selected, rest = split_format(name)
   if selected:

@@ -130,22 +130,11 @@ class CheckpointSource(Protocol):
   """A stored model that was opened, before its parameters are read."""
 
   def describe(self, dtype: str | None) -> ModelDescription:
-    """Returns the model and the shapes of its parameters.
-
-    Args:
-      dtype: The dtype asked for; None as in `LoadOptions`.
-    """
+    """Returns the model and the shapes of its parameters."""
     ...
 
   def load(self, options: LoadOptions) -> Checkpoint:
-    """Reads the model.
-
-    Args:
-      options: Dtype, devices and order of the parameters.
-
-    Raises:
-      ValueError: The checkpoint is damaged; one sentence names it.
-    """
+    """Reads the model."""
     ...
 
 
@@ -155,14 +144,7 @@ def place_params(
   part: PyTree,
   options: LoadOptions,
 ) -> PyTree:
-  """Converts a part of the parameters and moves it to its devices.
-
-  Args:
-    model: The model, which determines packing and division of matrices.
-    path: Keys into gemma's parameter tree that lead to the part.
-    part: An array, or a tree of arrays, as it was read.
-    options: The dtype and the devices.
-  """
+  """Converts a part of the parameters and moves it to its devices."""
   tree: dict[str, Any] = {}
   _set_at(tree, path, part)
 
@@ -187,12 +169,7 @@ _tables: dict[Hashable, tuple[weakref.ref, ...]] = {}
 
 
 def file_versions(path: pathlib.Path) -> tuple[tuple[str, int, int], ...]:
-  """Returns name, modification time and size of each file of a model.
-
-  Args:
-    path: A file, or a folder with safetensors; the index of a folder counts
-      too, since it says which file each tensor is read from.
-  """
+  """Returns name, modification time and size of each file of a model."""
   files = [path] if path.is_file() else sorted(path.glob('*.safetensors*'))
   return tuple((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files)
 
@@ -222,16 +199,7 @@ def match_tokenizer(
   model: language.LanguageModel,
   tokenizer: tokenizers.Tokenizer,
 ) -> language.LanguageModel:
-  """Returns the model with one logit for each piece of its tokenizer.
-
-  Args:
-    tokenizer_file: The tokenizer's file, for errors.
-    model: Has a logit for every row of its embedding table.
-    tokenizer: The model's tokenizer.
-
-  Raises:
-    ValueError: The tokenizer has more pieces than the table has rows.
-  """
+  """Returns the model with one logit for each piece of its tokenizer."""
   if tokenizer.vocab_size > model.vocab_size:
     raise ValueError(
       f'model: {tokenizer_file} has {tokenizer.vocab_size} pieces, more than'
@@ -290,11 +258,7 @@ class TensorSource(NamedTuple):
   def _mapped_tensors(
     self,
   ) -> list[tuple[param_mapping.ParamMapping, list[tensor_files.TensorHandle]]]:
-    """Returns each parameter's mapping with the tensors that it is made of.
-
-    Raises:
-      ValueError: A tensor is missing, or belongs to another model.
-    """
+    """Returns each parameter's mapping with the tensors that it is made of."""
     # Checked before anything of the declared number of layers is built.
     for mapping in param_mapping.param_mappings(self.config):
       tensor_files.check_present(self.path, self.tensors, mapping.names)
@@ -354,11 +318,7 @@ class TensorSource(NamedTuple):
     )
 
   def describe(self, dtype: str | None) -> ModelDescription:
-    """Returns the model and the shapes of its parameters; reads no tensor.
-
-    Args:
-      dtype: The dtype asked for; None as in `LoadOptions`.
-    """
+    """Returns the model and the shapes of its parameters; reads no tensor."""
     mapped, shapes = self._mapped_tensors(), {}
     for mapping, tensors in mapped:
       structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tensors]
@@ -374,15 +334,7 @@ class TensorSource(NamedTuple):
     )
 
   def load(self, options: LoadOptions) -> Checkpoint:
-    """Reads the tensors into a model's parameters.
-
-    Args:
-      options: Dtype, devices and order of the parameters.
-
-    Raises:
-      ValueError: A tensor is missing or damaged, the output head is no table,
-        or the shared table is not the one that the model was trained with.
-    """
+    """Reads the tensors into a model's parameters."""
     mapped = self._mapped_tensors()
     self._check_head()
     dtype = self.choose_dtype(options.dtype, mapped, self.path)

@@ -97,14 +97,7 @@ def load_model(
 
 
 def load_folder(folder: str | pathlib.Path) -> Checkpoint:
-  """Loads a folder, with parameters in gemma's order on any device.
-
-  Args:
-    folder: A folder, or a file, of any checkpoint format.
-
-  Raises:
-    ValueError: It has no known format, or it is damaged.
-  """
+  """Loads a folder, with parameters in gemma's order on any device."""
   source = builtin_formats.open_checkpoint(pathlib.Path(folder))
   return source.load(LoadOptions()).unpack()
 
@@ -117,18 +110,6 @@ def describe(
   Everything but the parameters is read, and downloaded. Of gemma's own
   checkpoints nothing is downloaded, so the model has a logit for each row of
   its table.
-
-  Args:
-    name: A name or path, as for `load_model`.
-    dtype: The dtype that parameters would be converted to; None as for
-      `load_model`.
-
-  Returns:
-    (model, shapes and dtypes of its parameters).
-
-  Raises:
-    ValueError: No such model exists, or its files are damaged, as far as can
-      be seen without reading the parameters.
   """
   check_dtype(dtype)
   model, shapes, dtype = builtin_formats.open_checkpoint(name).describe(dtype)
@@ -152,24 +133,7 @@ def save_model(
   shard_gb: float = 5.0,
   stored: str | None = None,
 ) -> None:
-  """Writes a checkpoint in Hugging Face layout, whatever its format was.
-
-  Args:
-    folder: Created if it does not exist; the tensors of another model in it
-      are removed.
-    checkpoint: A Gemma 2, 3, 3n or 4, with its tokenizer.
-    shard_gb: Largest size of a file of tensors, in 1e9 bytes; a larger tensor
-      has a file of its own.
-    stored: Dtype that tensors are rounded to, 'bfloat16', 'float32' or 'int8',
-      which rounds matrices only (see `int8_files`); None keeps theirs.
-      config.json names the dtype in any case.
-
-  Raises:
-    ValueError: `shard_gb` is not positive, `stored` is neither dtype, or the
-      model is of another family, or has a restricted vocabulary.
-    OSError: A file cannot be written; the error names it, and the folder stays
-      as it was.
-  """
+  """Writes a checkpoint in Hugging Face layout, whatever its format was."""
   _check_stored(stored, param_dtypes.DTYPES)
   model, params, tokenizer = checkpoint
   config = huggingface_export.make_config(model, params, tokenizer.stops)
@@ -196,19 +160,7 @@ def save_model(
 def save_gguf(
   file: str | pathlib.Path, checkpoint: Checkpoint, stored: str | None = None
 ) -> None:
-  """Writes a checkpoint as a GGUF file, whatever its format was.
-
-  Args:
-    file: Written whole or not at all; its folder is created if necessary.
-    checkpoint: A Gemma 2 or a Gemma 3, with its tokenizer.
-    stored: Dtype that matrices are rounded to, 'float32', 'float16' or
-      'bfloat16'; None keeps theirs.
-
-  Raises:
-    ValueError: `stored` is none of them, the model is of another family, or
-      GGUF cannot express something of it.
-    OSError: The file cannot be written; the error names it.
-  """
+  """Writes a checkpoint as a GGUF file, whatever its format was."""
   _check_stored(stored, gguf_export.STORED)
   model, params, tokenizer = checkpoint
   params = _exportable_params(model, params, model.unpack)
@@ -231,16 +183,7 @@ def _exportable_params(
   params: language.Params,
   unpack: Callable[[language.Params], language.Params],
 ) -> language.Params:
-  """Returns parameters in gemma's order, of a model with its whole vocabulary.
-
-  Args:
-    model: The model.
-    params: Its parameters.
-    unpack: Brings the parameters into gemma's order.
-
-  Raises:
-    ValueError: The model has a restricted vocabulary.
-  """
+  """Returns parameters in gemma's order, of a model with all its tokens."""
   if language.VOCAB_IDS in params['embedder']:
     raise ValueError(
       'model: a restricted vocabulary is not supported by other formats; copy'
@@ -255,15 +198,7 @@ def _exportable_params(
 def _to_rounded(
   model: language.LanguageModel, params: language.Params
 ) -> language.Params:
-  """Returns parameters in gemma's order, with matrices in eight bits.
-
-  Args:
-    model: The model.
-    params: Parameters in any layout.
-
-  Returns:
-    A tree with `int8_weights.Rounded` in the place of matrices.
-  """
+  """Returns parameters in gemma's order, with matrices in eight bits."""
   if model.layout != 'int8':
     params = model.unpack(params)
     model = dataclasses.replace(model, layout='int8')
@@ -274,15 +209,7 @@ def _to_rounded(
 def check_dtype(
   dtype: str | None, dtypes: Sequence[str] = param_dtypes.DTYPES
 ) -> None:
-  """Refuses a dtype that parameters cannot be converted to.
-
-  Args:
-    dtype: The dtype.
-    dtypes: Supported dtypes.
-
-  Raises:
-    ValueError: It is neither None nor one of `dtypes`.
-  """
+  """Refuses a dtype that parameters cannot be converted to."""
   if dtype not in (None, *dtypes):
     raise ValueError(
       f'dtype: must be one of {", ".join(dtypes)}, got'

@@ -62,22 +62,7 @@ def is_gemma4(config: Mapping[str, Any]) -> bool:
 
 
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the text model's fields of a `config.json`, all of them resolved.
-
-  Args:
-    config: The fields of a Hugging Face `config.json`; a multimodal model has
-      the text model's under `text_config`.
-
-  Returns:
-    The fields, with transformers' defaults for absent ones and `layer_types`
-    for every layer. For Gemma 3n and Gemma 4, `vocab_size` is the number of
-    tokens that both tables have, and `table_size` the rows of the larger one;
-    layers with full attention have `global_head_dim` and
-    `num_global_key_value_heads`.
-
-  Raises:
-    ValueError: The family, or a value in it, is not supported.
-  """
+  """Returns the text model's fields of a `config.json`, all resolved."""
   family, text_fields = _find_family(config)
   tied = {'tie_word_embeddings': config.get('tie_word_embeddings', True)}
   schema = FAMILIES[family]
@@ -103,11 +88,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_family(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-  """Returns the text model's family and its fields.
-
-  Raises:
-    ValueError: The family is not supported, or is no model that decodes alone.
-  """
+  """Returns the text model's family and its fields."""
   if 'speculators_model_type' in config:
     kind = arguments.quote(config['speculators_model_type'])
     raise ValueError(
@@ -141,11 +122,7 @@ def _find_family(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 def _check_heads(
   config: Mapping[str, Any], heads_field: str, size_field: str
 ) -> None:
-  """Refuses numbers and sizes of key heads that do not fit the queries.
-
-  Raises:
-    ValueError: A field does not fit.
-  """
+  """Refuses numbers and sizes of key heads that do not fit the queries."""
   if (queries := config['num_attention_heads']) % config[heads_field]:
     expected = f'a divisor of num_attention_heads ({queries})'
     raise _refuse(heads_field, config[heads_field], expected)
@@ -164,11 +141,7 @@ def _refuse(field: str, value: Any, expected: str) -> ValueError:
 
 
 def _layer_types(config: Mapping[str, Any]) -> list[str]:
-  """Returns the attention type of each layer.
-
-  Raises:
-    ValueError: There are too few types, or too many.
-  """
+  """Returns the attention type of each layer."""
   family, layers = config['model_type'], config['num_hidden_layers']
   types = config['layer_types']
   if not types:
@@ -244,9 +217,6 @@ def _check_cache_sharing(config: Mapping[str, Any]) -> None:
   In transformers, a layer without a cache reads the last layer of its type that
   has one. In gemma, it reads the last layer for full attention and the one
   before for the other type.
-
-  Raises:
-    ValueError: The two ways differ for the model.
   """
   shared = config['num_kv_shared_layers']
   with_cache = config['layer_types'][: config['num_hidden_layers'] - shared]
@@ -261,14 +231,7 @@ def _check_cache_sharing(config: Mapping[str, Any]) -> None:
 
 
 def _full_attention_heads(config: Mapping[str, Any]) -> dict[str, int]:
-  """Returns size and number of key heads of layers with full attention.
-
-  Returns:
-    `head_dim` and `num_key_value_heads`.
-
-  Raises:
-    ValueError: Layers of one type differ.
-  """
+  """Returns size and number of key heads of layers with full attention."""
   fields = 'head_dim', 'num_key_value_heads'
   default = {field: config[field] for field in fields}
   declared = config['per_layer_config']
@@ -300,26 +263,14 @@ def _full_attention_heads(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def key_value_shape(config: Mapping[str, Any], layer: int) -> tuple[int, int]:
-  """Returns number and size of the key heads of a layer.
-
-  Args:
-    config: From `text_config`.
-    layer: Index of the layer.
-  """
+  """Returns number and size of the key heads of a layer."""
   is_global = is_gemma4(config) and config['layer_types'][layer] == FULL
   prefix = 'global_' if is_global else ''
   return config[f'num_{prefix}key_value_heads'], config[f'{prefix}head_dim']
 
 
 def ropes(config: Mapping[str, Any]) -> dict[str, rope_fields.Rope]:
-  """Returns the rotary embedding of each attention type.
-
-  Args:
-    config: From `text_config`.
-
-  Raises:
-    ValueError: gemma has no such embedding.
-  """
+  """Returns the rotary embedding of each attention type."""
   if config['model_type'] == 'gemma2':
     both = rope_fields.gemma2_rope(config)
     return {SLIDING: both, FULL: both}

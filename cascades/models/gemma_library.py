@@ -47,9 +47,6 @@ def orbax_shapes(folder: str | os.PathLike) -> PyTree:
 
   gemma's own code converts all of its layouts (nested, flat, stacked) to the
   tree of its modules.
-
-  Args:
-    folder: The folder of the checkpoint, local or in a cloud.
   """
   tree, _ = _orbax_tree(folder)
   return tree.as_nested(remove_mm=tree.has_mm_params).tree
@@ -58,16 +55,7 @@ def orbax_shapes(folder: str | os.PathLike) -> PyTree:
 def restore_layers(
   folder: str | os.PathLike, structs: Mapping[str, PyTree]
 ) -> Iterator[tuple[str, PyTree]]:
-  """Reads an Orbax checkpoint of gemma's, a layer at a time.
-
-  Args:
-    folder: The folder of the checkpoint, local or in a cloud.
-    structs: Shapes, dtypes and placement of the parameters to read, in the tree
-      that `orbax_shapes` returns.
-
-  Yields:
-    Each key of `structs` with its parameters.
-  """
+  """Reads an Orbax checkpoint of gemma's, a layer at a time."""
   from gemma.gm.ckpts import _checkpoint
   from orbax import checkpoint as ocp
 
@@ -136,13 +124,7 @@ def _orbax_tree(folder: str | os.PathLike) -> tuple[Any, Any]:
 def apply_rope(
   x: Float[Array, 'N h'], position: Int[Array, ''], rope: rope_fields.Rope
 ) -> Float[Array, 'N h']:
-  """Applies the rotary embedding of a Gemma 4 to queries at one position.
-
-  Args:
-    x: Queries of N heads.
-    position: Index in the sequence.
-    rope: The embedding.
-  """
+  """Applies the rotary embedding of a Gemma 4 to queries at one position."""
   from gemma.gm.math import _positional_embeddings
 
   rotated = _positional_embeddings.apply_rope(
@@ -169,15 +151,7 @@ def _restore_args(struct: jax.ShapeDtypeStruct) -> Any:
 
 
 def transformer(config: Mapping[str, Any], dtype: Any) -> Any:
-  """Returns gemma's flax module of a model.
-
-  Args:
-    config: From `families.text_config`.
-    dtype: Dtype of the parameters.
-
-  Raises:
-    ValueError: gemma cannot represent the model.
-  """
+  """Returns gemma's flax module of a model."""
   import_gemma()
   family = config['model_type']
   if family == 'gemma3n_text':
@@ -218,15 +192,7 @@ def transformer(config: Mapping[str, Any], dtype: Any) -> Any:
 
 
 def _classic(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
-  """Returns the fields of gemma's configuration for a Gemma 2 or 3.
-
-  Args:
-    config: From `families.text_config`.
-    module: gemma's module with the configuration class.
-
-  Raises:
-    ValueError: gemma has no such scale of queries.
-  """
+  """Returns the fields of gemma's configuration for a Gemma 2 or 3."""
   scaling = module.QueryPreAttentionNormalisation
   scalar = config['query_pre_attn_scalar']
   if scalar == config['head_dim']:

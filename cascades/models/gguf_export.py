@@ -44,17 +44,6 @@ def save(
   Matrices are written in F32, F16 or BF16, and norms in F32, plus 1, which
   rounds them by at most 2^-24 and hardly ever changes norms that were bfloat16.
   Rows that pad the table are left out.
-
-  Args:
-    path: The file, which must not exist.
-    model: A Gemma 2 or a Gemma 3.
-    params: gemma's parameter tree, of NumPy or JAX arrays.
-    tokenizer: The model's tokenizer.
-    stored: Dtype that matrices are rounded to, a key of `STORED`; None keeps
-      theirs.
-
-  Raises:
-    ValueError: GGUF cannot express something of the model.
   """
   gguf = gguf_header.library()
 
@@ -106,11 +95,7 @@ def save(
 def _write_fields(
   writer: Any, family: str, config: Mapping[str, Any], stored_type: str
 ) -> None:
-  """Writes the fields of a model.
-
-  Raises:
-    ValueError: GGUF cannot express a field.
-  """
+  """Writes the fields of a model."""
   layers = config['num_hidden_layers']
   scale = gguf_files.query_scale(family, config)
   if config['query_pre_attn_scalar'] != scale:
@@ -154,11 +139,7 @@ def _write_fields(
 
 
 def _local_period(family: str, layer_types: list[str]) -> int:
-  """Returns the period of local and global layers, as llama.cpp reads it.
-
-  Raises:
-    ValueError: Global layers are not at equal distances.
-  """
+  """Returns the period of local and global layers, as llama.cpp reads it."""
   layers = len(layer_types)
   local = [x == families.SLIDING for x in layer_types]
   for period in (gguf_files.PERIODS[family], *range(1, layers + 2)):
@@ -171,11 +152,7 @@ def _local_period(family: str, layer_types: list[str]) -> int:
 
 
 def _write_tokenizer(writer: Any, tokenizer: tokenizers.Tokenizer) -> None:
-  """Writes the fields of a tokenizer.
-
-  Raises:
-    ValueError: More tokens end an answer than GGUF has fields for.
-  """
+  """Writes the fields of a tokenizer."""
   if len(tokenizer.stops) > 2:
     raise ValueError(
       f'model: {len(tokenizer.stops)} tokens that end an answer'

@@ -215,14 +215,7 @@ def is_gguf(path: pathlib.Path) -> bool:
 
 
 def find_file(path: pathlib.Path) -> pathlib.Path:
-  """Returns the GGUF file of a path.
-
-  Args:
-    path: A file, or a folder that holds one.
-
-  Raises:
-    ValueError: The folder holds none, or several.
-  """
+  """Returns the GGUF file of a path."""
   if not path.is_dir():
     return path
   files = sorted(path.glob(f'*{SUFFIX}'))
@@ -237,14 +230,7 @@ def find_file(path: pathlib.Path) -> pathlib.Path:
 
 
 def read_config(file: gguf_header.File) -> dict[str, Any]:
-  """Returns the config.json that describes the model of a file.
-
-  Args:
-    file: The header of the file.
-
-  Raises:
-    ValueError: The model is of another family, or split into several files.
-  """
+  """Returns the config.json that describes the model of a file."""
   path, family = file.path, file.family
   if family not in FAMILIES:
     raise ValueError(
@@ -309,25 +295,12 @@ def _as_one_number(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def local_layers(period: int, layers: int) -> list[bool]:
-  """Returns True for each local layer.
-
-  Args:
-    period: Every layer at a multiple of it is global; 0 for no global layer.
-    layers: Number of layers.
-  """
+  """Returns True for each local layer."""
   return [not period or i % period < period - 1 for i in range(layers)]
 
 
 def read_tokenizer(file: gguf_header.File) -> tokenizers.Tokenizer:
-  """Returns the tokenizer of a file.
-
-  Args:
-    file: The header of the file.
-
-  Raises:
-    ValueError: The tokenizer is damaged, is no SentencePiece model, or is not
-      Gemma's.
-  """
+  """Returns the tokenizer of a file."""
   raw = file.under('tokenizer.ggml.')
   if raw.get('model') != 'llama':
     raise ValueError(
@@ -417,18 +390,7 @@ def _make_handle(
 def open_tensors(
   file: gguf_header.File, config: Mapping[str, Any]
 ) -> dict[str, tensor_files.TensorHandle]:
-  """Opens the tensors of a file.
-
-  Args:
-    file: The header of the file.
-    config: From `read_config`.
-
-  Returns:
-    A handle for each tensor, by its Hugging Face name.
-
-  Raises:
-    ValueError: The file has tensors of layers that the model does not have.
-  """
+  """Opens the tensors of a file."""
   layers = config['num_hidden_layers']
   tensor_files.check_layers(file.path, file.tensors, layers, 'blk.')
   return {

@@ -74,11 +74,7 @@ class File(NamedTuple):
 
 
 def library() -> types.ModuleType:
-  """Imports and returns the `gguf` library, an optional dependency.
-
-  Raises:
-    ValueError: The library is not installed.
-  """
+  """Imports and returns the `gguf` library, an optional dependency."""
   try:
     import gguf
   except ModuleNotFoundError as error:
@@ -93,12 +89,7 @@ def has_magic(path: pathlib.Path) -> bool:
 
 
 def read_header(path: pathlib.Path) -> File:
-  """Reads the fields of a file and the places of its tensors.
-
-  Raises:
-    ValueError: The file is no GGUF file, has an unknown version or an unknown
-      type, or is cut short.
-  """
+  """Reads the fields of a file and the places of its tensors."""
   bounded.check_regular(path, 'model', 'fetch it again')
   with path.open('rb') as file:
     magic, version_bytes = file.read(4), file.read(4)
@@ -126,12 +117,7 @@ def read_header(path: pathlib.Path) -> File:
 
 
 def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
-  """Reads the part of a header after the version.
-
-  Raises:
-    ValueError: A field or a tensor exists twice, or has an unknown type.
-    EOFError: A length or an offset exceeds the file.
-  """
+  """Reads the part of a header after the version."""
   end = path.stat().st_size
   fields: dict[str, Any] = {}
   tensors: dict[str, Tensor] = {}
@@ -176,11 +162,7 @@ def _read_tensor_header(
 
 
 def _check_disjoint(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
-  """Refuses tensors that overlap.
-
-  Raises:
-    ValueError: Two tensors share bytes.
-  """
+  """Refuses tensors that overlap."""
   nonempty = ((name, x) for name, x in tensors.items() if x.size)
   by_offset = sorted(nonempty, key=lambda item: item[1].at)
   for (name, tensor), (next_name, next_tensor) in itertools.pairwise(by_offset):
@@ -192,11 +174,7 @@ def _check_disjoint(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _read_bytes(file: BinaryIO, count: int) -> bytes:
-  """Reads bytes.
-
-  Raises:
-    EOFError: The file has fewer.
-  """
+  """Reads bytes."""
   # Python allocates the bytes before it reads them.
   if count > _UNCHECKED and count > os.fstat(file.fileno()).st_size:
     raise EOFError
@@ -251,12 +229,7 @@ def _struct_code(kind: int) -> str:
 def _type_and_size(
   path: pathlib.Path, name: str, shape: tuple[int, ...], type_number: int
 ) -> tuple[Any, int]:
-  """Returns the type of a tensor, and its size in bytes.
-
-  Raises:
-    ValueError: The type is not supported, or its blocks do not fit the tensor's
-      rows.
-  """
+  """Returns the type of a tensor, and its size in bytes."""
   block_type = _block_type(type_number)
   if block_type is None:
     raise ValueError(
@@ -275,11 +248,7 @@ def _type_and_size(
 
 @functools.cache
 def _block_type(type_number: int) -> tuple[Any, int, int] | None:
-  """Returns a type with the numbers and the bytes of one of its blocks.
-
-  Returns:
-    (type, numbers, bytes); None if the `gguf` library cannot read the type.
-  """
+  """Returns a type with the numbers and the bytes of one of its blocks."""
   gguf = library()
   try:
     kind = gguf.GGMLQuantizationType(type_number)

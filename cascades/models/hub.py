@@ -45,15 +45,7 @@ def is_name(name: str | pathlib.Path) -> bool:
 
 
 def at_revision(name: str | pathlib.Path, revision: str | None) -> Any:
-  """Returns the name of a repository at a revision.
-
-  Args:
-    name: A name without a revision; any name or path if `revision` is None.
-    revision: A branch, a tag or a commit; None for the default branch.
-
-  Raises:
-    ValueError: The name has no revisions, or has one already.
-  """
+  """Returns the name of a repository at a revision."""
   if revision is None:
     return name
   full_name = f'{name}@{revision}'
@@ -85,16 +77,7 @@ def label(folder: pathlib.Path) -> str:
 
 
 def fetch(name: str, weights: bool = True) -> pathlib.Path:
-  """Returns the folder of a repository's files; downloads what is missing.
-
-  Args:
-    name: A name that `is_name` accepts.
-    weights: False leaves out the safetensors.
-
-  Raises:
-    ValueError: The repository cannot be read, or holds no safetensors; one
-      sentence says what to do.
-  """
+  """Returns the folder of a repository's files; downloads what is missing."""
   plain = name.removeprefix(PREFIX)
   match = _NAME.fullmatch(plain)
   if match is None:
@@ -140,14 +123,7 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
 def _download(
   repo: str, revision: str | None, *patterns: str, quiet: bool = True
 ) -> pathlib.Path:
-  """Downloads files of a repository's top folder; returns their folder.
-
-  Args:
-    repo: Owner and name.
-    revision: A branch, a tag or a commit; None for the default branch.
-    *patterns: Names of the files.
-    quiet: True to print no progress bar.
-  """
+  """Downloads files of a repository's top folder; returns their folder."""
   import huggingface_hub
   from huggingface_hub.utils import tqdm
 

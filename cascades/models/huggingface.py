@@ -14,11 +14,7 @@ from cascades.untrusted.schema import Count, Schema, one_of
 def read_config(
   folder: pathlib.Path,
 ) -> tuple[dict[str, Any], language.LanguageModel]:
-  """Returns the fields of a folder's config.json, and their model.
-
-  Raises:
-    ValueError: The file does not exist, is damaged, or has another family.
-  """
+  """Returns the fields of a folder's config.json, and their model."""
   config = tensor_files.read_json(folder / 'config.json')
   if config is None:
     is_adapter = (folder / 'adapter_config.json').exists()
@@ -50,16 +46,7 @@ class _GenerationFields(Schema):
 def with_generation_config(
   folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, table_size: int
 ) -> tokenizers.Tokenizer:
-  """Returns a tokenizer with a folder's stop tokens and suppressed tokens.
-
-  Args:
-    folder: A folder whose config.json and generation_config.json may name ids.
-    tokenizer: The tokenizer, with a piece for each of the model's logits.
-    table_size: Rows of the embedding table; some may have no logit.
-
-  Raises:
-    ValueError: A file is damaged, or an id is out of range.
-  """
+  """Returns a tokenizer with a folder's stop tokens and suppressed tokens."""
   fields = {'eos_token_id': tokenizer.vocab_size, 'suppress_tokens': table_size}
   ids: dict[str, list[int]] = {field: [] for field in fields}
   for name in ('config.json', 'generation_config.json'):

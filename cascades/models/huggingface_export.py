@@ -29,14 +29,6 @@ def make_config(
 
   No field is left to defaults, and fields that transformers 4 and 5 name
   differently have both names.
-
-  Args:
-    model: A Gemma 2, 3, 3n or 4, text only.
-    params: The model's parameters, or their shapes.
-    stops: Ids that end an answer.
-
-  Raises:
-    ValueError: The model is of another family.
   """
   c = model.module.config
   make_fields = {
@@ -94,12 +86,7 @@ def _common_fields(
 
 
 def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
-  """Returns the fields that only Gemma 2 and 3 have.
-
-  Args:
-    c: gemma's configuration of the model.
-    ropes: `rope_parameters` of transformers 5, by attention type.
-  """
+  """Returns the fields that only Gemma 2 and 3 have."""
   is_gemma3, full = c.use_qk_norm, ropes[families.FULL]
   by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
   scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
@@ -208,25 +195,7 @@ def save(
   shard_gb: float = 5.0,
   gate_by_rows: bool = True,
 ) -> None:
-  """Writes a folder that `load_model` and transformers open.
-
-  Args:
-    folder: Created if it does not exist; tensors and the chat template of
-      another model in it are removed. It stays as it was if the model cannot
-      be written.
-    config: Fields of config.json, as `language.from_config` reads them.
-    params: gemma's parameter tree, of JAX or NumPy arrays, and of
-      `int8_weights.Rounded` weights.
-    tokenizer: Written as tokenizer.model.
-    shard_gb: Largest size of a file of tensors, in 1e9 bytes; a larger tensor
-      has a file of its own.
-    gate_by_rows: True if `gating_einsum` has Hugging Face's order of axes in
-      `params`, [2, hidden, width]; else [2, width, hidden].
-
-  Raises:
-    ValueError: `shard_gb` is not positive.
-    OSError: A file cannot be written; the error names it.
-  """
+  """Writes a folder that `load_model` and transformers open."""
   if not shard_gb > 0:
     raise ValueError(f'shard_gb: must be more than 0, got {shard_gb:g}.')
   folder = pathlib.Path(folder)
@@ -265,15 +234,7 @@ def _num_bytes(tensor: param_mapping.Tensor) -> int:
 def _divide_into_shards(
   tensors: Iterable[param_mapping.Tensor], limit: float
 ) -> dict[str, list[param_mapping.Tensor]]:
-  """Divides tensors, in their order, among files.
-
-  Args:
-    tensors: The tensors.
-    limit: Largest size of a file with several tensors, in bytes.
-
-  Returns:
-    Tensors by name of file, as transformers names files.
-  """
+  """Divides tensors, in their order, among files."""
   shards: list[list[param_mapping.Tensor]] = [[]]
   bytes_left = limit
   for tensor in tensors:

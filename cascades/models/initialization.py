@@ -12,12 +12,6 @@ def init_params(
 
   Embeddings have variance 1 / width, since Gemma multiplies them by its square
   root, matrices have variance 1 / fan-in, and norms start as the identity.
-
-  Args:
-    key: A random key.
-    shapes: Shapes and dtypes of the parameters, in gemma's order.
-    scale_plus_one: True if norms multiply by 1 + scale, not by scale.
-    gate_by_rows: True if `gating_einsum` has Hugging Face's order of axes.
   """
   norm_scale = jnp.zeros if scale_plus_one else jnp.ones
 

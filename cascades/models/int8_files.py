@@ -29,10 +29,6 @@ def quantization_config(ranks: Mapping[str, int]) -> dict[str, Any]:
 
   Weights have a scale for each output channel, and activations get one for
   each row as the model runs.
-
-  Args:
-    ranks: Number of axes of each tensor, by name. Matrices without scales are
-      named as floats.
   """
   floats = [
     name.removesuffix('.weight')
@@ -68,14 +64,7 @@ class Int8Handle(tensor_files.TensorHandle):
     integers: tensor_files.TensorHandle,
     scales: tensor_files.TensorHandle,
   ):
-    """Initializes the handle; reads nothing.
-
-    Args:
-      path: The folder, for errors.
-      name: The name of the scales, for errors.
-      integers: Handle of the integers.
-      scales: Handle of the scales, [rows, 1].
-    """
+    """Initializes the handle; reads nothing."""
     self.integers, self._scales = integers, scales
     self._path, self._name = path, name
 
@@ -98,11 +87,7 @@ class Int8Handle(tensor_files.TensorHandle):
     )
 
   def _read_scales(self, first: int, last: int) -> np.ndarray:
-    """Reads the scales of the rows [first, last).
-
-    Raises:
-      ValueError: One is not a finite number, or negative.
-    """
+    """Reads the scales of the rows [first, last)."""
     scales = self._scales[first:last].astype(np.float32)
     if not (np.isfinite(scales) & (scales >= 0)).all():
       raise ValueError(
@@ -115,19 +100,7 @@ class Int8Handle(tensor_files.TensorHandle):
 def join_scales(
   folder: pathlib.Path, tensors: Mapping[str, tensor_files.TensorHandle]
 ) -> dict[str, tensor_files.TensorHandle]:
-  """Joins matrices in eight bits with their scales.
-
-  Args:
-    folder: The folder, for errors.
-    tensors: Handles by name, from `tensor_files.open_folder`.
-
-  Returns:
-    A handle for each tensor but the scales, by name.
-
-  Raises:
-    ValueError: Scales are missing, or fit no matrix, or a matrix has zero
-      points.
-  """
+  """Joins matrices in eight bits with their scales."""
   joined = dict(tensors)
   for name in tensors:
     if name.endswith(_ZERO_POINT):

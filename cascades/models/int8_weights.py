@@ -61,18 +61,7 @@ class Rounded(NamedTuple):
 def quantize(
   x: Any, axes: AxisSplit, place: Callable[[Any], Any] = lambda x: x
 ) -> tuple[Any, Any]:
-  """Rounds a weight to eight bits.
-
-  Args:
-    x: A NumPy or JAX array of floats; a table may be a
-      `tensor_files.TensorHandle`, of which some rows are read at a time. A
-      `Rounded` weight keeps its integers.
-    axes: The weight's axes.
-    place: Applied to each array before it is returned.
-
-  Returns:
-    Integers, [*free, *summed], and scales, [*free].
-  """
+  """Rounds a weight to eight bits."""
   count, order = len(axes.free), (*axes.free, *axes.summed)
   if isinstance(x, Rounded):
     values = _copy_integers(x.values, order)
@@ -120,17 +109,7 @@ def _allocate(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def round_matrix(x: Any, num_free: int, library: Any) -> tuple[Any, Any]:
-  """Rounds an array of float32 to eight bits.
-
-  Args:
-    x: An array, free axes first.
-    num_free: Number of free axes.
-    library: NumPy or jax.numpy.
-
-  Returns:
-    As `quantize`. Integers times scales deviate by half a scale at most, a
-    254th of the largest number of a channel.
-  """
+  """Rounds an array of float32 to eight bits."""
   summed = tuple(range(num_free, x.ndim))
   scales = library.abs(x).max(summed) / library.float32(_LARGEST)
   # A channel of zeros would have the scale 0. One that is not finite keeps its
@@ -142,12 +121,7 @@ def round_matrix(x: Any, num_free: int, library: Any) -> tuple[Any, Any]:
 
 
 def to_gemma(parts: tuple[Any, Any], axes: AxisSplit) -> Rounded:
-  """Returns the inverse of `quantize` of a `Rounded` weight; views of arrays.
-
-  Args:
-    parts: The result of `quantize`, as NumPy arrays.
-    axes: The weight's axes.
-  """
+  """Returns the inverse of `quantize` of a `Rounded` weight, as views."""
   values, scales = parts
   order = np.argsort((*axes.free, *axes.summed))
   scales = scales.reshape(*scales.shape, *[1] * len(axes.summed))
@@ -156,12 +130,7 @@ def to_gemma(parts: tuple[Any, Any], axes: AxisSplit) -> Rounded:
 
 
 def dequantize(parts: tuple[Any, Any], axes: AxisSplit) -> Any:
-  """Returns a weight as it was before `quantize`, but for its rounding.
-
-  Args:
-    parts: The result of `quantize`.
-    axes: The weight's axes.
-  """
+  """Returns a weight as it was before `quantize`, but for its rounding."""
   values, scales = parts
   library = np if isinstance(values, np.ndarray) else jnp
   scales = scales.reshape(*scales.shape, *[1] * len(axes.summed))
@@ -202,11 +171,7 @@ class Int8Weight:
     return dot(x, self)
 
   def __getitem__(self, index: Any) -> jax.Array:
-    """Returns rows of a table, a matrix whose columns are summed over.
-
-    Args:
-      index: Indices of rows, or a tuple of these alone.
-    """
+    """Returns rows of a table, a matrix whose columns are summed over."""
     (tokens,) = index if isinstance(index, tuple) else (index,)
     values, scales = self.parts
     return values[tokens].astype(jnp.float32) * scales[tokens][..., None]
@@ -214,11 +179,7 @@ class Int8Weight:
 
 @functools.cache
 def check_device() -> None:
-  """Refuses a device without products of eight bits; warns of slow ones.
-
-  Raises:
-    ValueError: Such a product fails.
-  """
+  """Refuses a device without products of eight bits; warns of slow ones."""
   try:
     is_slow = copies_weights()
   # Whatever a compiler raises, the user can do one thing.
@@ -275,13 +236,6 @@ def dot(x: Float[Array, '...'], weight: Int8Weight) -> Array:
   """Returns a product with a weight in eight bits, read once for all rows.
 
   Under `vmap`, the rows of all calls are multiplied together.
-
-  Args:
-    x: [*rows, *summed]: any axes, then those that are summed over.
-    weight: The weight.
-
-  Returns:
-    [*rows, *free], float32.
   """
   values, scales = weight.parts
   free, summed = scales.shape, values.shape[scales.ndim :]
@@ -331,14 +285,7 @@ def _run_length(size: int) -> int:
 def round_rows(
   x: Float[Array, 'M K'],
 ) -> tuple[Int8[Array, 'M K'], Float[Array, 'M']]:
-  """Rounds each row to eight bits.
-
-  Args:
-    x: Rows of floats.
-
-  Returns:
-    Integers, and the scales of the rows.
-  """
+  """Rounds each row to eight bits."""
   largest = _barrier(jnp.maximum(jnp.max(jnp.abs(x), -1), _TINY))
   inverse, scales = _LARGEST / largest, largest * jnp.float32(1 / _LARGEST)
   inverse, scales = _barrier((inverse, scales))

@@ -290,13 +290,7 @@ class LanguageModel:
   def _to_vocab(
     self, params: Params, logits: Float[Array, '*L P']
   ) -> Float[Array, '*L V']:
-    """Returns logits of the whole vocabulary.
-
-    Args:
-      params: The parameters; may restrict the vocabulary.
-      logits: Products with the table's rows. Rows that pad the table are left
-        out; tokens outside of a restricted vocabulary get -inf.
-    """
+    """Returns logits of the whole vocabulary."""
     vocab_ids = params['embedder'].get(VOCAB_IDS)
     if vocab_ids is not None:
       return processing.scatter_to_vocab(logits, vocab_ids, self.vocab_size)
@@ -453,30 +447,14 @@ class LanguageModel:
 def from_config(
   config: Mapping[str, Any], dtype: Any = jnp.float32
 ) -> LanguageModel:
-  """Returns the model that a Hugging Face `config.json` describes.
-
-  Args:
-    config: The fields of config.json, of a family in `families`; of a
-      multimodal model, the text model is returned.
-    dtype: Dtype of the parameters.
-
-  Raises:
-    ValueError: The family, or a value in it, is not supported.
-  """
+  """Returns the model that a Hugging Face `config.json` describes."""
   config = families.text_config(config)
   module = gemma_library.transformer(config, dtype)
   return LanguageModel(module=module, vocab_size=config['vocab_size'])
 
 
 def from_gemma(name: str) -> tuple[LanguageModel, str]:
-  """Returns the model of one of gemma's checkpoints, and its tokenizer's path.
-
-  Args:
-    name: A key of `gemma_library.gemma_checkpoints`.
-
-  Raises:
-    ValueError: The checkpoint is no text model.
-  """
+  """Returns the model of a checkpoint of gemma's, and its tokenizer's path."""
   gm = gemma_library.import_gemma()
   # GEMMA3N_E2B_IT is a checkpoint of the class Gemma3n_E2B.
   family, *size = name.split('-')[:-1] or [name]

@@ -64,23 +64,12 @@ class OrbaxSource(NamedTuple):
   shapes: PyTree
 
   def describe(self, dtype: str | None) -> ModelDescription:
-    """Returns the model and the shapes of its parameters.
-
-    Args:
-      dtype: The dtype asked for; None as in `LoadOptions`.
-    """
+    """Returns the model and the shapes of its parameters."""
     dtype = dtype or param_dtypes.choose_dtype(_dtypes(self.shapes))
     return ModelDescription(self.model, self.shapes, dtype)
 
   def load(self, options: LoadOptions) -> Checkpoint:
-    """Reads the parameters.
-
-    Args:
-      options: Dtype, devices and order of the parameters.
-
-    Raises:
-      ValueError: The checkpoint is damaged.
-    """
+    """Reads the parameters."""
     try:
       params = _restore(self.path, self.model, self.shapes, options)
     # Whatever Orbax raises, the user can do one thing.
@@ -101,23 +90,12 @@ class GemmaSource(NamedTuple):
   name: str
 
   def describe(self, dtype: str | None) -> ModelDescription:
-    """Returns the model and the shapes of its parameters; downloads nothing.
-
-    Args:
-      dtype: The dtype asked for; None for the stored one.
-    """
+    """Returns the model and the shapes of its parameters; downloads nothing."""
     model, _ = language.from_gemma(self.name)
     return ModelDescription(model, model.param_shapes(), dtype)
 
   def load(self, options: LoadOptions) -> Checkpoint:
-    """Downloads the model.
-
-    Args:
-      options: Dtype, devices and order of the parameters.
-
-    Raises:
-      ValueError: The model cannot be downloaded.
-    """
+    """Downloads the model."""
     path = gemma_library.gemma_checkpoints()[self.name].value
     model, file = language.from_gemma(self.name)
     try:
@@ -143,15 +121,6 @@ def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
   The architecture is the one that the user names, else the one of a
   config.json beside the checkpoint, else gemma's with as many layers of the
   same width.
-
-  Args:
-    path: The folder of a checkpoint, or a folder that holds one.
-    architecture: The architecture that the user names, such as 'gemma2-2b';
-      None for no name.
-
-  Raises:
-    ValueError: The folder is damaged, holds no checkpoint of gemma's or
-      several, or gemma has no such architecture.
   """
   folder = _only_checkpoint(path)
   name = _checkpoint_name(architecture) if architecture else None
@@ -189,11 +158,7 @@ def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
 
 
 def _only_checkpoint(path: pathlib.Path) -> pathlib.Path:
-  """Returns the only checkpoint of a folder.
-
-  Raises:
-    ValueError: There is none, or there are several.
-  """
+  """Returns the only checkpoint of a folder."""
   checkpoints = find_checkpoints(path)
   if len(checkpoints) == 1:
     return checkpoints[0]
@@ -211,16 +176,7 @@ def _only_checkpoint(path: pathlib.Path) -> pathlib.Path:
 def _read_tokenizer(
   folder: pathlib.Path, gemma_path: str | None
 ) -> tokenizers.Tokenizer:
-  """Reads the tokenizer beside a checkpoint, else the one that gemma has.
-
-  Args:
-    folder: The folder of the checkpoint.
-    gemma_path: The path, local or in a cloud, of gemma's tokenizer; None if the
-      model is no model of gemma's own.
-
-  Raises:
-    ValueError: There is no tokenizer, or it is damaged.
-  """
+  """Reads the tokenizer beside a checkpoint, else the one that gemma has."""
   parents = folder, folder.parent
   present = [x for x in parents if (x / 'tokenizer.model').is_file()]
   if present or gemma_path is None:
@@ -235,15 +191,7 @@ def _read_tokenizer(
 
 
 def find_gemma(layers: int, width: int) -> str | None:
-  """Returns the name of a checkpoint of gemma's with an architecture.
-
-  Args:
-    layers: Number of layers.
-    width: Size of an embedding.
-
-  Returns:
-    The first name with this architecture; None if there is none.
-  """
+  """Returns the name of a checkpoint of gemma's with an architecture."""
   for name in gemma_library.gemma_checkpoints():
     config = language.from_gemma(name)[0].module.config
     if (config.num_layers, config.embed_dim) == (layers, width):
@@ -252,15 +200,7 @@ def find_gemma(layers: int, width: int) -> str | None:
 
 
 def _checkpoint_name(architecture: str) -> str:
-  """Returns the name of a checkpoint of gemma's that has an architecture.
-
-  Args:
-    architecture: A name of gemma's without its variant, such as 'gemma2-2b',
-      or with it.
-
-  Raises:
-    ValueError: gemma has no such architecture.
-  """
+  """Returns the name of a checkpoint of gemma's that has an architecture."""
   names = list(gemma_library.gemma_checkpoints())
   for name in (architecture, f'{architecture}-it'):
     if name in names:
@@ -274,11 +214,7 @@ def _checkpoint_name(architecture: str) -> str:
 
 
 def _name_by_shapes(folder: pathlib.Path, shapes: PyTree) -> str:
-  """Returns the name of a checkpoint of gemma's with the same shapes.
-
-  Raises:
-    ValueError: gemma has no such checkpoint.
-  """
+  """Returns the name of a checkpoint of gemma's with the same shapes."""
   layers = sum(name.startswith('layer_') for name in shapes)
   embedder = shapes.get('embedder')
   table = isinstance(embedder, Mapping) and embedder.get('input_embedding')
@@ -295,11 +231,7 @@ def _name_by_shapes(folder: pathlib.Path, shapes: PyTree) -> str:
 def _check_shapes(
   folder: pathlib.Path, shapes: PyTree, model: language.LanguageModel
 ) -> None:
-  """Refuses parameters that are not the model's.
-
-  Raises:
-    ValueError: A parameter is missing or has another shape.
-  """
+  """Refuses parameters that are not the model's."""
   stored, expected = (
     {
       jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
@@ -325,15 +257,7 @@ def _restore(
   shapes: PyTree,
   options: LoadOptions,
 ) -> language.Params:
-  """Reads the parameters of a checkpoint onto their devices.
-
-  Args:
-    folder: The folder that Orbax wrote, local or in a cloud.
-    model: The model, which determines how parameters are divided.
-    shapes: Shapes and dtypes of the stored parameters.
-    options: Dtype and devices. Without a dtype, parameters keep theirs, except
-      float16 (see `param_dtypes.choose_dtype`).
-  """
+  """Reads the parameters of a checkpoint onto their devices."""
   dtype = options.dtype or param_dtypes.choose_dtype(_dtypes(shapes), folder)
   if options.layout == 'int8':
     # Rounded from the stored dtype: float32 would take twice the memory.

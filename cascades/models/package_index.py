@@ -61,15 +61,7 @@ MODELS = {
 
 
 def fetch(name: str) -> pathlib.Path:
-  """Returns the file of a model; joins its parts if it does not exist.
-
-  Args:
-    name: A key of `MODELS`.
-
-  Raises:
-    ValueError: The model's packages are not installed, or the checksum of the
-      packages or of the file in the cache is wrong.
-  """
+  """Returns the file of a model; joins its parts if it does not exist."""
   model = MODELS[name]
   file = compilation.cache_folder().parent / 'models' / model.file
   if file.exists():
@@ -102,11 +94,7 @@ def fetch(name: str) -> pathlib.Path:
 def _find_part(
   name: str, model: PackagedModel, part: tuple[str, str]
 ) -> pathlib.Path:
-  """Returns the path of a part.
-
-  Raises:
-    ValueError: The package is not installed.
-  """
+  """Returns the path of a part."""
   package, path = part
   spec = importlib.util.find_spec(package)
   folders = spec.submodule_search_locations if spec else None

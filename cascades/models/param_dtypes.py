@@ -18,11 +18,7 @@ DTYPES = *FLOATS, 'int8'
 
 
 def float_dtype(dtype: Any) -> Any:
-  """Returns the dtype of parameters that are not in eight bits.
-
-  Args:
-    dtype: A dtype, one of `DTYPES`, or None.
-  """
+  """Returns the dtype of parameters that are not in eight bits."""
   return 'float32' if dtype == 'int8' else dtype
 
 
@@ -35,15 +31,6 @@ def choose_dtype(
   holds every number of float16, so results equal those of the same weights in
   float32, in twice the memory. bfloat16 takes no more memory and rounds each
   number to three bits fewer.
-
-  Args:
-    stored: The dtypes of all parameters.
-    path: The folder or file that a line on stderr names if parameters are
-      stored in float16; None prints nothing.
-
-  Returns:
-    'float32' if any parameter is float16, or if some are bfloat16 and others
-    float32, which the cache of a model cannot be; None if all keep their dtype.
   """
   dtypes = {jnp.dtype(dtype) for dtype in stored}
   if jnp.dtype('float16') not in dtypes:
@@ -59,11 +46,7 @@ def choose_dtype(
 
 
 def check_dtypes(params: Any) -> None:
-  """Refuses parameters in float16, which `load_model` converts to float32.
-
-  Raises:
-    ValueError: A parameter is float16.
-  """
+  """Refuses parameters in float16, which `load_model` converts to float32."""
   if any(x.dtype == jnp.float16 for x in jax.tree.leaves(params)):
     raise ValueError(
       "params: must not be float16, as Gemma's activations exceed its largest"
@@ -77,16 +60,7 @@ def drafter_shapes(
   dtype: str | None,
   ids: str,
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns shapes and dtypes of a drafter's tensors without reading them.
-
-  Args:
-    tensors: Handles by name; empty if no file exists yet.
-    shapes: Expected shapes by name, from config.json.
-    dtype: The dtype asked for; 'int8' leaves them in float32. None for the
-      result of `choose_dtype`, or bfloat16 if that is None, since such drafters
-      are published in bfloat16.
-    ids: The name of the tensor that holds ids.
-  """
+  """Returns shapes and dtypes of a drafter's tensors without reading them."""
   stored = (tensors[name].dtype for name in shapes if name in tensors)
   dtype = float_dtype(dtype) or choose_dtype(stored) or 'bfloat16'
   return {
@@ -98,14 +72,7 @@ def drafter_shapes(
 def device_put_params(
   params: Any, dtype: Any = None, path: pathlib.Path | str | None = None
 ) -> Any:
-  """Moves parameters to the device.
-
-  Args:
-    params: A tree of NumPy arrays.
-    dtype: Dtype of all but integers, where 'int8' means float32; None for the
-      result of `choose_dtype`.
-    path: As in `choose_dtype`.
-  """
+  """Moves parameters to the device."""
   dtype = float_dtype(dtype) or choose_dtype(
     (x.dtype for x in jax.tree.leaves(params)), path
   )

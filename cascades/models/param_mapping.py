@@ -67,9 +67,6 @@ def _stack(parts: Iterable[Any], count: int) -> Any:
   """Stacks arrays; holds one part at a time beside the result.
 
   Axes along which a NumPy part is broadcast, as scales are, stay broadcast.
-
-  Returns:
-    [count, ...].
   """
   iterator, shape, out = iter(parts), (), np.empty(0)
   for i, part in enumerate(iterator):
@@ -94,15 +91,7 @@ def _leaf(
   layer: int | None = None,
   **sizes: int,
 ) -> ParamMapping:
-  """Returns the mapping of a leaf that is a tensor, or a stack of tensors.
-
-  Args:
-    path: Keys into gemma's parameter tree, with slashes between them.
-    names: Names of the tensors; several are stacked along a first axis.
-    pattern: einops pattern from a tensor's axes to those of its part.
-    layer: Layer that path and names belong to; None for no layer.
-    **sizes: Sizes of axes that the pattern names.
-  """
+  """Returns the mapping of a leaf that is a tensor, or a stack of tensors."""
   names = [names] if isinstance(names, str) else names
   if layer is not None:
     path = f'layer_{layer}/{path}'
@@ -137,13 +126,7 @@ def _unused(path: str, layer: int, shape: tuple[int, ...]) -> ParamMapping:
 def param_mappings(
   config: Mapping[str, Any], gate_by_rows: bool = True
 ) -> Iterator[ParamMapping]:
-  """Yields the mapping of each leaf of `language.from_config(config)`.
-
-  Args:
-    config: Fields of config.json.
-    gate_by_rows: True if `gating_einsum` has Hugging Face's order of axes, as
-      in that model; in some of gemma's own, its matrices are transposed.
-  """
+  """Yields the mapping of each leaf of `language.from_config(config)`."""
   config = families.text_config(config)
   yield _table(config)
   yield _leaf('final_norm/scale', 'model.norm.weight')
@@ -171,14 +154,7 @@ def param_mappings(
 def tensors(
   params: Any, config: Mapping[str, Any], gate_by_rows: bool = True
 ) -> Iterator[Tensor]:
-  """Yields the tensors of a model, in the order of its leaves.
-
-  Args:
-    params: gemma's parameter tree, of JAX or NumPy arrays. A weight in eight
-      bits, `int8_weights.Rounded`, gives two tensors: integers and scales.
-    config: Fields of config.json.
-    gate_by_rows: As for `param_mappings`.
-  """
+  """Yields the tensors of a model, in the order of its leaves."""
   for mapping in param_mappings(config, gate_by_rows):
     leaf = get(params, mapping.path)
     if not isinstance(leaf, int8_weights.Rounded):

@@ -101,10 +101,6 @@ def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
   """Returns products of states with an embedding table, in float32.
 
   In bfloat16, tokens with similar logits would have equal ones.
-
-  Args:
-    x: Hidden states.
-    table: The table, an array of [P, D] or a weight in another layout.
   """
   if isinstance(table, Weight):
     return table.dot(x, jnp.float32)
@@ -117,13 +113,6 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
 
   Modules are compiled once for each structure of parameters and for each set
   of readers, and the replacement depends on nothing else.
-
-  Args:
-    readers: Names of modules whose inputs are stored under their names, as
-      `states` in a mutable collection.
-
-  Yields:
-    The name of the collection, which differs for other readers.
   """
   from flax import linen as nn
 
@@ -176,22 +165,14 @@ def _einsum(
 
 
 def tree_keys(path: Sequence[Any]) -> list[str]:
-  """Returns the keys on the path to a leaf.
-
-  Args:
-    path: A path of `jax.tree_util`.
-  """
+  """Returns the keys on the path to a leaf."""
   return [
     str(getattr(entry, 'key', getattr(entry, 'name', entry))) for entry in path
   ]
 
 
 def matrix_name(path: Sequence[Any]) -> str | None:
-  """Returns a key of `AXIS_SPLITS`; None for leaves that are never packed.
-
-  Args:
-    path: A path of `jax.tree_util` to a matrix, or to a part of a packed one.
-  """
+  """Returns a key of `AXIS_SPLITS`; None for leaves that are never packed."""
   keys = [key for key in tree_keys(path) if not key.startswith('[')]
   names = keys[-1], '/'.join(keys[-2:])
   return next((name for name in names if name in AXIS_SPLITS), None)

@@ -57,27 +57,13 @@ class _RopeFields(Schema):
 
 
 def gemma2_rope(config: Mapping[str, Any]) -> Rope:
-  """Returns the embedding of all layers of a Gemma 2.
-
-  Args:
-    config: Fields of the text model.
-
-  Raises:
-    ValueError: gemma has no such embedding.
-  """
+  """Returns the embedding of all layers of a Gemma 2."""
   fields = config['rope_scaling'] or config['rope_parameters'] or {}
   return _parse(fields, config['rope_theta'])
 
 
 def gemma3_ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:
-  """Returns the embeddings of a Gemma 3 or 3n: sliding, full attention.
-
-  Args:
-    config: Fields of the text model.
-
-  Raises:
-    ValueError: gemma has no such embedding.
-  """
+  """Returns the embeddings of a Gemma 3 or 3n: sliding, full attention."""
   sliding, full = _split_by_type(config)
   scaling = config['rope_scaling'] or {}
   return (
@@ -87,14 +73,7 @@ def gemma3_ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:
 
 
 def gemma4_ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:
-  """Returns the embeddings of a Gemma 4: sliding, full attention.
-
-  Args:
-    config: Fields of the text model.
-
-  Raises:
-    ValueError: gemma has no such embedding.
-  """
+  """Returns the embeddings of a Gemma 4: sliding, full attention."""
   sliding, full = _split_by_type(config)
   if not config['rope_parameters']:
     full = {'rope_type': _PROPORTIONAL, 'partial_rotary_factor': 0.25}
@@ -117,16 +96,7 @@ def _split_by_type(
 def _parse(
   fields: Mapping[str, Any], theta: float, allows_proportional: bool = False
 ) -> Rope:
-  """Returns the embedding of one attention type.
-
-  Args:
-    fields: The fields of config.json.
-    theta: Base of the frequencies if the fields have none.
-    allows_proportional: True if only a share of the angles may rotate.
-
-  Raises:
-    ValueError: gemma has no such embedding.
-  """
+  """Returns the embedding of one attention type."""
   checked = _RopeFields.check(
     without_nulls({'rope_theta': theta, **fields}),
     'config.json: rope_parameters',
@@ -150,11 +120,7 @@ def _parse(
 
 
 def ropes_of(config: Any) -> dict[str, Rope]:
-  """Returns rotary embeddings by gemma's name of the attention type.
-
-  Args:
-    config: gemma's configuration of a model.
-  """
+  """Returns rotary embeddings by gemma's name of the attention type."""
   return {
     attention_type: Rope(
       getattr(config, f'{side}_base_frequency'),

@@ -60,9 +60,6 @@ def row_exact(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
   Results are equal to the bit whatever else is computed with them: more rows,
   and more calls under `vmap`. It may be applied inside `jit` and `vmap`.
-
-  Args:
-    function: A function of trees of arrays, without loops.
   """
 
   @functools.wraps(function)
@@ -200,12 +197,7 @@ def _reciprocal(x: Any) -> Any:
 
 
 def _sum(x: Array, axes: Sequence[int]) -> Array:
-  """Returns sums, whose order depends on the size of the axes alone.
-
-  Args:
-    x: An array.
-    axes: Axes that are summed over.
-  """
+  """Returns sums, whose order depends on the size of the axes alone."""
   x = jnp.moveaxis(_barrier(x), axes, range(-len(axes), 0))
   x = x.reshape(*x.shape[: x.ndim - len(axes)], -1)
   x = _pad(x, -1, _LANES)
@@ -223,13 +215,7 @@ def _pad(x: Array, axis: int, multiple: int) -> Array:
 
 
 def _dot(x: Array, y: Array, params: dict[str, Any]) -> Array:
-  """Returns `jax.lax.dot_general` of floats, by sums in a fixed order.
-
-  Args:
-    x: First operand.
-    y: Second operand.
-    params: Parameters of the operation.
-  """
+  """Returns `jax.lax.dot_general` of floats, by sums in a fixed order."""
   summed, batch = params['dimension_numbers']
   dtype = params['preferred_element_type'] or jnp.result_type(x, y)
   # A sum of many products has few bits left in bfloat16.

@@ -62,16 +62,6 @@ def initialize(
 
   On clusters that JAX detects (Cloud TPU, Slurm, Open MPI, Kubernetes), no
   argument is needed.
-
-  Args:
-    coordinator: 'host:port' of process 0, which all processes can reach.
-    num_processes: Number of processes.
-    process_id: Index of this process, from 0.
-    **timeouts: Seconds, by their names in `jax.distributed.initialize`; those
-      that this version of JAX lacks are ignored.
-
-  Raises:
-    ValueError: JAX cannot join the processes.
   """
   parameters = inspect.signature(jax.distributed.initialize).parameters
   options: dict[str, Any] = {
@@ -97,13 +87,6 @@ def make_mesh(data: int, model: int) -> Mesh:
   """Returns a mesh of the first `data * model` devices of all hosts.
 
   Neighbouring devices are along `model`, which communicates the most.
-
-  Args:
-    data: Number of parts that rows are divided into.
-    model: Number of parts that parameters are divided into.
-
-  Raises:
-    ValueError: There are too few devices, or a number is less than 1.
   """
   if min(data, model) < 1:
     raise ValueError(
@@ -124,24 +107,12 @@ def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   """Divides parameters along the mesh's `model` axis.
 
   Arrays that cannot be divided evenly are copied to every device.
-
-  Args:
-    model: The `language.LanguageModel` of the parameters, packed or not.
-      Parameters of any other model are copied.
-    params: All or some parameters.
-    mesh: From `make_mesh`.
   """
   return jax.tree.map(_with_sharding, params, layout(model, params, mesh))
 
 
 def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
-  """Returns the shardings of `shard_params`.
-
-  Args:
-    model: As for `shard_params`.
-    params: Parameters, or their shapes.
-    mesh: From `make_mesh`.
-  """
+  """Returns the shardings of `shard_params`."""
   if not hasattr(model, 'pack'):
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(lambda x: replicated, params)
@@ -174,21 +145,12 @@ def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:
 
   Caches are divided along `model` too, by their heads. Arrays that cannot be
   divided evenly are copied to every device.
-
-  Args:
-    rows: A batch of `decoding.SamplingState`, or any tree of [B, ...] leaves.
-    mesh: From `make_mesh`.
   """
   return jax.tree.map(_with_sharding, rows, rows_layout(rows, mesh))
 
 
 def rows_layout(rows: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
-  """Returns the shardings of `shard_rows`.
-
-  Args:
-    rows: Rows, or their shapes.
-    mesh: From `make_mesh`.
-  """
+  """Returns the shardings of `shard_rows`."""
 
   def shard(path, x):
     names = ['data']

@@ -52,14 +52,7 @@ class _Fields(Schema):
 
 
 def read_owner(folder: pathlib.Path) -> TableOwner:
-  """Returns the owner of the table that a folder shares.
-
-  Args:
-    folder: A folder with reduced.json.
-
-  Raises:
-    ValueError: The file is missing or damaged.
-  """
+  """Returns the owner of the table that a folder shares."""
   file = folder / FILE
   fields = tensor_files.read_json(file)
   if fields is None:
@@ -73,19 +66,7 @@ def read_vocab_ids(
   tensors: Mapping[str, tensor_files.TensorHandle],
   vocab_size: int,
 ) -> np.ndarray:
-  """Reads the ids of the tokens that a folder's model can emit.
-
-  Args:
-    folder: The folder, for errors.
-    tensors: Handles of its tensors, from `open_folder`.
-    vocab_size: Number of tokens of the owner's tokenizer.
-
-  Returns:
-    Ids in increasing order, [tokens].
-
-  Raises:
-    ValueError: The ids are missing, or are no increasing ids.
-  """
+  """Reads the ids of the tokens that a folder's model can emit."""
   tensor = tensors.get(VOCABULARY)
   # Checked before reading: NumPy lacks some types.
   is_readable = tensor is not None and tensor.is_ids and len(tensor.shape) == 1
@@ -116,12 +97,7 @@ def checksum(model: language.LanguageModel, params: language.Params) -> str:
 def stored_checksum(
   model: language.LanguageModel, table: tensor_files.TensorHandle
 ) -> str:
-  """Returns `checksum` of a table that was not read; eight bits lose it.
-
-  Args:
-    model: The model.
-    table: Handle of the table.
-  """
+  """Returns `checksum` of a table that was not read; eight bits lose it."""
   return _checksum(table[: min(model.vocab_size, _CHECKED_ROWS)])
 
 

@@ -85,11 +85,7 @@ class TensorHandle:
 
 
 def read_json(file: pathlib.Path) -> dict[str, Any] | None:
-  """Returns the fields of a JSON file; None if it does not exist.
-
-  Raises:
-    ValueError: The file is damaged, or exceeds the bounds of such files.
-  """
+  """Returns the fields of a JSON file; None if it does not exist."""
   try:
     return bounded.read_fields(file, 'model')
   except (FileNotFoundError, NotADirectoryError):
@@ -97,11 +93,7 @@ def read_json(file: pathlib.Path) -> dict[str, Any] | None:
 
 
 def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
-  """Returns the fields of a folder's config.json; {} if it does not exist.
-
-  Raises:
-    ValueError: The file is damaged.
-  """
+  """Returns the fields of a folder's config.json; {} if it does not exist."""
   file = pathlib.Path(folder) / 'config.json'
   return (file.is_file() and read_json(file)) or {}
 
@@ -121,21 +113,7 @@ def find(
   field: str = 'model',
   is_ids: bool = False,
 ) -> TensorHandle:
-  """Returns a tensor by name, after checks of its shape and type.
-
-  Args:
-    path: The folder or file, for errors.
-    tensors: Handles by name, from `open_folder`.
-    name: The tensor's name.
-    shape: The shape that config.json implies.
-    field: The option that the user gave the folder for.
-    is_ids: True if the tensor must hold ids, False for weights.
-
-  Raises:
-    ValueError: The tensor is missing or has another shape; weights have an
-      integer type or a type of 8 bits or fewer, which would be read as if they
-      were weights; or ids are no integers.
-  """
+  """Returns a tensor by name, after checks of its shape and type."""
   check_present(path, tensors, [name], field)
   tensor = tensors[name]
   if is_ids and not tensor.is_ids:
@@ -164,17 +142,7 @@ def check_present(
   names: Iterable[str],
   field: str = 'model',
 ) -> None:
-  """Refuses a checkpoint that lacks a tensor.
-
-  Args:
-    path: The folder or file, for errors.
-    tensors: Handles by name, from `open_folder`.
-    names: Names of tensors that must exist.
-    field: The option that the user gave the folder for.
-
-  Raises:
-    ValueError: A tensor is missing.
-  """
+  """Refuses a checkpoint that lacks a tensor."""
   for name in names:
     if name in tensors:
       continue
@@ -200,15 +168,6 @@ def check_layers(
 
   The tensors, or the file that declares the number of layers, then belong to
   another model.
-
-  Args:
-    path: The folder or file, for errors.
-    names: Names of all tensors.
-    layers: Number of layers of the model.
-    prefix: The part of a name before the number of its layer.
-
-  Raises:
-    ValueError: Such a tensor exists.
   """
   for name in names:
     number = name.removeprefix(prefix).partition('.')[0]
@@ -231,21 +190,7 @@ def read_all(
   field: str,
   ids: str,
 ) -> dict[str, np.ndarray]:
-  """Reads some tensors as they are stored.
-
-  Args:
-    path: The folder or file, for errors.
-    tensors: Handles by name, from `open_folder`.
-    shapes: Expected shapes of the tensors to read, by name.
-    field: The option that the user gave the folder for.
-    ids: The name of the tensor that holds ids, if it is among them.
-
-  Returns:
-    Arrays by name.
-
-  Raises:
-    ValueError: A tensor is missing, or has another shape or type.
-  """
+  """Reads some tensors as they are stored."""
   return {
     name: np.asarray(
       find(path, tensors, name, shape, field=field, is_ids=name == ids)
@@ -260,12 +205,6 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
   Each tensor is read from the file that the index names for it; other tensors
   of the files are ignored. Without an index, the tensors are those of
   `model.safetensors`, or of the only file.
-
-  Returns:
-    A handle for each tensor, by its name in `param_mapping.param_mappings`.
-
-  Raises:
-    ValueError: A file or a tensor is missing, damaged, or exists twice.
   """
   if not any(folder.glob('*.safetensors')):
     raise ValueError(
@@ -307,14 +246,7 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
 
 
 def open_file(file: pathlib.Path) -> dict[str, TensorHandle]:
-  """Opens the tensors of one file.
-
-  Returns:
-    A handle for each tensor, by its name in the file.
-
-  Raises:
-    ValueError: The file is missing or damaged.
-  """
+  """Opens the tensors of one file."""
   handle = _open_safetensors(file)
   return {
     name: _make_handle(file, handle, name) for name in sorted(handle.keys())
@@ -341,11 +273,7 @@ def _make_handle(file: pathlib.Path, opened: Any, name: str) -> TensorHandle:
 
 
 def _open_safetensors(file: pathlib.Path) -> Any:
-  """Opens a file with the safetensors library.
-
-  Raises:
-    ValueError: The file is missing or damaged.
-  """
+  """Opens a file with the safetensors library."""
   from safetensors import SafetensorError, safe_open
 
   try:
@@ -362,20 +290,12 @@ def _open_safetensors(file: pathlib.Path) -> Any:
 
 
 def weight_files(folder: pathlib.Path) -> set[str]:
-  """Returns the names of the files that the index lists; none without one.
-
-  Raises:
-    ValueError: The index is damaged, or names a file outside of the folder.
-  """
+  """Returns the names of the files that the index lists; none without one."""
   return {*(_read_weight_map(folder) or {}).values()}
 
 
 def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
-  """Returns the file of each tensor from the index; None without an index.
-
-  Raises:
-    ValueError: The index is damaged, or names a file outside of the folder.
-  """
+  """Returns the file of each tensor from the index; None without an index."""
   fields = read_json(folder / INDEX)
   if fields is None:
     return None
@@ -387,11 +307,7 @@ def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
 
 
 def _only_file(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the file of tensors of a folder without an index.
-
-  Raises:
-    ValueError: There are several files, and none is `model.safetensors`.
-  """
+  """Returns the file of tensors of a folder without an index."""
   files = sorted(folder.glob('*.safetensors'))
   usual = folder / SINGLE
   if usual in files:
@@ -406,11 +322,7 @@ def _only_file(folder: pathlib.Path) -> pathlib.Path:
 
 
 def save_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
-  """Writes a file of tensors, whole or not at all.
-
-  Raises:
-    OSError: The file cannot be written; the error names it.
-  """
+  """Writes a file of tensors, whole or not at all."""
   from safetensors.numpy import save_file
 
   with atomic.replace_file(file) as part:

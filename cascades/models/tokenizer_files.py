@@ -41,13 +41,6 @@ def read_folder(
   """Reads the tokenizer of a folder, and says from which file.
 
   Tokens that were added or renamed later are in tokenizer.json alone.
-
-  Args:
-    folder: The folder of a model.
-    table_size: Rows of the model's embedding table.
-
-  Raises:
-    ValueError: The tokenizer is missing or damaged.
   """
   file, json_file = find_file(folder), folder / 'tokenizer.json'
   tokenizer = read(file)
@@ -84,15 +77,7 @@ def _renames_tokens(file: pathlib.Path, tokenizer: Tokenizer) -> bool | None:
 
 
 def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
-  """Reads a tokenizer.model or a tokenizer.json.
-
-  Args:
-    file: Either of them; the suffix decides.
-    field: The option that the user gave the file for.
-
-  Raises:
-    ValueError: The file is missing or damaged.
-  """
+  """Reads a tokenizer.model or a tokenizer.json."""
   if file.suffix == '.json':
     return from_json(file)
   try:
@@ -140,10 +125,6 @@ def from_json(file: pathlib.Path) -> Tokenizer:
   The file lists pairs in the order in which they are merged. SentencePiece
   merges by scores of the merged piece, so the first pair that makes a piece
   decides its score.
-
-  Raises:
-    ValueError: The file is missing or damaged, or holds another kind of
-      tokenizer.
   """
   advice = 'give its tokenizer.model'
   content = bounded.read_json(file, 'tokenizer', advice, bounded.TABLE)
@@ -174,11 +155,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
 def _merge_ranks(
   file: pathlib.Path, merges: list[str | list[str]], advice: str
 ) -> dict[str, int]:
-  """Returns the rank at which each merged piece is first made.
-
-  Raises:
-    ValueError: An item is no pair.
-  """
+  """Returns the rank at which each merged piece is first made."""
   ranks: dict[str, int] = {}
   for i, merge in enumerate(merges):
     pair = merge.split(' ') if isinstance(merge, str) else merge

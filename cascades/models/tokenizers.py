@@ -257,11 +257,7 @@ def _open_model(proto: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def _check_characters(text: str) -> None:
-  """Refuses a text with half of a surrogate pair, which is no character.
-
-  Raises:
-    ValueError: The text contains one.
-  """
+  """Refuses a text with half of a surrogate pair, which is no character."""
   try:
     text.encode()
   except UnicodeEncodeError as e:
@@ -291,13 +287,7 @@ def _control_pattern(
 def _words_only(
   proto: bytes,
 ) -> tuple[sentencepiece.SentencePieceProcessor, str]:
-  """Returns a SentencePiece model that encodes no text as a control token.
-
-  Returns:
-    The model in which all control tokens have the kind that is never matched
-    in a text, and which adds no prefix to texts; and the prefix that the
-    original model adds to a text.
-  """
+  """Returns a SentencePiece model that encodes no text as a control token."""
   model = _make_proto()
   model.ParseFromString(proto)
   for piece in model.pieces:
@@ -365,15 +355,7 @@ def strip_non_text(pieces: Iterable[Piece]) -> list[Piece]:
 def from_pieces(
   pieces: Sequence[Piece], dummy_prefix: bool = False
 ) -> Tokenizer:
-  """Makes the byte-pair tokenizer of pieces, with Gemma's conventions.
-
-  Args:
-    pieces: In the order of their ids; the first four are `PAD` to `UNK`.
-    dummy_prefix: True to encode texts as if they began with a space.
-
-  Raises:
-    ValueError: SentencePiece cannot make a tokenizer of the pieces.
-  """
+  """Makes the byte-pair tokenizer of pieces, with Gemma's conventions."""
   if len(pieces) <= UNK:
     raise ValueError(
       f'tokenizer: must have at least {UNK + 1} pieces, the special tokens, got'

@@ -96,18 +96,7 @@ class Template(chat_templates.ChatTemplate):
 def find_template(
   tokenizer: tokenizers.Tokenizer,
 ) -> chat_templates.ChatTemplate | None:
-  """Returns the template that came with a model, else the built-in frame.
-
-  Args:
-    tokenizer: The model's tokenizer.
-
-  Returns:
-    The template; None if none came with the model and the tokenizer has no
-    tokens for turns.
-
-  Raises:
-    ValueError: The template that came with the model is damaged.
-  """
+  """Returns the template that came with a model, else the built-in frame."""
   if tokenizer.chat_template is None:
     return _builtin_template(tokenizer)
   return _folder_template(tokenizer, tokenizer.chat_template)
@@ -165,12 +154,7 @@ def with_turn_end(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 def require_template(
   tokenizer: tokenizers.Tokenizer,
 ) -> chat_templates.ChatTemplate:
-  """Returns a tokenizer's template.
-
-  Raises:
-    ValueError: The tokenizer has no tokens for turns, or the template that came
-      with the model is damaged.
-  """
+  """Returns a tokenizer's template."""
   template = find_template(tokenizer)
   if template is None:
     raise ValueError(

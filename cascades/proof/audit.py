@@ -94,14 +94,7 @@ class AuditResult:
 def trial_leniences(
   method: methods.Method, count: int = 50, seed: int = 0
 ) -> list[float]:
-  """Returns the method's limits, 0, and random leniences of every size.
-
-  Args:
-    method: The method, whose `strict` and `drafter_only` are the limits.
-    count: Number of random leniences: half of them in (-0.5, 1.5), the others
-      of either sign and with a size from 0.001 to 1000.
-    seed: Seed of the random leniences.
-  """
+  """Returns the method's limits, 0, and random leniences of every size."""
   rng = np.random.default_rng(seed)
   ends = [x for x in (method.strict, method.drafter_only) if x is not None]
   near = rng.uniform(-0.5, 1.5, count // 2)
@@ -214,12 +207,7 @@ def _run_checks(
 
 
 def _trend(acceptance: np.ndarray, leniences: Sequence[float]) -> str:
-  """Describes the change of acceptance with lenience, over all positions.
-
-  Args:
-    acceptance: [leniences, positions], expected acceptance.
-    leniences: The leniences, in any order.
-  """
+  """Describes the change of acceptance with lenience, over all positions."""
   acceptance = acceptance[np.argsort(leniences, kind='stable')]
   drop = float((np.maximum.accumulate(acceptance) - acceptance).max())
   climb = float((acceptance - np.minimum.accumulate(acceptance)).max())
@@ -236,9 +224,6 @@ def _examples(spec: AuditSpec) -> dict[str, np.ndarray]:
   """Computes targets where the two models agree well, partly and badly.
 
   Sampling is at temperature 1 without truncation: the gates equal q and p.
-
-  Returns:
-    The value of `AuditResult.examples`.
   """
   d = exact.draw_distributions('random', seed=spec.seed)
   order = np.argsort(methods.total_variation(d.p, d.q))

@@ -52,12 +52,7 @@ class BlockStart:
     return self.model.context_after([*self.prefix, *emitted])
 
   def drafts(self) -> Iterator[tuple[tuple[int, ...], float, list[int]]]:
-    """Enumerates the drafts that have positive probability.
-
-    Yields:
-      A draft's gamma tokens, its probability, and the gamma + 1 contexts before
-      each of its tokens and after the last.
-    """
+    """Enumerates the drafts that have positive probability."""
     for draft in itertools.product(self.tokens, repeat=self.gamma):
       contexts = [self.context(draft[:i]) for i in range(self.gamma + 1)]
       prob = float(np.prod(self.table.q[contexts[:-1], draft]))
@@ -68,13 +63,7 @@ class BlockStart:
 def end_block(
   accepted: tuple[int, ...], prob: np.ndarray, weights: np.ndarray
 ) -> Iterator[Block]:
-  """Enumerates the blocks that end with one more token.
-
-  Args:
-    accepted: The accepted drafts.
-    prob: [M], probability of these drafts.
-    weights: [M, V] or [1, V], distribution of the last token.
-  """
+  """Enumerates the blocks that end with one more token."""
   for y in range(weights.shape[-1]):
     yield (*accepted, y), prob * weights[:, y]
 

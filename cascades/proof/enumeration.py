@@ -23,16 +23,7 @@ def declared_law(
 ) -> np.ndarray:
   """Computes the declared law of the next `length` tokens.
 
-    law(x_1 .. x_n) = prod_i law(x_i | prompt, x_1 .. x_{i-1})
-
-  Args:
-    table: M methods evaluated in every context.
-    model: Maps a sequence of tokens to its context.
-    prompt: Token ids before these tokens.
-    length: n.
-
-  Returns:
-    [M] + [V] * length, the probability of every continuation.
+  law(x_1 .. x_n) = prod_i law(x_i | prompt, x_1 .. x_{i-1})
   """
   count, _, v = table.law.shape
   total = np.ones((count,))
@@ -55,22 +46,7 @@ def emitted_law(
   drafts: int = 1,
   tree_size: int | None = None,
 ) -> np.ndarray:
-  """Computes the law that consecutive blocks emit.
-
-  Args:
-    table: M methods evaluated in every context.
-    config: Verification of the blocks.
-    model: Maps a sequence of tokens to its context.
-    prompt: Token ids before the first block.
-    length: Number of tokens; later tokens of a block are summed out.
-    gamma: Number of tokens of a draft.
-    drafts: Number of drafts of a block.
-    tree_size: Drafted tokens that the verifier reads in a block, at most; None
-      for all.
-
-  Returns:
-    [M] + [V] * length, the probability of every continuation.
-  """
+  """Computes the law that consecutive blocks emit."""
   count, _, v = table.law.shape
   total = np.zeros([count] + [v] * length)
   # Probabilities of the emitted prefixes, the shortest prefixes first.
@@ -105,20 +81,7 @@ def blocks(
   drafts: int = 1,
   tree_size: int | None = None,
 ) -> Iterator[Block]:
-  """Enumerates the blocks that can follow a prefix.
-
-  Args:
-    table: M methods evaluated in every context.
-    config: Verification of the block.
-    model: Maps a sequence of tokens to its context.
-    prefix: Token ids before the block.
-    gamma: Number of tokens of a draft.
-    drafts: Number of drafts; 1 for a single-draft verification.
-    tree_size: Drafted tokens that the verifier reads, at most; None for all.
-
-  Yields:
-    Tokens, and the probability [M] of emitting them; the sum of all is 1.
-  """
+  """Enumerates the blocks that can follow a prefix."""
   bonus = table.law if config.bonus == 'target' else table.p[None]
   start = BlockStart(
     table=table, bonus=bonus, model=model, prefix=tuple(prefix), gamma=gamma
@@ -147,11 +110,6 @@ def _by_token(
 
   A drafted token is x and is accepted with probability q(x) a(x). With the
   remaining probability a token of the residual ends the block.
-
-  Args:
-    start: The start of the block.
-    accepted: The drafts that are accepted so far.
-    prob: [M], probability of these drafts.
   """
   table, c = start.table, start.context(accepted)
   if len(accepted) == start.gamma:
@@ -206,16 +164,6 @@ def _block_acceptance(
     w_i = min(1, w_{i-1} pi_i(x_i) / q_i(x_i))
     S_i = sum max(0, w_i pi_{i+1} - q_{i+1})
     h_i = S_i / (S_i + 1 - w_i) for i < gamma,   h_gamma = w_gamma.
-
-  Args:
-    table: M methods evaluated in every context.
-    draft: [gamma] token ids x_1 .. x_gamma.
-    contexts: [gamma + 1], the context before each token and after the last.
-
-  Returns:
-    h_1 .. h_gamma, [M] each: the probability that x_1 .. x_i are kept if no
-    longer prefix is; and, for i = 0 .. gamma, max(0, w_i pi_{i+1} - q_{i+1}),
-    [M, V], the weights of the token after them, which need not sum to 1.
   """
   weight = np.ones(table.law.shape[0])
   keep = []

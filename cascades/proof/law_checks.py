@@ -122,13 +122,7 @@ def check_shapes(spec: AuditSpec) -> Check:
 def evaluate(
   spec: AuditSpec, leniences: Sequence[float], x64: bool
 ) -> Evaluation:
-  """Evaluates a method on distributions of every kind.
-
-  Args:
-    spec: The method and the seed of the distributions.
-    leniences: Leniences to evaluate the method at.
-    x64: True for float64, False for float32.
-  """
+  """Evaluates a method on distributions of every kind."""
 
   def all_fields(d, lenience):
     return {name: getattr(spec.method, name)(d, lenience) for name in _FIELDS}
@@ -149,12 +143,7 @@ def evaluate(
 def check_law(
   evaluation: Evaluation, tolerance: float | None = None
 ) -> Iterator[Check]:
-  """Checks that all values are probabilities, and if so, equation (L).
-
-  Args:
-    evaluation: The method's values.
-    tolerance: Largest error that passes; None for that of the precision.
-  """
+  """Checks that all values are probabilities, and if so, equation (L)."""
   bits = 'float64' if evaluation.x64 else 'float32'
   if tolerance is None:
     tolerance = _TOLERANCE_64 if evaluation.x64 else _TOLERANCE_32
@@ -183,12 +172,7 @@ def check_law(
 def check_limits(
   method: methods.Method, evaluation: Evaluation
 ) -> Iterator[Check]:
-  """Checks that the law is p or q at the leniences that declare it.
-
-  Args:
-    method: The method that is audited.
-    evaluation: Its values in float64, at its limits among other leniences.
-  """
+  """Checks that the law is p or q at the leniences that declare it."""
   for field, side in (('strict', 'p'), ('drafter_only', 'q')):
     limit = getattr(method, field)
     if limit is None:
@@ -212,15 +196,7 @@ def _check_errors(
   fields: Sequence[str],
   tolerance: float,
 ) -> Check:
-  """Checks the largest error.
-
-  Args:
-    evaluation: The method's values.
-    name: Name of the check.
-    errors: By kind of distribution, [leniences, positions, V].
-    fields: Functions whose values a counterexample lists.
-    tolerance: Largest error that passes.
-  """
+  """Checks the largest error."""
   kind = max(errors, key=lambda kind: errors[kind].max())
   error = errors[kind]
   index = np.unravel_index(error.argmax(), error.shape)
@@ -271,14 +247,7 @@ def _counterexample(
   index: Sequence[Any],
   fields: Sequence[str],
 ) -> str:
-  """Describes the distributions of an error, and the method's values.
-
-  Args:
-    evaluation: The method's values.
-    kind: Kind of distribution.
-    index: Indices of the lenience, the position and the token.
-    fields: Functions whose values are listed.
-  """
+  """Describes the distributions of an error, and the method's values."""
   i, n, v = index
   values = evaluation.values[kind]
 

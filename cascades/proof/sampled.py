@@ -24,25 +24,7 @@ def decode_curve(
   return_logits: bool = False,
   schedule: Any = None,
 ) -> decoding.Row:
-  """Decodes every prompt at every lenience in one compiled loop.
-
-  Args:
-    step_config: Both models, and the verification of their blocks.
-    params: Parameters of the verifier, then of the drafter.
-    request: Prompts, keys and leniences. An array of leniences, [prompts], has
-      one for each prompt, which is then decoded at that lenience only.
-    sampling: Temperature, truncation and forbidden tokens.
-    stop_tokens: Ids that end a row.
-    capacity: New tokens that the state has space for, at least those
-      requested; None for exactly those. Calls that differ only in the number
-      of requested tokens share one program.
-    return_logits: True to keep the verifier's logits in the rows.
-    schedule: Changes the lenience along a row; None keeps it constant.
-
-  Returns:
-    Final rows, numpy, [prompts, leniences, ...], or [prompts, ...] for an
-    array of leniences; without caches and keys.
-  """
+  """Decodes every prompt at every lenience in one compiled loop."""
   prompts, keys, leniences, new, *_ = request
   # Prompts are padded to few lengths, so that few programs are compiled.
   longest = -(-max(map(len, prompts)) // 8) * 8
@@ -91,14 +73,6 @@ def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
 
   Outcomes with fewer than 10 expected counts are merged into one. An outcome of
   probability 0 that occurs has an infinite z.
-
-  Args:
-    tokens: [N, n], N independent outcomes of n tokens each.
-    law: [V] * n, the probability of each outcome; scaled to sum to 1.
-
-  Returns:
-    [outcomes + 1], z of each outcome that is not rare, then of the rare ones
-    together; or a single inf.
   """
   n = len(tokens)
   counts = np.zeros(law.shape)

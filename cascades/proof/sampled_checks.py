@@ -22,14 +22,7 @@ def check_samples(
   samples: int,
   configs: Sequence[verification.VerificationConfig],
 ) -> Iterator[Check]:
-  """Compares many sampled sequences with the declared law.
-
-  Args:
-    spec: The method, which is sampled at up to two of the reported leniences
-      that are no limits.
-    samples: Sequences drawn at each of these leniences.
-    configs: Verifications to sample with; unsupported ones are skipped.
-  """
+  """Compares many sampled sequences with the declared law."""
   model = exact.TableModel.injective(_SIZE, _GAMMA)
   keys = jax.random.split(jax.random.key(spec.seed), 3)
   leniences = _sampled_leniences(spec)
@@ -85,14 +78,7 @@ def _compare(
   tokens: np.ndarray | jax.Array,
   laws: np.ndarray,
 ) -> Check:
-  """Compares samples with their laws, by the largest z-score.
-
-  Args:
-    verified: Name of the verification.
-    leniences: The sampled leniences.
-    tokens: [samples, leniences, n], the sampled tokens.
-    laws: [leniences] + [V] * n.
-  """
+  """Compares samples with their laws, by the largest z-score."""
   tokens = np.asarray(tokens)
   scores = [
     np.abs(exact.z_scores(tokens[:, i], law)) for i, law in enumerate(laws)
@@ -123,13 +109,7 @@ def _sampled_leniences(spec: AuditSpec) -> list[float]:
 
 
 def _describe(lenience: float, tokens: np.ndarray, law: np.ndarray) -> str:
-  """Lists declared probabilities and frequencies of each first token.
-
-  Args:
-    lenience: The sampled lenience.
-    tokens: [samples, n], the sampled tokens.
-    law: [V] * n, the declared law.
-  """
+  """Lists declared probabilities and frequencies of each first token."""
   first = law.sum(tuple(range(1, law.ndim)))
   counts = np.bincount(tokens[:, 0], minlength=len(first))
   return '\n'.join(

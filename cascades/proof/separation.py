@@ -31,22 +31,7 @@ def context_pairs(
   *,
   along_drafts: bool = False,
 ) -> Int[np.ndarray, 'N 2']:
-  """Finds the contexts whose distributions a proof must distinguish.
-
-  Args:
-    model: Gives the context of a text.
-    prompt: Token ids before the block.
-    depth: Tokens of a draft.
-    along_drafts: True compares each text with its prefixes, which suffices for
-      a verification of one draft. False compares all texts of at most `depth`
-      tokens, as in a tree of drafts.
-
-  Returns:
-    Pairs of contexts, including each context paired with itself.
-
-  Raises:
-    ValueError: Two such texts have one context; names both texts.
-  """
+  """Finds the contexts whose distributions a proof must distinguish."""
   texts = [
     text
     for length in range(depth + 1)
@@ -79,16 +64,7 @@ def check_distances(
   p: Float[np.ndarray, 'contexts V'],
   pairs: Int[np.ndarray, 'N 2'] | None = None,
 ) -> None:
-  """Refuses distributions that a proof could mistake for each other.
-
-  Args:
-    q: The drafter's distribution in each context.
-    p: The verifier's distribution in each context.
-    pairs: Contexts to compare, from `context_pairs`; None for all.
-
-  Raises:
-    ValueError: Two distributions are too near; names their contexts.
-  """
+  """Refuses distributions that a proof could mistake for each other."""
   probs = np.concatenate([q, p])
   pairs = _indices(len(q), pairs)
   distances = _distances(probs, pairs)
@@ -109,21 +85,7 @@ def separate(
   draw: Callable[[np.random.Generator, int], Float[np.ndarray, 'n V']],
   pairs: Int[np.ndarray, 'N 2'] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws distributions again until no two are too near.
-
-  Args:
-    q: The drafter's distribution in each context.
-    p: The verifier's distribution in each context.
-    draw: Called as draw(rng, count); draws `count` distributions, [count, V].
-    pairs: Contexts to compare, from `context_pairs`; None for all.
-
-  Returns:
-    q and p that `check_distances` accepts. Distributions that were not too near
-    are unchanged.
-
-  Raises:
-    ValueError: So many distributions of this size cannot all differ.
-  """
+  """Draws distributions again until no two are too near."""
   probs = np.concatenate([q, p])
   indices = _indices(len(q), pairs)
   rng = np.random.default_rng(0)
@@ -142,18 +104,7 @@ def separate(
 def random_tables(
   model: TableModel, keys: Sequence[jax.Array] | jax.Array, scale: float = 2.0
 ) -> list[Logits]:
-  """Draws tables of a verifier and a drafter that a proof can distinguish.
-
-  Args:
-    model: The model of both.
-    keys: Random keys of the two tables, as for `TableModel.init_params`.
-    scale: Standard deviation of the logits.
-
-  Returns:
-    Two tables whose distributions at temperature 1 all differ, within and
-    between the tables; most contexts are as `TableModel.init_params` draws
-    them.
-  """
+  """Draws tables of a verifier and a drafter that a proof can distinguish."""
 
   def log_probs(logits):
     return np.asarray(jax.nn.log_softmax(jnp.asarray(logits, jnp.float32)))

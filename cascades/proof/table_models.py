@@ -72,14 +72,6 @@ class TableModel:
     contexts, 1 + b + .. + b^depth with b = vocab_size, and the hash of a
     continuation is its number in the bijective numeration of base b. So no two
     of them have the same context.
-
-    Args:
-      vocab_size: V.
-      depth: Number of tokens of a block.
-      max_contexts: Limit of the contexts. If there are more texts, the base is
-        the largest that needs no more contexts. Then texts that differ in
-        tokens which are equal modulo the base share a context; a text never
-        shares one with its own prefix.
     """
 
     def contexts(base):
@@ -91,22 +83,12 @@ class TableModel:
     return cls(vocab_size, contexts(base), base)
 
   def init_params(self, key: jax.Array, scale: float = 2.0) -> Logits:
-    """Draws a random table.
-
-    Args:
-      key: Random key.
-      scale: Standard deviation of the logits.
-    """
+    """Draws a random table."""
     shape = (self.contexts, self.vocab_size)
     return scale * jax.random.normal(key, shape)
 
   def init_cache(self, params: Any, cache_length: int) -> Cache:
-    """Makes an empty cache of one sequence.
-
-    Args:
-      params: Logits, or their shapes.
-      cache_length: Number of slots.
-    """
+    """Makes an empty cache of one sequence."""
     del params
     slots = jnp.zeros((cache_length,), jnp.int32)
     zero = jnp.zeros((), jnp.int32)
@@ -119,14 +101,7 @@ class TableModel:
   def context(self, tokens, positions):
     """Computes the hash of the visible tokens of a sequence.
 
-      context = sum_i (1 + tokens_i mod b) b^positions_i  mod  contexts
-
-    Args:
-      tokens: Token ids, [..., n], numpy's or JAX's.
-      positions: Their positions, counted from 0, [..., n] or [n].
-
-    Returns:
-      Indices of contexts, [...].
+    context = sum_i (1 + tokens_i mod b) b^positions_i  mod  contexts
     """
     return self._terms(tokens, positions).sum(-1) % self.contexts
 
@@ -147,19 +122,7 @@ class TableModel:
     mask: Bool[Array, 'L S'],
     cache: Cache | None = None,
   ) -> tuple[Float[Array, 'L V'], Cache]:
-    """Computes logits after each token, and appends the tokens to the cache.
-
-    Args:
-      params: The table.
-      tokens: Token ids.
-      positions: Absolute position of each token, from 0.
-      mask: True for each of the S cache slots (or of the L tokens, without a
-        cache) that a token attends to.
-      cache: From `init_cache` or a previous call; None for an empty one.
-
-    Returns:
-      Logits, and the new cache.
-    """
+    """Computes logits after each token, and appends the tokens to the cache."""
     if cache is None:
       cache = self.init_cache(params, tokens.shape[0])
 
@@ -186,17 +149,7 @@ class TableModel:
     cache: Cache | None = None,
     hidden_layers: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache]:
-    """Computes logits and hidden states, and appends to the cache.
-
-    Args:
-      params: The table.
-      tokens: Token ids.
-      positions: Absolute position of each token, from 0.
-      mask: True for each slot that a token attends to.
-      cache: From `init_cache` or a previous call; None for an empty one.
-      hidden_layers: Numbers of layers after which states are returned; empty
-        for the last layer only.
-    """
+    """Computes logits and hidden states, and appends to the cache."""
     logits, cache = self(params, tokens, positions, mask=mask, cache=cache)
     states = [jnp.roll(logits, k, -1) for k in hidden_layers or (0,)]
     return logits, jnp.concatenate(states, -1), cache

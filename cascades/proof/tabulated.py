@@ -46,12 +46,7 @@ class Table:
     pairs: Sequence[tuple[methods.Method, float]],
     d: methods.Distributions,
   ) -> 'Table':
-    """Evaluates methods in every context.
-
-    Args:
-      pairs: The M methods, each with its lenience.
-      d: Distributions of each context, each field [contexts, V].
-    """
+    """Evaluates methods in every context."""
     d = jax.tree.map(jnp.asarray, d)
     columns = [
       np.asarray(_tabulate(d, jnp.asarray(lenience, d.q.dtype), method=method))
@@ -87,19 +82,7 @@ def table_distributions(
   gate: str = 'raw',
   verifier_sampling: processing.SamplingParams | None = None,
 ) -> methods.Distributions:
-  """Computes the loop's distributions in each context of two models.
-
-  Args:
-    verifier_table: The verifier's parameters, its logits in each context.
-    drafter_table: The drafter's parameters, its logits in each context.
-    sampling: Temperature, truncation and forbidden tokens.
-    gate: Distributions that rules see: 'raw' or 'processed' probabilities; see
-      `verification.VerificationConfig.gate`.
-    verifier_sampling: Sampling parameters of the verifier; None for `sampling`.
-
-  Returns:
-    Each field [contexts, V].
-  """
+  """Computes the loop's distributions in each context of two models."""
 
   def at_context(drafter_logits, verifier_logits):
     return decoding.distributions(
@@ -123,23 +106,7 @@ def random_models(
   depth: int,
   scale: float = 2.0,
 ) -> tuple[list[Logits], methods.Distributions]:
-  """Draws a verifier and a drafter whose contexts all differ.
-
-  Args:
-    model: The model of both.
-    keys: Random keys of the two tables.
-    sampling: Temperature, truncation and forbidden tokens.
-    prompt: Token ids before a block.
-    depth: Number of tokens of a draft.
-    scale: Standard deviation of the logits.
-
-  Returns:
-    Both tables, and the distributions of each context, each field
-    [contexts, V].
-
-  Raises:
-    ValueError: Two contexts of a block are too near to be distinguished.
-  """
+  """Draws a verifier and a drafter whose contexts all differ."""
   tables = separation.random_tables(model, keys, scale)
   verifier_table, drafter_table = tables
   d = table_distributions(verifier_table, drafter_table, sampling)

@@ -25,14 +25,7 @@ _HALVINGS = 60
 def tree_blocks(
   start: BlockStart, kind: str, drafts: int, tree_size: int | None
 ) -> Iterator[Block]:
-  """Enumerates blocks of several drafts, all drawn independently.
-
-  Args:
-    start: The start of the block.
-    kind: One of `verification.MULTI_DRAFT`.
-    drafts: Number of drafts.
-    tree_size: Drafted tokens that the verifier reads, at most; None for all.
-  """
+  """Enumerates blocks of several drafts, all drawn independently."""
   gamma = start.gamma
   draft_values = list(start.drafts())
   # Drafts share prefixes, whose contexts are looked up once.
@@ -77,14 +70,7 @@ def _cached_step(
 
 @dataclasses.dataclass(frozen=True)
 class _RootFirst:
-  """A tree of drafts that is verified from its root to its leaves.
-
-  Attributes:
-    start: The start of the block.
-    contexts: The context after each prefix of a draft.
-    step: Verifies one step down the tree, from a context and its candidates.
-    levels: Number of levels that the verifier reads.
-  """
+  """A tree of drafts that is verified from its root to its leaves."""
 
   start: BlockStart
   contexts: Mapping[tuple[int, ...], int]
@@ -97,13 +83,7 @@ class _RootFirst:
     active: Sequence[tuple[int, ...]],
     prob: np.ndarray,
   ) -> Iterator[Block]:
-    """Enumerates the blocks that begin with some accepted tokens.
-
-    Args:
-      accepted: The accepted tokens.
-      active: The drafts that begin with them.
-      prob: [M], probability of reaching this node.
-    """
+    """Enumerates the blocks that begin with some accepted tokens."""
     c, at = self.contexts[accepted], len(accepted)
     if at == self.levels:
       yield from end_block(accepted, prob, self.start.bonus[:, c])
@@ -117,14 +97,7 @@ class _RootFirst:
 
 @dataclasses.dataclass(frozen=True)
 class _LeavesFirst:
-  """A tree of drafts that is verified from its leaves to its root.
-
-  Attributes:
-    start: The start of the block.
-    contexts: The context after each prefix of a draft.
-    paths: The drafts, up to the last level that the verifier reads.
-    visited: Pairs of a draft and the index of a token that was verified.
-  """
+  """A tree of drafts that is verified from its leaves to its root."""
 
   start: BlockStart
   contexts: Mapping[tuple[int, ...], int]
@@ -134,16 +107,7 @@ class _LeavesFirst:
   def visit(
     self, accepted: tuple[int, ...], budget: np.ndarray, prob: np.ndarray
   ) -> Generator[Block, None, np.ndarray]:
-    """Enumerates the blocks through a node.
-
-    Args:
-      accepted: The node's tokens.
-      budget: [M], probability of accepting the node once it is reached.
-      prob: [M], probability of reaching it.
-
-    Returns:
-      [M], the probability that no block through the node is emitted.
-    """
+    """Enumerates the blocks through a node."""
     table, c, at = self.start.table, self.contexts[accepted], len(accepted)
     q, target, weights = table.q[c], table.law[:, c], self.start.bonus[:, c]
     for j, path in enumerate(self.paths):
@@ -167,10 +131,6 @@ def _levels(paths: Sequence[tuple[int, ...]], size: int) -> int:
   """Counts the levels of a tree of drafts that the verifier reads.
 
   A level is read if it would fit even if no two drafts agreed in it.
-
-  Args:
-    paths: The drafts, [drafts][gamma] token ids.
-    size: Drafted tokens that the verifier reads, at most.
   """
   gamma, nodes = len(paths[0]), 0
   for level in range(gamma):
@@ -181,13 +141,7 @@ def _levels(paths: Sequence[tuple[int, ...]], size: int) -> int:
 
 
 def _match(law: np.ndarray, q: np.ndarray, candidates: Sequence[int]) -> _Step:
-  """Draws a token of the law, and accepts it if it is a candidate.
-
-  Args:
-    law: [M, V], pi.
-    q: [V], unused.
-    candidates: [m], the next tokens of the drafts.
-  """
+  """Draws a token of the law, and accepts it if it is a candidate."""
   del q
   acceptance = {x: law[:, x] for x in candidates}
   is_residual = [y not in acceptance for y in range(law.shape[1])]
@@ -199,12 +153,7 @@ def _multi_round(
 ) -> _Step:
   """Verifies one candidate after the other, from rho = pi on.
 
-    accept x with min(1, rho(x) / q(x)), else rho <- norm(max(0, rho - q))
-
-  Args:
-    law: [M, V], pi.
-    q: [V], the distribution that the candidates were drawn from.
-    candidates: [m], the next tokens of the drafts.
+  accept x with min(1, rho(x) / q(x)), else rho <- norm(max(0, rho - q))
   """
   acceptance = {x: np.zeros(len(law)) for x in candidates}
   remaining, rho = np.ones(len(law)), law
@@ -223,11 +172,6 @@ def _k_seq(law: np.ndarray, q: np.ndarray, candidates: Sequence[int]) -> _Step:
     else draw from norm(pi - min(q, pi / c) a / b)
 
   with b and a from `_divisor`.
-
-  Args:
-    law: [M, V], pi.
-    q: [V], the distribution that the candidates were drawn from.
-    candidates: [m], the next tokens of the drafts.
   """
   acceptance = {x: np.zeros(len(law)) for x in candidates}
   remaining = np.ones(len(law))
@@ -246,16 +190,7 @@ def _divisor(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Finds the least c in [1, m] with c b >= a, by bisection.
 
-    b = sum min(q, pi / c),   a = 1 - (1 - b)^m
-
-  Args:
-    law: [M, V], pi.
-    q: [V], the distribution that the candidates were drawn from.
-    m: Number of candidates.
-
-  Returns:
-    c; b, the probability that one candidate is accepted; a, that any is; [M]
-    each.
+  b = sum min(q, pi / c),   a = 1 - (1 - b)^m
   """
 
   def probabilities(c):

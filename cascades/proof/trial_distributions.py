@@ -17,27 +17,7 @@ def draw_distributions(
   seed: int = 0,
   pairs: np.ndarray | None = None,
 ) -> methods.Distributions:
-  """Draws distributions to test a method on, in float64, as numpy arrays.
-
-  Args:
-    kind: One of `DISTRIBUTION_KINDS`: 'random'; or p and q 'equal', 'disjoint',
-      both 'one_hot', or 'near_equal', which float32 can hardly distinguish.
-    count: Number of positions.
-    size: V, tokens of the vocabulary.
-    seed: Seed of the random numbers.
-    pairs: Pairs of positions whose p and q must differ, as
-      `separation.separate` takes them; None for all positions.
-
-  Returns:
-    Each field [count, size], without a cap. The gates are independent of p and
-    q, and the logits are those of the verifier's gate. Every two distributions
-    among the q and p of 'random' positions differ by
-    `separation.LEAST_DISTANCE`, and so do the q of 'equal' and 'near_equal'
-    positions.
-
-  Raises:
-    ValueError: So many distributions of this size cannot all differ.
-  """
+  """Draws distributions to test a method on, in float64, as numpy arrays."""
 
   def draw(rng, count):
     return rng.dirichlet(np.full(size, 0.5), count)

@@ -106,12 +106,7 @@ def _compare(
   *,
   step_config: decoding.StepConfig,
 ) -> tuple[tuple[jax.Array, ...], jax.Array, faults.Fault]:
-  """Drafts a block of each row and compares it with the verifier's tokens.
-
-  Returns:
-    The fields of `TokenComparison`, [B, gamma] each; the drafted tokens of each
-    row, [B]; and the first fault of each row.
-  """
+  """Drafts a block of each row and compares it with the verifier's tokens."""
 
   def compare_row(row):
     key = jax.random.key(0)

@@ -147,15 +147,7 @@ class Engine:
     cache_length: int,
     logits_length: int = 0,
   ) -> decoding.Row:
-    """Reads prompts of similar length; see `decoding.prefill`.
-
-    Args:
-      prompts: Token ids of each prompt.
-      keys: A random key per prompt.
-      limits: Lengths, prompt included, at which rows end.
-      cache_length: Slots of the caches.
-      logits_length: Tokens whose logits a row has room for; 0 keeps none.
-    """
+    """Reads prompts of similar length; see `decoding.prefill`."""
     inputs = decoding.Prompts(
       *pad(prompts, cache_length), keys, np.asarray(limits, np.int32)
     )
@@ -177,14 +169,7 @@ class Engine:
     limits: Sequence[int] | np.ndarray,
     free_slots: int,
   ) -> decoding.Row:
-    """Appends a further prompt to each row; see `decoding.extend`.
-
-    Args:
-      rows: Their buffers are donated.
-      prompts: Token ids, one prompt per row.
-      limits: Lengths at which rows end.
-      free_slots: Free slots of the caches; prompts are padded to at most these.
-    """
+    """Appends a further prompt to each row; see `decoding.extend`."""
     padded, lengths = pad(prompts, free_slots)
     inputs = self.with_sharding(
       dict(
@@ -245,16 +230,7 @@ def pad(
   max_length: int,
   smallest: int = MIN_PROMPT_LENGTH,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Pads prompts on the right to one size.
-
-  Args:
-    prompts: Token ids of each prompt.
-    max_length: Largest size.
-    smallest: Smallest size.
-
-  Returns:
-    Token ids, [B, P], and lengths, [B].
-  """
+  """Pads prompts on the right to one size."""
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
   padded = np.zeros(
     (len(prompts), min(bucket(int(lengths.max()), smallest), max_length)),

@@ -103,14 +103,7 @@ class RowBatch:
     num_rows: int,
     cache_lengths: tuple[int, int],
   ):
-    """Makes an empty batch.
-
-    Args:
-      engine: Decodes it.
-      request: The prompts to answer.
-      num_rows: Number of rows.
-      cache_lengths: First and largest number of slots of the caches.
-    """
+    """Makes an empty batch."""
     self._engine, self._request = engine, request
     self.cache_length, self._max_cache_length = cache_lengths
     # None before the first fill.
@@ -171,11 +164,7 @@ class RowBatch:
     )
 
   def poll(self, stats: DecodeStats) -> None:
-    """Waits for the loop and fetches the rows.
-
-    Raises:
-      FaultError: A distribution of a row is not finite.
-    """
+    """Waits for the loop and fetches the rows."""
     find_end = self._request.find_end
     self.fetched = fetch(self.rows)
     self._longest = int(self.fetched.length.max())
@@ -321,17 +310,7 @@ def _timed(stats: DecodeStats, field: str) -> Iterator[None]:
 def run(
   engine: Engine, request: BatchRequest, batch_size: int, stats: DecodeStats
 ) -> Iterator[tuple[Job, decoding.Row]]:
-  """Decodes every prompt at every lenience.
-
-  Args:
-    engine: Models and options.
-    request: Prompts and leniences.
-    batch_size: Most rows at a time.
-    stats: Time and rows are added to it.
-
-  Yields:
-    A job and its final row, without caches, in any order.
-  """
+  """Decodes every prompt at every lenience."""
   pending = {
     Job(i, j)
     for i in range(len(request.prompts))
@@ -409,19 +388,7 @@ def decode_single(
   *,
   stats: DecodeStats,
 ) -> Iterator[tuple[decoding.Row, decoding.Row | None]]:
-  """Decodes one answer, which may continue an earlier row.
-
-  Args:
-    engine: Models and options.
-    request: A single prompt at a single lenience.
-    row: The earlier row, [1, ...], which stays as it is; None for none.
-    max_blocks: Blocks between two results; None yields the last one only.
-    stats: Time and rows are added to it.
-
-  Yields:
-    The row so far, without caches, as NumPy arrays; and the row itself once it
-    is finished, or None if a stop string may have cut it.
-  """
+  """Decodes one answer, which may continue an earlier row."""
   batch = _start_single(engine, request, row, stats)
   poll_blocks = max_blocks or (
     POLL_INTERVAL_BLOCKS if request.find_end else 2**30

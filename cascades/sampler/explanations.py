@@ -150,12 +150,7 @@ def explain(
 def _check_answer(
   explanations: list[Explanation], error: float, tolerance: float
 ) -> None:
-  """Refuses an answer that another sampler made, or of another prompt.
-
-  Raises:
-    ValueError: The error of the log-probabilities is above the tolerance, or
-      many decisions differ from u < a.
-  """
+  """Refuses an answer that another sampler made, or of another prompt."""
   decisions = [(x.acceptance, x.uniform, x.source) for x in explanations]
   decided = [
     (u < a) == (source == DRAFT)

@@ -17,13 +17,6 @@ def of_prompts(seed: int, prompts: Sequence[Sequence[int]]) -> jax.Array:
 
   A key depends neither on the other prompts nor on the position in the batch.
   Prompts with the same checksum share a key.
-
-  Args:
-    seed: From 0 to 2^64 - 1; the upper 32 bits are folded in if they are not 0.
-    prompts: Token ids.
-
-  Returns:
-    Keys, [number of prompts].
   """
   repetitions = collections.Counter()
   pairs = []

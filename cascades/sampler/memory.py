@@ -66,13 +66,7 @@ class MemoryEstimate:
 
 
 def available(enough: float = math.inf) -> int | None:
-  """Returns the free bytes of the default device; None if unknown.
-
-  Args:
-    enough: Bytes that suffice. File caches that the system could give back
-      are counted only if fewer bytes are free, since reading them takes a
-      while.
-  """
+  """Returns the free bytes of the default device; None if unknown."""
   device = jax.local_devices()[0]
   stats = device.memory_stats() or {}
   if {'bytes_limit', 'bytes_in_use'} <= stats.keys():
@@ -100,11 +94,7 @@ def _field(file: pathlib.Path, name: str) -> int | None:
 
 
 def _free_in_cgroups(enough: float) -> Iterator[int]:
-  """Yields the free bytes of each limited control group of this process.
-
-  Args:
-    enough: As for `available`.
-  """
+  """Yields the free bytes of each limited control group of this process."""
   try:
     text_lines = (_PROC / 'self/cgroup').read_text().splitlines()
   except OSError:
@@ -137,12 +127,7 @@ def _free_in_cgroups(enough: float) -> Iterator[int]:
 
 
 def _bytes(tree: PyTree, shardings: PyTree) -> int:
-  """Returns the bytes that one device holds of a tree.
-
-  Args:
-    tree: Arrays, or their shapes.
-    shardings: The division of each array among devices.
-  """
+  """Returns the bytes that one device holds of a tree."""
   sizes = jax.tree.map(
     lambda x, s: math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize,
     tree,
@@ -161,22 +146,7 @@ def estimate(
   mesh: tuple[int, int] = (1, 1),
   logits_length: int = 0,
 ) -> MemoryEstimate:
-  """Estimates the memory that decoding needs at most.
-
-  Args:
-    verifier: The verifier's model, and its parameters or their shapes.
-    drafter: The drafter's model, and its parameters or their shapes; None for
-      decoding with the verifier alone.
-    batch_size: Most rows decoded at a time.
-    cache_length: Slots of a cache.
-    gamma: Drafted tokens that the verifier reads per block; 0 for none.
-    mesh: Number of devices along each axis of `sharding.make_mesh`, (data,
-      model). An axis of an array that they do not divide is replicated.
-    logits_length: Tokens of an answer whose logits are kept.
-
-  Returns:
-    Bytes on each device.
-  """
+  """Estimates the memory that decoding needs at most."""
   abstract_mesh = AbstractMesh(mesh, ('data', 'model'))
   both = [verifier] if drafter is None else [verifier, drafter]
   params = sum(
@@ -222,23 +192,7 @@ def check(
   limit: int | None = None,
   **lengths: int,
 ) -> None:
-  """Refuses a pair that does not fit, and says which changes would.
-
-  Args:
-    verifier: As for `estimate`.
-    drafter: As for `estimate`.
-    batch_size: As for `estimate`.
-    cache_length: Most tokens of a sequence, prompt and answer together; caches
-      are padded to the next `batching.bucket`.
-    allocated: True if the weights are in memory already.
-    mesh: As for `estimate`.
-    limit: Free bytes of a device; None takes those of the default device.
-    **lengths: gamma and logits_length, as for `estimate`.
-
-  Raises:
-    ValueError: It does not fit; the sentence has the required and the free
-      memory, and each change that alone would make it fit.
-  """
+  """Refuses a pair that does not fit, and says which changes would."""
   if limit is None:
     limit = available()
   if limit is None:
@@ -296,16 +250,7 @@ class MemoryGuard:
     self._estimates: dict[tuple[int, int, int], MemoryEstimate] = {}
 
   def check(self, batch_size: int, tokens: int, logits_length: int = 0) -> None:
-    """Refuses a batch that does not fit.
-
-    Args:
-      batch_size: Rows of the batch.
-      tokens: Most tokens of a sequence, headroom included.
-      logits_length: As for `estimate`.
-
-    Raises:
-      ValueError: It does not fit; the sentence has the changes that would.
-    """
+    """Refuses a batch that does not fit."""
     slots = batching.bucket(tokens)
     sizes: Any = dict(batch_size=batch_size, gamma=self._gamma, mesh=self._mesh)
     sizes |= dict(cache_length=slots, logits_length=logits_length)
@@ -326,16 +271,7 @@ def _ways(
   cache_length: int,
   mesh: tuple[int, int],
 ) -> Iterator[str]:
-  """Yields changes that alone would fit, the smallest of each kind.
-
-  Args:
-    fits: Called as fits(both, **changes) with other models, or with another
-      batch_size, cache_length or mesh; returns True if these fit.
-    both: Verifier and drafter, as `check` takes them.
-    batch_size: Rows decoded at a time, too many.
-    cache_length: Slots of a cache, too many.
-    mesh: Number of devices along each axis, (data, model), too few.
-  """
+  """Yields changes that alone would fit, the smallest of each kind."""
   for rows in reversed(range((batch_size - 1).bit_length())):
     if fits(batch_size=2**rows):
       yield f'batch_size {2**rows}'
@@ -358,13 +294,7 @@ def _ways(
 
 
 def _shortage(estimated: MemoryEstimate, loaded: int, limit: int) -> str:
-  """Describes the required and the free memory in words.
-
-  Args:
-    estimated: Memory that a device has to hold.
-    loaded: Bytes of it that are loaded already.
-    limit: Bytes that the device still has.
-  """
+  """Describes the required and the free memory in words."""
   parts = {
     'weights': estimated.params - loaded,
     'caches': estimated.caches + estimated.per_token,

@@ -101,14 +101,6 @@ def check_state(
   Parameters are compared by their values if they are not the same arrays.
   Scalars among them, such as the threshold at which a drafter stops, are
   options, which may change from one turn to the next.
-
-  Args:
-    state: The state to continue from.
-    models: The verifier and the drafter of a sampler.
-    params: Their parameters.
-
-  Raises:
-    ValueError: The state is none, or its models or parameters differ.
   """
   arguments.instance(
     'last_state',
@@ -142,17 +134,7 @@ def from_row(
   has_rule: bool,
   counts: dict[str, int],
 ) -> SampleOutput:
-  """Makes the output of a fetched row.
-
-  Args:
-    row: The row, without caches.
-    token_strings: Returns the text of each token of an answer.
-    is_stopped: Returns True if tokens end with a stop condition.
-    prefix: The texts of the prompt's tokens, to start with; None leaves the
-      prompt out.
-    has_rule: True if the method has a deferral rule.
-    counts: Tokens and calls of the row.
-  """
+  """Makes the output of a fetched row."""
   prompt_length, length = int(row.prompt_length), int(row.length)
   new = slice(prompt_length, length)
   new_tokens = row.tokens[new].tolist()

@@ -53,20 +53,7 @@ def load_pair(
   mesh_shape: tuple[int, int],
   dtype: str | None,
 ) -> Pair:
-  """Loads the models that are given by name, and binds the drafter.
-
-  Args:
-    verifier: As for `Sampler`.
-    drafter: As for `Sampler`.
-    tokenizer: As for `Sampler`.
-    config: The options that the pair is used with.
-    mesh_shape: (data, model): numbers of devices for rows and for parameters.
-    dtype: Dtype of models given by name; None takes the stored one.
-
-  Raises:
-    ValueError: A model is missing, the two do not fit, or an option of the
-      drafter has no effect.
-  """
+  """Loads the models that are given by name, and binds the drafter."""
   _check_types(verifier, tokenizer)
   drafter = binding.as_spec(drafter)
   has_dtype = isinstance(verifier, str) or (
@@ -124,11 +111,7 @@ def _check_types(verifier: Any, tokenizer: Any) -> None:
 
 
 def _make_mesh(shape: tuple[int, int]) -> jax.sharding.Mesh | None:
-  """Returns the mesh of (data, model); None for a single device.
-
-  Raises:
-    ValueError: The shape is not two whole numbers, or there are fewer devices.
-  """
+  """Returns the mesh of (data, model); None for a single device."""
   if not isinstance(shape, tuple | list) or len(shape) != 2:
     raise ValueError(
       'mesh: must be two numbers, such as (4, 2), got'

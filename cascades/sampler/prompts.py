@@ -15,12 +15,7 @@ from cascades.sampler.requests import SampleRequest
 def with_template(
   request: SampleRequest, prompts: Sequence[Prompt]
 ) -> SampleRequest:
-  """Returns the request, with the chat template if prompts are messages.
-
-  Raises:
-    ValueError: Some prompts are messages and others are texts, for which the
-      request has no template.
-  """
+  """Returns the request, with the chat template if prompts are messages."""
   if request.apply_chat_template:
     return request
   are_messages = {isinstance(prompt, Conversation) for prompt in prompts}
@@ -39,23 +34,7 @@ def encode(
   previous: Sequence[int] = (),
   allow_control_tokens: bool = False,
 ) -> tuple[str, list[int]]:
-  """Encodes a prompt that follows earlier tokens.
-
-  Args:
-    tokenizer: The tokenizer of both models.
-    prompt: A text, or messages, which imply the chat template.
-    apply_chat_template: Wraps a text in the model's chat template.
-    previous: Token ids of the conversation so far; a prompt without any begins
-      with beginning-of-sequence.
-    allow_control_tokens: True if messages may spell control tokens.
-
-  Returns:
-    The text with its template, and its token ids.
-
-  Raises:
-    ValueError: The prompt is no text and no messages, or the tokenizer has no
-      chat template.
-  """
+  """Encodes a prompt that follows earlier tokens."""
   if not isinstance(prompt, Prompt):
     raise ValueError(f'prompts: must be texts, got {arguments.quote(prompt)}.')
   if isinstance(prompt, str) and not apply_chat_template:
@@ -90,17 +69,7 @@ def token_ids(
   tokenizer: tokenizers.Tokenizer,
   vocab_size: int,
 ) -> list[int]:
-  """Returns the ids of tokens given as ids or as texts of one token.
-
-  Args:
-    option: Name of the argument, for errors.
-    tokens: Ids and texts.
-    tokenizer: The tokenizer of both models.
-    vocab_size: Number of the verifier's logits.
-
-  Raises:
-    ValueError: A token does not exist, or a text is not one token.
-  """
+  """Returns the ids of tokens given as ids or as texts of one token."""
   ids = []
   for token in arguments.as_list(
     option, tokens, 'token ids, or of texts of one token'
@@ -129,11 +98,7 @@ def token_ids(
 
 
 def forbidden_mask(ids: Sequence[int], vocab_size: int) -> np.ndarray | None:
-  """Returns [V], True for tokens that are never emitted; None for no ids.
-
-  Raises:
-    ValueError: All tokens are forbidden.
-  """
+  """Returns [V], True for tokens that are never emitted; None for no ids."""
   if not ids:
     return None
   forbidden = np.zeros(vocab_size, bool)

@@ -88,12 +88,7 @@ class SampleRequest:
 
 
 def make_request(options: RequestOptions, function: str) -> SampleRequest:
-  """Makes a request of the keyword arguments of a method of `Sampler`.
-
-  Raises:
-    TypeError: The method has no such argument; the sentence says what to write.
-    ValueError: A value has another type or is out of its range.
-  """
+  """Makes a request of the keyword arguments of a method of `Sampler`."""
   unknown = [x for x in options if x not in RequestOptions.__annotations__]
   migration.refuse_options(unknown, f'Sampler.{function}')
   return SampleRequest(**options)

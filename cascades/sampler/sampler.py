@@ -326,12 +326,7 @@ class Sampler:
     max_blocks: int | None,
     request: SampleRequest,
   ) -> Iterator[tuple[SampleOutput, str]]:
-    """Answers one prompt of a conversation, `max_blocks` blocks at a time.
-
-    Yields:
-      The answer so far, and the part of its text that later tokens cannot
-      change. Only the last answer has a state.
-    """
+    """Answers one prompt of a conversation, `max_blocks` blocks at a time."""
     request = prompt_encoding.with_template(request, [prompt])
     engine, stop = self._engine(request)
     models, params = engine.step_config.models, engine.params

@@ -88,11 +88,7 @@ class Target(NamedTuple):
 
 
 def _target(decoder: sampler.Sampler) -> Target:
-  """Returns the target that a sampler's texts are scored under.
-
-  Raises:
-    ValueError: The law depends on where blocks begin, or is not known.
-  """
+  """Returns the target that a sampler's texts are scored under."""
   verifier, config = decoder.verifier, decoder.config
   method, verification_config = config.capped, config.verification_config
   if config.temperature < processing.GREEDY_BELOW:
@@ -192,23 +188,7 @@ def map_tokens(
   token_fn: TokenFn,
   examined: Sequence[Sequence[int]] | None = None,
 ) -> list[tuple[np.ndarray, ...]]:
-  """Applies a function to the distributions at each token of continuations.
-
-  Args:
-    decoder: The sampler; its drafter is read even if the law does not depend on
-      q.
-    requests: Token ids of a context, at least one, and of its continuation.
-    token_fn: Called as token_fn(method, distributions, lenience, token) for one
-      position; returns arrays. It is compiled: pass the same function again.
-    examined: The tokens that the function gets, as many as each continuation
-      has; None takes those of the continuations.
-
-  Returns:
-    For each request the arrays, whose first axis is the continuation's tokens.
-
-  Raises:
-    ValueError: The drafter is not a language model, or a request does not fit.
-  """
+  """Applies a function to the distributions at each token of continuations."""
   target = target_of_both(decoder)
   return by_size(decoder, target, requests, token_fn, examined=examined)
 
@@ -269,11 +249,7 @@ def inspect_tokens(
 
 
 def _sizes(decoder, requests) -> list[tuple[int, int]]:
-  """Returns the padded lengths of each request: tokens read, tokens scored.
-
-  Raises:
-    ValueError: One does not fit.
-  """
+  """Returns the padded lengths of each request: tokens read, tokens scored."""
   sizes = []
   vocab_size = decoder.verifier.model.vocab_size
   for i, request in enumerate(requests):
@@ -317,11 +293,7 @@ def _is_request(request, vocab_size: int) -> bool:
 
 
 def _read_rows(decoder, target, requests, *, size, token_fn):
-  """Applies a function to requests of one size, in one pass; see `_read`.
-
-  Raises:
-    FaultError: A distribution is not finite.
-  """
+  """Applies a function to requests of one size, in one pass; see `_read`."""
   length, scored_length = size
   rows = batching.width(len(requests), decoder.config.batch_size)
   padded = [*requests, *[((0,), (), ())] * (rows - len(requests))]
@@ -377,14 +349,7 @@ def _token_view(method, d, lenience, token):
 
 
 class _Rows(NamedTuple):
-  """Texts to score, padded on the right.
-
-  Attributes:
-    tokens: All but the last token of each text.
-    starts: The position that predicts the first scored token.
-    scored: The tokens to evaluate, those of the texts or others in their
-      places; results at their padding mean nothing.
-  """
+  """Texts to score, padded on the right."""
 
   tokens: Int[Array, 'B L']
   starts: Int[Array, 'B']
@@ -392,13 +357,7 @@ class _Rows(NamedTuple):
 
 
 class _Evaluation(NamedTuple):
-  """A function of the distributions at a token; a static argument.
-
-  Attributes:
-    method: The method of the law.
-    gate: Probabilities that rules read: 'raw' or 'processed'.
-    token_fn: See `map_tokens`.
-  """
+  """A function of the distributions at a token; a static argument."""
 
   method: methods.Method
   gate: str
@@ -416,22 +375,7 @@ def _read(
   models: tuple[Any, ...],
   evaluation: _Evaluation,
 ) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
-  """Applies a function to the distributions at scored tokens.
-
-  Args:
-    params: Parameters of each model.
-    rows: The texts.
-    lenience: Threshold of the method.
-    sampling: Temperature, truncation and cap.
-    schedule: Schedule of leniences along the scored tokens; None keeps the
-      lenience.
-    models: The verifier, and the drafter if the law depends on q.
-    evaluation: The law and the function.
-
-  Returns:
-    The function's arrays, [B, N, ...] each, and the model whose logits are no
-    distribution there, a `faults.Fault.culprit`.
-  """
+  """Applies a function to the distributions at scored tokens."""
   row = functools.partial(
     _read_row,
     params=params,

@@ -48,20 +48,7 @@ class _MarkerError(Exception):
 
 
 def parse(spec: str, token_id: TokenLookup | None = None) -> Any:
-  """Makes a schedule by name.
-
-  Args:
-    spec: The notation of a kind, with numbers or tokens.
-    token_id: Looks up markers; None skips this, and the result serves only to
-      check the notation.
-
-  Returns:
-    A `ScheduleBase`; None for constant leniences.
-
-  Raises:
-    ValueError: The notation is another, a number is below 0, or a marker is
-      not one token.
-  """
+  """Makes a schedule by name."""
   kind, argument = SCHEDULES.find(spec)
   try:
     return kind.make(argument, token_id and _checked_lookup(token_id))
@@ -81,17 +68,7 @@ def for_answers(
   max_new_tokens: int,
   forbidden: Collection[int],
 ) -> Any:
-  """Makes the schedule of the answers to a request.
-
-  Args:
-    spec: As for `parse`.
-    token_id: As for `parse`.
-    max_new_tokens: Most tokens of an answer.
-    forbidden: Token ids that are never emitted.
-
-  Raises:
-    ValueError: As for `parse`, or the schedule does not fit such answers.
-  """
+  """Makes the schedule of the answers to a request."""
   schedule = parse(spec, token_id)
   if reason := schedule and schedule.refusal(max_new_tokens, forbidden):
     raise ValueError(
@@ -114,11 +91,7 @@ def _checked_lookup(token_id: TokenLookup) -> TokenLookup:
 
 
 def check(spec: str, method: methods.Method) -> None:
-  """Refuses a schedule with a wrong notation or an unsupported method.
-
-  Raises:
-    ValueError: The schedule is refused; the sentence has the reason.
-  """
+  """Refuses a schedule with a wrong notation or an unsupported method."""
   if parse(spec) is None:
     return
   reason = None

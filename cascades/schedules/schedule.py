@@ -46,36 +46,19 @@ class ScheduleBase(Protocol):
   def lenience(
     self, state: ScheduleState, requested: Float[Array, ''], strict: float
   ) -> Float[Array, '']:
-    """Computes the lenience of the next token.
-
-    Args:
-      state: The state after all tokens before it.
-      requested: The lenience of the row.
-      strict: The method's strict lenience, at which its law is exactly p.
-    """
+    """Computes the lenience of the next token."""
     raise NotImplementedError
 
   def update(
     self, state: ScheduleState, token: Int[Array, ''], cost: TokenCost | None
   ) -> ScheduleState:
-    """Computes the state after another token.
-
-    Args:
-      state: The state before the token.
-      token: Id of the token.
-      cost: Cost of the token; None unless `needs_costs`.
-    """
+    """Computes the state after another token."""
     raise NotImplementedError
 
   def refusal(
     self, max_new_tokens: int, forbidden_ids: Collection[int]
   ) -> str | None:
-    """Explains why the schedule does not fit an answer; None if it fits.
-
-    Args:
-      max_new_tokens: Limit of the answer's tokens.
-      forbidden_ids: Ids that the answer must not contain.
-    """
+    """Explains why the schedule does not fit an answer; None if it fits."""
     return None
 
 
@@ -98,20 +81,7 @@ def leniences_along_draft(
   draft: Int[Array, 'n'],
   distributions_at: Callable[[Array], methods.Distributions],
 ) -> tuple[Float[Array, 'n_1'], ScheduleState]:
-  """Computes the lenience and the schedule's state along a draft.
-
-  Args:
-    schedule: A `ScheduleBase`.
-    state: The state before the first token.
-    requested: The lenience of the row.
-    method: The method of the leniences.
-    draft: The drafted tokens.
-    distributions_at: Maps i to the distributions after i drafted tokens.
-
-  Returns:
-    Leniences, and states with a leading axis n + 1: those of each drafted token
-    and of the token after them.
-  """
+  """Computes the lenience and the schedule's state along a draft."""
 
   def step(state, inputs):
     i, token = inputs

@@ -57,20 +57,7 @@ def read_bytes(
   max_bytes: int = FIELDS.size,
   prefix: bytes = b'',
 ) -> bytes:
-  """Reads a file of bounded size.
-
-  Args:
-    path: The file.
-    option: The option that the user gave the file or its folder for.
-    advice: The advice of the error if the file is refused.
-    max_bytes: Largest size of the file, in bytes.
-    prefix: Bytes that the file must begin with.
-
-  Raises:
-    FileNotFoundError: The file does not exist.
-    ValueError: The file is no regular file, such as a pipe, which would never
-      end; it is too large; or it has another prefix.
-  """
+  """Reads a file of bounded size."""
   check_regular(path, option, advice)
   if path.stat().st_size > max_bytes:
     raise _refusal(path, f'it has more than {max_bytes} bytes', option, advice)
@@ -81,17 +68,7 @@ def read_bytes(
 
 
 def check_regular(path: pathlib.Path, option: str, advice: str) -> None:
-  """Refuses folders, pipes and devices.
-
-  Args:
-    path: The file.
-    option: The option that the user gave the file or its folder for.
-    advice: The advice of the error.
-
-  Raises:
-    FileNotFoundError: The file does not exist.
-    ValueError: The file is no regular file.
-  """
+  """Refuses folders, pipes and devices."""
   # Follows links, which the hub's cache consists of.
   path.stat()
   if not path.is_file():
@@ -104,18 +81,7 @@ def read_json(
   advice: str = 'fetch it again',
   bounds: Bounds = FIELDS,
 ) -> Any:
-  """Reads a JSON file.
-
-  Args:
-    path: The file.
-    option: The option that the user gave the file or its folder for.
-    advice: The advice of the error if the file is refused.
-    bounds: Upper bounds of the file.
-
-  Raises:
-    FileNotFoundError: The file does not exist.
-    ValueError: The file is no JSON, or exceeds a bound.
-  """
+  """Reads a JSON file."""
   text = read_bytes(path, option, advice, bounds.size)
   try:
     return parse_json(text, bounds)
@@ -126,17 +92,7 @@ def read_json(
 def read_fields(
   path: pathlib.Path, option: str, advice: str = 'fetch it again'
 ) -> dict[str, Any]:
-  """Reads a JSON file that holds one object.
-
-  Args:
-    path: The file.
-    option: The option that the user gave the file or its folder for.
-    advice: The advice of the error if the file is refused.
-
-  Raises:
-    FileNotFoundError: The file does not exist.
-    ValueError: The file is no JSON object, or exceeds a bound.
-  """
+  """Reads a JSON file that holds one object."""
   content = read_json(path, option, advice)
   if not isinstance(content, dict):
     raise _refusal(path, 'it is not a JSON object', option, advice)
@@ -144,19 +100,7 @@ def read_fields(
 
 
 def parse_json(text: bytes | bytearray | str, bounds: Bounds = LINE) -> Any:
-  """Parses untrusted JSON.
-
-  Args:
-    text: The JSON text; bytes are decoded as UTF-8.
-    bounds: Upper bounds of the text; its size is not checked.
-
-  Returns:
-    The value, with U+FFFD in place of each half of a surrogate pair.
-
-  Raises:
-    ValueError: The text is no JSON, has too many values, or is nested too
-      deeply.
-  """
+  """Parses untrusted JSON."""
   # Counts are upper bounds, since strings may contain these characters.
   if isinstance(text, str):
     lists, objects, commas = map(text.count, '[{,')
@@ -186,21 +130,7 @@ def read_lines(
   refuse: Callable[[int, str], ValueError],
   bounds: Bounds = LINE,
 ) -> Iterator[bytes | bytearray]:
-  """Reads a file line by line; unpacks it if its name ends in '.gz'.
-
-  Args:
-    path: The file.
-    refuse: Called as refuse(line_number, reason); returns the error to raise.
-    bounds: Upper bounds of a line.
-
-  Yields:
-    Each line with its line break, which the last line may lack.
-
-  Raises:
-    FileNotFoundError: The file does not exist.
-    ValueError: The file is no regular file or cannot be unpacked, or a line is
-      too long.
-  """
+  """Reads a file line by line; unpacks it if its name ends in '.gz'."""
   path.stat()
   if not path.is_file():
     raise refuse(1, 'it is not a regular file')
@@ -214,20 +144,7 @@ def split_lines(
   bounds: Bounds = LINE,
   is_compressed: bool = False,
 ) -> Iterator[bytes | bytearray]:
-  """Reads an open file line by line; see `read_lines`.
-
-  Args:
-    file: The file, opened for reading bytes.
-    refuse: Called as refuse(line_number, reason); returns the error to raise.
-    bounds: Upper bounds of a line.
-    is_compressed: True to unpack the file, which gzip packed.
-
-  Yields:
-    Each line with its line break, which the last line may lack.
-
-  Raises:
-    ValueError: The file cannot be unpacked, or a line is too long.
-  """
+  """Reads an open file line by line; see `read_lines`."""
   number, bytes_left = 1, _MAX_UNPACKED
   with gzip.open(file) if is_compressed else file as unpacked:
     while True:

@@ -78,11 +78,7 @@ def for_html(text: str) -> str:
 
 
 def for_csv(value: object) -> object:
-  """Returns a cell of a table that no spreadsheet reads as a formula.
-
-  Args:
-    value: A text; values of other types are returned as they are.
-  """
+  """Returns a cell of a table that no spreadsheet reads as a formula."""
   if not isinstance(value, str):
     return value
   # Spreadsheets may skip blanks, and read full-width forms as ASCII.
@@ -106,12 +102,7 @@ def for_markdown(text: str) -> str:
 
 
 def for_latex(text: str, symbols: Mapping[str, str] | None = None) -> str:
-  """Returns a text for a table in LaTeX.
-
-  Args:
-    text: A text without line breaks.
-    symbols: LaTeX code of characters that LaTeX lacks, by character.
-  """
+  """Returns a text for a table in LaTeX."""
   code = _LATEX | dict(symbols or {})
   return ''.join(code.get(c, c) for c in printable(text))
 

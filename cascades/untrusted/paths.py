@@ -11,14 +11,6 @@ def sibling(folder: pathlib.Path, name: object, location: str) -> pathlib.Path:
   """Returns the path of a file in a folder by its plain name.
 
   The file itself may be a link, as in the hub's cache.
-
-  Args:
-    folder: The folder of the file that contains the name.
-    name: The name.
-    location: The option and the file that contains the name, for errors.
-
-  Raises:
-    ValueError: The name is no text, or leads to another folder.
   """
   is_plain = (
     isinstance(name, str)
@@ -35,16 +27,7 @@ def sibling(folder: pathlib.Path, name: object, location: str) -> pathlib.Path:
 
 
 def descendant(folder: pathlib.Path, name: str, location: str) -> pathlib.Path:
-  """Returns a path below a folder, without links and '..' on the way.
-
-  Args:
-    folder: The folder.
-    name: A relative path from an untrusted source, with '/' between folders.
-    location: The option, for errors.
-
-  Raises:
-    ValueError: The name leads out of the folder, or over a link.
-  """
+  """Returns a path below a folder, without links and '..' on the way."""
   parts = pathlib.PurePosixPath(name).parts
   leads_out = {'..', '/', ''} & {*parts} or '\0' in name or '\\' in name
   if not parts or leads_out:
@@ -60,16 +43,7 @@ def descendant(folder: pathlib.Path, name: str, location: str) -> pathlib.Path:
 def check_tree(
   folder: pathlib.Path, exempt: Collection[str] = (), location: str = 'workdir'
 ) -> None:
-  """Refuses a folder that contains a symbolic link at any depth.
-
-  Args:
-    folder: The folder; may be a link itself, and need not exist.
-    exempt: Folders, relative to it, that may contain links.
-    location: The option, for errors.
-
-  Raises:
-    ValueError: The folder contains a link.
-  """
+  """Refuses a folder that contains a symbolic link at any depth."""
   for parent, folders, files in os.walk(folder):
     for name in (*folders, *files):
       check_links(folder, pathlib.Path(parent, name), location)
@@ -83,14 +57,6 @@ def check_links(
   """Refuses a path below a folder that leads over a symbolic link.
 
   Data written to such a path would be written to the link's target.
-
-  Args:
-    folder: The folder, which the user named; may be a link itself.
-    path: A path below it.
-    location: The option, for errors.
-
-  Raises:
-    ValueError: The path, or a folder on the way to it, is a link.
   """
   for part in (path, *path.parents):
     if part == folder:

@@ -57,11 +57,7 @@ FailFast = pydantic.Field(fail_fast=True)
 def fail_fast_values(
   is_valid: Callable[[Any], bool],
 ) -> pydantic.BeforeValidator:
-  """Returns a validator that reduces an object to its first wrong value.
-
-  Args:
-    is_valid: Returns True for a valid value of the object.
-  """
+  """Returns a validator that reduces an object to its first wrong value."""
 
   def check(field: Any) -> Any:
     if isinstance(field, dict):
@@ -99,17 +95,7 @@ class Schema(pydantic.BaseModel):
   def check(
     cls, fields: Any, location: str, advice: str = 'fetch it again'
   ) -> Self:
-    """Returns the fields of a file, each of its type and within its range.
-
-    Args:
-      fields: The content of the file.
-      location: The option and the file, for errors.
-      advice: The advice of the error if the file is refused.
-
-    Raises:
-      ValueError: A field has another type or is out of range: `<location>:
-        <field> must be <expected>, got <value>; <advice>.`
-    """
+    """Returns the fields of a file, each of its type and within its range."""
     try:
       return cls.parse(fields)
     except ValueError as error:
@@ -117,14 +103,7 @@ class Schema(pydantic.BaseModel):
 
   @classmethod
   def parse(cls, fields: Any) -> Self:
-    """Returns checked fields; errors do not name the file.
-
-    Args:
-      fields: The content of the file.
-
-    Raises:
-      ValueError: `<field> must be <expected>, got <value>`.
-    """
+    """Returns checked fields; errors do not name the file."""
     if not isinstance(fields, Mapping):
       raise ValueError('it is not a JSON object')
     try:
@@ -157,13 +136,7 @@ def _reason(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
 
 
 def _field_name(parts: tuple[int | str, ...], fields: Mapping[str, Any]) -> str:
-  """Returns the full name of a field, such as 'rope_parameters.factor'.
-
-  Args:
-    parts: pydantic's location of an error: names of fields, indices, and names
-      of types that were tried.
-    fields: The content of the file.
-  """
+  """Returns the full name of a field, such as 'rope_parameters.factor'."""
   names: list[str] = []
   value: Any = fields
   for part in parts:

@@ -62,15 +62,7 @@ class RefusedError(Exception):
 
 
 class Template:
-  """A compiled template.
-
-  Args:
-    source: The text of the template.
-    option: The option or field that an error names.
-
-  Raises:
-    ValueError: The source is too long, or no template.
-  """
+  """A compiled template."""
 
   def __init__(self, source: str, option: str):
     self._option = option
@@ -86,18 +78,7 @@ class Template:
   def render(
     self, variables: Mapping[str, Any], budget: int, mask: 'Mask | None' = None
   ) -> str:
-    """Returns the text that the template makes of variables.
-
-    Args:
-      variables: Values by name.
-      budget: Largest sum of iterations, calls and characters.
-      mask: The mask of texts in the variables; None if no text is masked.
-
-    Raises:
-      RefusedError: The template calls `raise_exception`.
-      ValueError: The template does what the sandbox forbids, has another fault,
-        or exceeds the budget.
-    """
+    """Returns the text that the template makes of variables."""
     with self._lock:
       self._environment.budget, self._environment.mask = budget, mask
       try:
@@ -133,12 +114,6 @@ def format_time(time: datetime.datetime, form: str) -> str:
 
 class Mask:
   """Replaces characters of messages by characters that occur nowhere.
-
-  Args:
-    texts: All texts that a rendering begins with.
-
-  Raises:
-    ValueError: The texts contain all characters that could replace others.
 
   Attributes:
     mark: Another character that occurs nowhere.

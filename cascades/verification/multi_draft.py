@@ -114,16 +114,7 @@ def _step_match(d, pi, candidates, is_candidate, uniforms) -> Step:
 
 
 class _Walk(NamedTuple):
-  """The state of a walk down the tree of drafts.
-
-  Attributes:
-    is_alive: True for drafts that begin with the accepted tokens.
-    draft: One of these drafts.
-    num_accepted: Tokens accepted so far.
-    residual: Weights of the token after the first rejection.
-    is_active: True until a step accepts no candidate.
-    is_valid: True while the laws of all steps are distributions.
-  """
+  """The state of a walk down the tree of drafts."""
 
   is_alive: Bool[Array, 'K']
   draft: Int[Array, '']
@@ -152,15 +143,7 @@ def _walk(
   sample_uniforms: Float[Array, 'n'],
   step: Callable[..., Step],
 ) -> Verdict:
-  """Walks down the tree of drafts as long as steps accept a candidate.
-
-  Args:
-    inputs: The block.
-    accept_uniforms: Uniform numbers, divided evenly among the gamma steps.
-    sample_uniforms: Uniform numbers of the token after the accepted ones.
-    step: Called as step(d, pi, candidates, is_candidate, uniforms), of which
-      candidates are [K] tokens and is_candidate is [K], False for padding.
-  """
+  """Walks down the tree of drafts as long as steps accept a candidate."""
   gamma = inputs.gamma
 
   def descend(walk, xs):

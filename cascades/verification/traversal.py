@@ -50,20 +50,7 @@ def _shared_prefix_lengths(
 
 
 class _Walk(NamedTuple):
-  """The state of a walk over the tree of drafts.
-
-  Attributes:
-    depth: Depth of the current node.
-    draft: A draft that begins with the tokens of the node.
-    is_examined: True for drafted tokens that were candidates before.
-    num_tests: Nodes that were left upwards; each used up a uniform number.
-    is_done: True if the block has ended at the node.
-    budgets: r of the nodes from the root to the current one.
-    targets: t of these nodes.
-    first_drafts: The draft whose token was the first candidate of each of
-      these nodes; -1 for none.
-    is_valid: True if the laws of all entered nodes are distributions.
-  """
+  """The state of a walk over the tree of drafts."""
 
   depth: Int[Array, '']
   draft: Int[Array, '']
@@ -208,15 +195,7 @@ def _deferred(
   draft: Int[Array, ''],
   first_draft: Int[Array, ''],
 ) -> Bool[Array, 'gamma']:
-  """Returns where the rule defers accepted tokens, and the first rejected one.
-
-  Args:
-    inputs: The block.
-    num_accepted: Accepted tokens.
-    draft: The draft that the accepted tokens belong to.
-    first_draft: The draft whose token was the first candidate after them; -1
-      for none.
-  """
+  """Returns where the rule defers accepted tokens and the first rejected."""
 
   def defers(i):
     is_first = (i == num_accepted) & (first_draft >= 0)

@@ -45,18 +45,7 @@ def plan(sizes: Sizes) -> Iterator[Measurement]:
 
 
 def _greedy(sizes: Sizes, dtype: str, precision: str | None) -> dict[str, Any]:
-  """Compares greedy strict decoding with the verifier alone.
-
-  Args:
-    sizes: Number of prompts.
-    dtype: Dtype of the parameters.
-    precision: Precision of products; None for the device's default.
-
-  Returns:
-    The number of prompts, and the first divergence of each prompt that has
-    one: tokens of both, the gap between the verifier's two largest logits
-    there, and the spacing of bfloat16 at the largest.
-  """
+  """Compares greedy strict decoding with the verifier alone."""
   verifier = load_model('tiny-verifier', dtype)
   drafter = drafters.parse_spec('tiny-drafter').load(dtype)
   greedy = functools.partial(DecodingConfig, temperature=0.0)
@@ -91,12 +80,7 @@ def _greedy(sizes: Sizes, dtype: str, precision: str | None) -> dict[str, Any]:
 def first_divergence(
   expected: SampleOutput, answer: SampleOutput
 ) -> dict[str, Any] | None:
-  """Returns the first token in which an answer differs; None if none does.
-
-  Args:
-    expected: The verifier's answer, with its logits.
-    answer: The other answer.
-  """
+  """Returns the first token in which an answer differs; None if none does."""
   tokens = list(zip(expected.tokens, answer.tokens, strict=False))
   differs = [i for i, (x, y) in enumerate(tokens) if x != y]
   if not differs:

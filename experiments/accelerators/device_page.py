@@ -180,15 +180,7 @@ def _plot(
   *,
   labels: tuple[str, str],
 ) -> Drawing:
-  """Draws curves with the value 1 as a line.
-
-  Args:
-    curves: Heights by position, by variant.
-    curve_styles: Styles by variant.
-    name: Name of the drawing.
-    caption: Caption of the drawing.
-    labels: Labels of both axes.
-  """
+  """Draws curves with the value 1 as a line."""
   with mpl.rc_context(drawings.RC):
     figure = drawings.new(6.4, 3.6)
     axes = figure.add_subplot()

@@ -138,14 +138,7 @@ PHASES: Mapping[str, Phase] = {
 
 
 def check_names(names: list[str]) -> list[str]:
-  """Returns phases in order of worth.
-
-  Args:
-    names: Names of phases; all phases if it is empty.
-
-  Raises:
-    ValueError: There is no such phase.
-  """
+  """Returns phases in order of worth."""
   for name in names:
     if name not in PHASES:
       raise ValueError(
@@ -155,12 +148,6 @@ def check_names(names: list[str]) -> list[str]:
 
 
 def limit(phase: str, later: list[str], seconds: float) -> float:
-  """Returns the seconds of a phase, its share of those that remain.
-
-  Args:
-    phase: Name of the phase.
-    later: Names of the phases after it.
-    seconds: Seconds that remain.
-  """
+  """Returns the seconds of a phase, its share of those that remain."""
   shares = [PHASES[name].share for name in (phase, *later)]
   return max(0.0, seconds) * shares[0] / math.fsum(shares)

@@ -157,14 +157,7 @@ class Summary:
 
 
 def summarize(results: Mapping[str, PhaseResult]) -> Summary:
-  """Makes tables, sentences and verdicts of the figures.
-
-  Args:
-    results: The files of the phases by name, from `phase_results.read_all`.
-
-  Raises:
-    ValueError: A file has figures of another form.
-  """
+  """Makes tables, sentences and verdicts of the figures."""
   figures = {name: x.figures for name, x in results.items()}
   sections, verdicts = [], []
   for name, result in results.items():

@@ -75,13 +75,7 @@ def _all_loops(sizes: Sizes) -> Iterator['_Loops']:
 
 @dataclasses.dataclass(frozen=True)
 class _Loops:
-  """The loops of a pair at a batch size, compiled when they are first used.
-
-  Attributes:
-    sizes: Sizes of the models and of the answers.
-    pair: The models.
-    batch: Number of rows.
-  """
+  """The loops of a pair at a batch size, compiled when they are first used."""
 
   sizes: Sizes
   pair: Pair
@@ -100,13 +94,7 @@ class _Loops:
   def entrant(
     self, arm: str, rate: Any = 0.0
   ) -> tuple[harness.Entrant, dict[str, Any]]:
-    """Returns an entrant that is compiled, and the facts of a run.
-
-    Args:
-      arm: Name of the entrant.
-      rate: Forced acceptance rate, or an array of a rate for each row; for the
-        floor, gamma and the number of blocks.
-    """
+    """Returns an entrant that is compiled, and the facts of a run."""
     key = (self, arm, str(rate))
     return random_models.cached(key, lambda: self._make(arm, rate))
 

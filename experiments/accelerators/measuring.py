@@ -32,16 +32,7 @@ def measure(
   seconds: float,
   quiet: bool = False,
 ) -> PhaseResult:
-  """Runs what is missing of a phase, and writes its file.
-
-  Args:
-    phase: Name of the phase.
-    sizes: Sizes of the measurements.
-    setting: Device and versions, which the file names.
-    folder: Folder of the file, which may have figures of an earlier run.
-    seconds: Seconds after which no measurement begins.
-    quiet: True for no progress bar.
-  """
+  """Runs what is missing of a phase, and writes its file."""
   start, parent = time.monotonic(), os.getppid()
   before = phase_results.read_latest(folder, phase, setting)
   figures, errors, left_out = dict(before.figures), {}, []
@@ -97,15 +88,7 @@ def serve(
   folder: pathlib.Path,
   make_setting: Callable[[], Setting],
 ) -> None:
-  """Measures the phases that another process asks for.
-
-  Args:
-    pipe: Connection to the process; gives (phase, seconds), and gets the
-      setting first, then True after each phase.
-    sizes: Sizes of the measurements.
-    folder: Folder of the files.
-    make_setting: Returns the setting of this process.
-  """
+  """Measures the phases that another process asks for."""
   try:
     setting = make_setting()
   except Exception as error:

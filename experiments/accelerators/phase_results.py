@@ -91,11 +91,7 @@ def write(
 def read(
   folder: pathlib.Path, phase: str, partial: bool = False
 ) -> PhaseResult | None:
-  """Reads the file of a phase; None if there is none.
-
-  Raises:
-    ValueError: The file is damaged.
-  """
+  """Reads the file of a phase; None if there is none."""
   file = path(folder, phase, partial)
   try:
     fields = bounded.read_fields(file, 'workdir', _ADVICE)
@@ -120,11 +116,7 @@ def read_latest(
 
 
 def read_all(folder: pathlib.Path) -> dict[str, PhaseResult]:
-  """Reads the phases of a folder, by name in order of worth.
-
-  Raises:
-    ValueError: A file is damaged, or the files are of several devices.
-  """
+  """Reads the phases of a folder, by name in order of worth."""
   results = {name: read(folder, name) for name in PHASES}
   present = {name: x for name, x in results.items() if x is not None}
   settings = [x.setting for x in present.values()]

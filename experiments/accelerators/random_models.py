@@ -94,15 +94,7 @@ def cached[T](key: Hashable, make: Callable[[], T]) -> T:
 
 
 def load(name: str, sizes: Sizes) -> RandomModel:
-  """Makes a model, with fewer layers if the memory or the sizes ask for it.
-
-  Args:
-    name: Name of the shape.
-    sizes: Dtype, and most layers.
-
-  Raises:
-    ValueError: Not even one layer fits.
-  """
+  """Makes a model, with fewer layers if the memory or the sizes ask for it."""
   return cached((name, sizes), lambda: _make(name, sizes))
 
 

@@ -79,16 +79,7 @@ class Worker:
       return None
 
   def measure(self, phase: str, seconds: float, grace: float) -> str:
-    """Measures a phase, whose file is written in any case.
-
-    Args:
-      phase: Name of the phase.
-      seconds: Seconds after which no measurement begins.
-      grace: Further seconds after which the process is ended.
-
-    Returns:
-      The reason why the process has ended; empty if it has not.
-    """
+    """Measures a phase, whose file is written in any case."""
     try:
       self._pipe.send((phase, seconds))
     except OSError:
@@ -112,17 +103,7 @@ class Worker:
 def run(
   names: Sequence[str], sizes: Sizes, folder: pathlib.Path, seconds: float
 ) -> None:
-  """Measures what is missing of some phases.
-
-  Args:
-    names: Names of the phases.
-    sizes: Sizes of the measurements.
-    folder: Folder of the files.
-    seconds: Seconds of all phases together.
-
-  Raises:
-    ValueError: There is no device, or the folder has files of another setting.
-  """
+  """Measures what is missing of some phases."""
   end = time.monotonic() + seconds
   results = phase_results.read_all(folder)
   missing = [x for x in names if x not in results or not results[x].is_complete]

@@ -12,17 +12,7 @@ from experiments.records import stats
 
 
 def share(name: str, value: Any, low: float, high: float) -> float:
-  """Returns a quality as a share of the best score.
-
-  Args:
-    name: Name of the option.
-    value: The share.
-    low: Smallest allowed share.
-    high: Largest allowed share.
-
-  Raises:
-    ValueError: The value is not such a share.
-  """
+  """Returns a quality as a share of the best score."""
   try:
     return arguments.number(name, value, low, high)
   except ValueError as error:

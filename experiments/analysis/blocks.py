@@ -85,11 +85,6 @@ def timeline(record: Record, trace: Trace, costs: unit_costs.Costs) -> Timeline:
   All blocks of an answer cost the same, because each is drafted and verified to
   its full length. The blocks of a sequential cascade cost as much as they have
   tokens.
-
-  Args:
-    record: Counts of the answer.
-    trace: Tokens of the answer and their sources.
-    costs: Measured unit costs, in seconds.
   """
   drafting, verifying = metrics.modelled_s(record, costs)
   token_ranges = split(record, trace)

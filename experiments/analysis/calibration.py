@@ -29,15 +29,7 @@ def half(example: str, seed: int) -> int:
 
 
 def halves(points: Points, seed: int) -> tuple[Points, Points]:
-  """Splits the answers into two halves by example; both have all points.
-
-  Args:
-    points: Points and answers.
-    seed: Seed of the split.
-
-  Returns:
-    The half to choose on, and the half to judge on.
-  """
+  """Splits the answers into two halves by example; both have all points."""
   ids = {i: half(i, seed) for i in points.answers.id.unique()}
   side = points.answers.id.map(ids)
   selection, evaluation = (
@@ -73,16 +65,7 @@ def _candidates(points: Points) -> pd.DataFrame:
 
 
 def choose(curve: pd.DataFrame, target: str, config: AnalysisConfig) -> int:
-  """Chooses the best point that meets a target, else the nearest to it.
-
-  Args:
-    curve: The points of one curve, with columns loss and latency.
-    target: Key of `TARGETS`.
-    config: The bound of each target.
-
-  Returns:
-    Label of the row in the frame.
-  """
+  """Chooses the best point that meets a target, else the nearest to it."""
   bounded, minimized = TARGETS[target]
   is_met = curve[bounded] <= getattr(config, bounded) + _ROUNDING
   eligible = curve[is_met] if is_met.any() else curve
@@ -97,20 +80,7 @@ _COLUMNS = (
 
 
 def calibrate(points: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Chooses leniences on half of each task, and judges them on the rest.
-
-  Args:
-    points: Points and answers.
-    config: Bounds of the targets, and the seed of the halves.
-
-  Returns:
-    A row per target, curve and task, with the lenience that was chosen: loss
-    (of quality, as a share) and latency on the half that judges, kept (True if
-    the target is met there), the best lenience of that half with its loss and
-    latency, regret (latency, or quality, given away against the best lenience;
-    below 0 if the target is not met), and point (label of the row). Curves of
-    a single point are included.
-  """
+  """Chooses leniences on half of each task, and judges them on the rest."""
   selection, evaluation = map(_candidates, halves(points, config.seed))
   evaluation_curves = dict(list(evaluation.groupby(CURVE)))
   rows = []
@@ -140,16 +110,7 @@ def calibrate(points: Points, config: AnalysisConfig) -> pd.DataFrame:
 def significance(
   points: Points, calibrated: pd.DataFrame, config: AnalysisConfig
 ) -> pd.DataFrame:
-  """Tests the leniences chosen for quality on the half that judges.
-
-  Args:
-    points: Points and answers.
-    calibrated: Chosen leniences, as `calibrate` returns them.
-    config: The seed of the halves.
-
-  Returns:
-    Rows as `comparisons.significance` makes them.
-  """
+  """Tests the leniences chosen for quality on the half that judges."""
   _, evaluation = halves(points, config.seed)
   return comparisons.significance(
     evaluation, calibrated[calibrated.target == 'quality'].point.tolist()

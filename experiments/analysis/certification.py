@@ -132,14 +132,6 @@ def collect(
 
   Cascades of whole answers and of single tokens, oracles and the drafter alone
   are left out, and examples that are not of all settings.
-
-  Args:
-    decoded: Records of a sweep.
-    tasks: Its tasks by name.
-    costs: Unit costs of the modelled time.
-
-  Raises:
-    ValueError: The verifier alone was not run.
   """
   rows: dict[Setting, dict[tuple[str, str], records.Record]] = {}
   for record in decoded:
@@ -278,15 +270,7 @@ class Verdict(Comparison):
 
 
 def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
-  """Chooses the fastest certified setting, and reports it.
-
-  Args:
-    answers: Answers of all settings.
-    config: Risk, delta and bootstrap settings.
-
-  Raises:
-    EmptyHalfError: A half of the examples is empty.
-  """
+  """Chooses the fastest certified setting, and reports it."""
   if not answers.ids:
     raise EmptyHalfError(NO_ANSWERS)
   is_choosing = np.array(
@@ -330,17 +314,7 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
 def compare(
   answers: Answers, config: AnalysisConfig, index: int, strict: int | None
 ) -> dict[str, Any]:
-  """Compares a setting with the verifier alone and with strict decoding.
-
-  Args:
-    answers: Answers that had no part in the choice of the setting.
-    config: Bootstrap settings.
-    index: The setting.
-    strict: The strict setting that drafts; None if there is none.
-
-  Returns:
-    The fields of a `Comparison` but for those with other settings.
-  """
+  """Compares a setting with the verifier alone and with strict decoding."""
   return dict(
     setting=answers.settings[index],
     reporting=len(answers.ids),
@@ -356,15 +330,7 @@ def compare(
 
 
 def least_risk(n: int, delta: float) -> float:
-  """Returns the least risk that n examples without a loss certify.
-
-  Args:
-    n: Number of examples.
-    delta: Probability with which the guarantee may fail.
-
-  Returns:
-    A risk, to three digits upwards; 1 if nothing can be certified.
-  """
+  """Returns the least risk that n examples without a loss certify."""
   for thousandths in range(1, 1000):
     if risk.p_value(np.zeros(n), thousandths / 1000, delta) <= delta:
       return thousandths / 1000

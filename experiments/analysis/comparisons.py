@@ -36,17 +36,7 @@ def with_ends(name: str) -> list[str]:
 def matrices(
   points: Points, indices: Sequence[int] | pd.Index | np.ndarray
 ) -> dict[str, np.ndarray]:
-  """Returns the answers of some points as matrices.
-
-  Args:
-    points: Points and answers.
-    indices: Rows of `points.table`, all of one task.
-
-  Returns:
-    By column of the answers a matrix, [examples, points], with nan if a point
-    has no answer; `id` has the ids of the examples, [examples]. `quality` is a
-    share of the best score, in [0, 1].
-  """
+  """Returns the answers of some points as matrices."""
   answers = points.answers[points.answers.point.isin(indices)]
   ids, names = pd.factorize(answers.id)
   columns = pd.Index(indices).get_indexer(answers.point)
@@ -65,12 +55,6 @@ def references(points: pd.DataFrame) -> np.ndarray:
   """Returns the verifier-alone point that each point is compared with.
 
   It is that of the same run, else one of the same batch size, else any.
-
-  Args:
-    points: Rows of `Points.table`, all of one task and temperature.
-
-  Returns:
-    Indices into `points`, [points]; -1 if the verifier alone was not run.
   """
   verifiers = np.flatnonzero(points.method == reference_points.VERIFIER)
   if not len(verifiers):
@@ -92,19 +76,7 @@ def scored(
   config: AnalysisConfig,
   strata: Sequence[int] = (),
 ) -> dict[str, np.ndarray]:
-  """Returns the scores over all examples, with their intervals.
-
-  Args:
-    rows: Summands of each example, [examples, sums], as in `stats.bootstrap`.
-    score: Function of the sums; it returns the scores `names`, each of all
-      points, one after the other.
-    names: Names of the scores.
-    config: Bootstrap settings.
-    strata: Numbers of examples per stratum, as in `stats.bootstrap`.
-
-  Returns:
-    By column, as `with_ends` names them, a value per point, [points].
-  """
+  """Returns the scores over all examples, with their intervals."""
   with np.errstate(divide='ignore', invalid='ignore'):
     aggregate = score(rows.sum(0))
     ends = stats.bootstrap(
@@ -185,15 +157,7 @@ def _groups(points: pd.DataFrame) -> Iterator[tuple[tuple, np.ndarray]]:
 
 
 def rates(points: Points) -> pd.DataFrame:
-  """Computes the quality and latency of each point, without intervals.
-
-  Args:
-    points: Points and answers.
-
-  Returns:
-    The table of points with further columns: quality (in the task's unit),
-    latency, mean_output_tokens, exact (True if each answer is right or wrong).
-  """
+  """Computes the quality and latency of each point, without intervals."""
   parts = []
   for (task, _), indices in _groups(points.table):
     answers = matrices(points, indices)
@@ -224,19 +188,7 @@ def rates(points: Points) -> pd.DataFrame:
 
 
 def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Compares each point with the verifier alone.
-
-  Args:
-    points: Points and answers.
-    config: Bootstrap settings and the margin.
-
-  Returns:
-    The columns of `rates`, and with their ends `_low` and `_high`: difference
-    (of quality), speedup, wall_speedup. They are paired over the examples that
-    both points answered, and nan if the verifier alone was not run. `as_good`
-    is True if the law is the verifier's, or if the difference is within the
-    margin and the verifier's quality is above 0.
-  """
+  """Compares each point with the verifier alone."""
   frame = rates(points)
   columns = [x for name in _COMPARED for x in with_ends(name)]
   frame = frame.assign(**dict.fromkeys(columns, math.nan), as_good=False)
@@ -291,15 +243,7 @@ def _compared(
 def with_differences(
   summary: pd.DataFrame, compared: pd.DataFrame
 ) -> pd.DataFrame:
-  """Adds the comparison with the verifier alone to the rows of a summary.
-
-  Args:
-    summary: Rows with their `variant` and `run`, as `runs.summary` makes them.
-    compared: A row per point, as `compare` makes them.
-
-  Returns:
-    The rows with `difference` and its ends (nan if unknown), and `as_good`.
-  """
+  """Adds the comparison with the verifier alone to the rows of a summary."""
   columns = [*with_ends('difference'), 'as_good']
   keys = [*GROUP, 'variant', 'lenience', 'gamma']
   # `run` is empty if no point is in several runs.
@@ -318,20 +262,7 @@ def with_differences(
 def pair(
   points: Points, index: int, reference: int, config: AnalysisConfig
 ) -> dict[str, float]:
-  """Compares two points on the examples that both answered.
-
-  Args:
-    points: Points and answers.
-    index: Row of the point.
-    reference: Row of the point that it is compared with, of the same task; the
-      quality of the task is a mean over answers.
-    config: Bootstrap settings.
-
-  Returns:
-    n (examples), gained (quality of the point less that of the reference) and
-    faster (its speed per token over that of the reference, by modelled
-    latency), with the ends of their paired intervals, `_low` and `_high`.
-  """
+  """Compares two points on the examples that both answered."""
   answers = matrices(points, [index, reference])
   both = np.isfinite(answers['emitted']).all(1)
   answers = {name: values[both] for name, values in answers.items()}
@@ -355,26 +286,14 @@ def pair(
 def with_blocks(
   frame: pd.DataFrame, group: Sequence[str] = CURVE
 ) -> pd.DataFrame:
-  """Leaves out gamma 0, the verifier alone, of points with a larger gamma.
-
-  Args:
-    frame: A row per point.
-    group: Columns that group the points, beside the lenience.
-  """
+  """Leaves out gamma 0, the verifier alone, of points with a larger gamma."""
   keys = [*group, 'lenience']
   largest = frame.groupby(keys, dropna=False).gamma.transform('max')
   return frame[(frame.gamma > 0) | (largest == 0)]
 
 
 def pareto(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects the Pareto front of each task by quality and modelled latency.
-
-  Args:
-    frame: A row per point, as `rates` or `compare` makes them.
-
-  Returns:
-    Rows on the front of each task, fastest first. Oracles are left out.
-  """
+  """Selects the Pareto front of each task by quality and modelled latency."""
   parts = []
   for _, part in frame[~frame.oracle].groupby(GROUP, sort=False):
     finite = part[np.isfinite(part.quality) & np.isfinite(part.latency)]
@@ -390,15 +309,7 @@ def pareto(frame: pd.DataFrame) -> pd.DataFrame:
 def fastest_as_good(
   frame: pd.DataFrame, group: Sequence[str] = CURVE
 ) -> pd.DataFrame:
-  """Selects the fastest point of each curve with the verifier's quality.
-
-  Args:
-    frame: A row per point, as `compare` makes them.
-    group: Columns that group the points; by default those of a curve.
-
-  Returns:
-    At most one row per group, in the order of the frame.
-  """
+  """Selects the fastest point of each curve with the verifier's quality."""
   fit = frame[frame.as_good & np.isfinite(frame.speedup)]
   fit = fit.sort_values('speedup', ascending=False, kind='stable')
   return fit.drop_duplicates(group).sort_index()
@@ -407,17 +318,7 @@ def fastest_as_good(
 def best_as_fast(
   frame: pd.DataFrame, group: Sequence[str] = CURVE, by: str = 'quality'
 ) -> pd.DataFrame:
-  """Selects the best point of each curve within the verifier's latency.
-
-  Args:
-    frame: A row per point, as `compare` makes them. Of equally good and fast
-      points the first is selected.
-    group: Columns that group the points; by default those of a curve.
-    by: Column to maximize.
-
-  Returns:
-    At most one row per group, in the order of their labels.
-  """
+  """Selects the best point of each curve within the verifier's latency."""
   fit = frame[(frame.speedup >= 1) & np.isfinite(frame[by])]
   fit = fit.sort_values(
     [by, 'speedup'], ascending=[False, False], kind='stable'
@@ -426,17 +327,7 @@ def best_as_fast(
 
 
 def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
-  """Makes the paper's table: speed at equal quality, quality at equal speed.
-
-  Args:
-    frame: A row per point, as `compare` makes them.
-
-  Returns:
-    A row per task and curve: the fastest point at the verifier's quality
-    (lenience, gamma, speedup with its interval), and the best within its
-    latency (best_lenience, best_gamma, difference with its interval,
-    best_speedup). Values are nan if there is no such point.
-  """
+  """Makes the paper's table: speed at equal quality, quality at equal speed."""
   points = with_blocks(frame)
   points = points[~points.method.isin(reference_points.BASELINES)]
   # Curves without a point that can be compared are left out.
@@ -465,18 +356,7 @@ def at_common_gamma(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def significance(points: Points, tested: Sequence[int]) -> pd.DataFrame:
-  """Runs McNemar's test of points against the verifier alone.
-
-  Args:
-    points: Points and answers.
-    tested: Rows of `points.table`, one for each method. The p-values are valid
-      only if the rows were chosen on other answers.
-
-  Returns:
-    A row per point whose answers are right or wrong: n (answered by both),
-    only_verifier and only_method (right), p, and p_holm, corrected for the
-    number of methods of the task.
-  """
+  """Runs McNemar's test of points against the verifier alone."""
   rows = []
   exact = rates(points).exact
   for _, indices in _groups(points.table):

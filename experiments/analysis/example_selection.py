@@ -51,12 +51,6 @@ def select_answers(
   """Selects the answers that are shown, each with its counterpart.
 
   An answer whose trace or prompt is missing or damaged is not selected.
-
-  Args:
-    workdir: The folder of traces, examples and views; only these are read.
-    points: Records by the name of their file, as `records.read_points` returns
-      them, but in the order of the sweep.
-    left_out: Receives a sentence for each thing that is missing or damaged.
   """
   left_out = [] if left_out is None else left_out
   all_records = list(itertools.chain(*points.values()))
@@ -112,10 +106,6 @@ def choose_records(sweep: Sequence[Record], count: int = 5) -> list[Record]:
 
   The records are of TokenV3 if the sweep has it, else of the first curve that
   drafts. Of each task the first examples are chosen, whatever their quality.
-
-  Args:
-    sweep: All records of a sweep, in its order.
-    count: Largest number of records.
   """
   drafted = [r for r in sweep if r.gamma > 0 and r.failure is None]
   if not drafted:
@@ -142,13 +132,6 @@ def find_counterpart(sweep: Sequence[Record], record: Record) -> Record | None:
 
   The counterpart is of strict speculative decoding at the nearest gamma if the
   sweep has it, else of the verifier alone.
-
-  Args:
-    sweep: All records of a sweep.
-    record: The record that needs a counterpart.
-
-  Returns:
-    The counterpart; None if the sweep has neither.
   """
   key = record.task, record.id, record.temperature
   candidates = [

@@ -48,17 +48,7 @@ class Judgement(Comparison):
 def judge(
   answers: Answers, setting: Setting, strict: Setting, config: AnalysisConfig
 ) -> Judgement:
-  """Judges a setting that no choice on these examples has led to.
-
-  Args:
-    answers: Answers of the verifier alone and of both settings.
-    setting: The setting.
-    strict: The strict setting that it is compared with.
-    config: Margin and bootstrap settings.
-
-  Raises:
-    ValueError: The verifier alone has no answer.
-  """
+  """Judges a setting that no choice on these examples has led to."""
   if not answers.ids:
     raise ValueError(certification.NO_ANSWERS)
   index, strict_index = map(answers.settings.index, (setting, strict))

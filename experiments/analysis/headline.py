@@ -39,15 +39,7 @@ class Headline:
 
 
 def summarize(frame: pd.DataFrame) -> Headline | None:
-  """Summarizes the points of a sweep in headline results.
-
-  Args:
-    frame: A row per point of one run and temperature, as `mixture.mix` makes
-      them.
-
-  Returns:
-    The points; None if there is no verifier alone to compare them with.
-  """
+  """Summarizes the points of a sweep in headline results."""
   if frame.empty:
     return None
   frame = comparisons.with_blocks(frame, ACROSS)
@@ -76,13 +68,6 @@ def entrants(points: Points) -> list[pd.Series]:
 
   The entrants are both models alone, the fastest strict point, and the fastest
   point with the verifier's quality.
-
-  Args:
-    points: Points and answers of one run.
-
-  Returns:
-    Distinct rows, as `mixture.mix` makes them; without qualities that can be
-    compared, the first three. None if there is no verifier alone.
   """
   frame = mixture.at_fastest_gamma(mixture.mix(points, AnalysisConfig()))
   headline = summarize(frame)

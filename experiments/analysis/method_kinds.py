@@ -33,17 +33,7 @@ KINDS = (
 def classify(
   method: str, verification: str, lenience: float, has_rule: bool
 ) -> str:
-  """Returns the kind of decoding of a point.
-
-  Args:
-    method: Name of the method; it need not be registered.
-    verification: Verification of the blocks, as in a record.
-    lenience: Lenience of the point; nan if the method has none.
-    has_rule: True if the method has a deferral rule.
-
-  Returns:
-    One of `KINDS`; '' for a model alone.
-  """
+  """Returns the kind of decoding of a point."""
   if method in reference_points.BASELINES:
     return ''
   if verification == reference_points.SEQUENTIAL:
@@ -73,19 +63,7 @@ _GROUP = [*GROUP, 'kind']
 
 
 def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects the best points of each kind of decoding.
-
-  Args:
-    frame: A row per point, as `comparisons.compare` makes them.
-
-  Returns:
-    A row per task and kind with the two sides of `comparisons.two_sided` by
-    modelled latency. Of the fastest point at the verifier's quality: variant,
-    lenience, gamma, and speedup with its interval. Of the best point within the
-    verifier's latency: best_variant, best_lenience, best_gamma, best_speedup,
-    and difference with its interval. Values are nan if there is no such point.
-    The frame is empty if there is only one kind.
-  """
+  """Selects the best points of each kind of decoding."""
   kind_column = [
     classify(*key)
     for key in zip(
@@ -129,16 +107,6 @@ def compare_with_truncation(
   max p; min-p at 1 - lam samples from p on the same tokens. The difference of
   the two is the contribution of the drafter, without that of the truncation
   (arXiv 2607.26627).
-
-  Args:
-    points: Points and answers.
-    config: Bootstrap settings.
-
-  Returns:
-    A row per pair of points with the same run, gamma and options whose tokens
-    are the same: lenience (of TokenV3), gained (its quality less that of min-p)
-    and faster (its speed per token over that of min-p), with paired intervals.
-    Without the processed gate, they are the same at temperature 1 alone.
   """
   rows = []
   keys = ['task', *RUN, 'verification', 'gamma']

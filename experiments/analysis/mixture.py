@@ -36,23 +36,7 @@ class _TaskPoints(NamedTuple):
 
 
 def mix(points: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Scores the points of each run over all of its tasks.
-
-  Args:
-    points: Points and answers. Tasks with a corpus metric, and tasks without
-      any quality, are left out.
-    config: Bootstrap settings.
-
-  Returns:
-    A row per curve, lenience and gamma that every task has, with the models
-    alone: task (`ALL`, or the only one), method, oracle, strict, quality (mean
-    over tasks, as a share), latency (modelled, per token of all tasks), and
-    over_verifier and over_drafter (gain of quality), and as_good, as
-    `comparisons.compare` has it. Intervals are over the examples, those of
-    gains paired. over_drafter is nan if the drafter alone was not run. A run
-    has no rows if a task has fewer than two examples, or if the verifier alone
-    was not run.
-  """
+  """Scores the points of each run over all of its tasks."""
   parts = [
     mixed
     for _, table in points.table.groupby(RUN, sort=False)
@@ -67,11 +51,7 @@ def mix(points: Points, config: AnalysisConfig) -> pd.DataFrame:
 
 
 def multi_task_points(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects the points of runs with several tasks and both models alone.
-
-  Args:
-    frame: Points over all tasks, as `mix` makes them.
-  """
+  """Selects the points of runs with several tasks and both models alone."""
   keys = [frame[name] for name in RUN]
   is_drafter = frame.method.eq(reference_points.DRAFTER)
   has_drafter = is_drafter.groupby(keys).transform('any')
@@ -169,16 +149,7 @@ def _over_tasks(
 
 
 def best_per_curve(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects the point of each curve with the largest gain over both models.
-
-  Args:
-    frame: Points over all tasks, as `mix` makes them.
-
-  Returns:
-    Rows of the frame, the best curve first, without models alone and oracles.
-    `above` is the gain over the better model, negative if there is none, and
-    `above_low` the lower end of the lower of the two intervals.
-  """
+  """Selects the point of each curve with the largest gain over both models."""
   is_baseline = frame.method.isin(reference_points.BASELINES)
   # No method can run as an oracle.
   points = frame[~is_baseline & ~frame.oracle]
@@ -195,12 +166,6 @@ def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   """Selects each curve and lenience at the gamma that makes it fastest.
 
   Gammas at which a point has another law are points of their own.
-
-  Args:
-    frame: Points over all tasks, as `mix` makes them.
-
-  Returns:
-    Rows of the frame, in its order.
   """
   points = comparisons.with_blocks(frame, ACROSS)
   order = points.sort_values('latency', kind='stable')

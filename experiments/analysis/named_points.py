@@ -59,19 +59,7 @@ def _difference(names: Sequence[str], scores: dict[str, float]) -> str:
 def compare(
   contents: Sequence[runs.Run], named: Sequence[str], config: AnalysisConfig
 ) -> list[str]:
-  """Compares two points on the examples that both answered.
-
-  Args:
-    contents: A workdir, or several that can be compared.
-    named: The point, and the one that it is compared with.
-    config: Bootstrap settings.
-
-  Returns:
-    A sentence for each task and temperature that has both points.
-
-  Raises:
-    ValueError: Not two points are named, or a name is not that of one point.
-  """
+  """Compares two points on the examples that both answered."""
   records = [
     record
     for run in contents

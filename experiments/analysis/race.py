@@ -15,14 +15,7 @@ from experiments.analysis.runs import Points, Run
 
 
 def timed_points(run: Run) -> Points | None:
-  """Returns the points that a run timed, over all of its tasks.
-
-  Args:
-    run: The contents of a workdir.
-
-  Returns:
-    The points and their answers; None if the run timed none.
-  """
+  """Returns the points that a run timed, over all of its tasks."""
   if not run.race:
     return None
   # Tasks may have examples of the same id, and qualities of several scales.
@@ -37,17 +30,7 @@ def timed_points(run: Run) -> Points | None:
 
 
 def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Compares each timed point with the verifier alone.
-
-  Args:
-    points: The points that `timed_points` returns.
-    config: Bootstrap settings.
-
-  Returns:
-    Rows as `comparisons.compare` makes them, without the verifier alone, with
-    `by_model`: wall-clock time over modelled latency, each relative to the
-    verifier alone.
-  """
+  """Compares each timed point with the verifier alone."""
   frame = comparisons.compare(points, config)
   frame = frame[frame.method != reference_points.VERIFIER]
   return frame.assign(by_model=frame.speedup / frame.wall_speedup)

@@ -16,14 +16,7 @@ _DRAFTER_RULES = ('chow',)
 
 
 def strict_lenience(method: str) -> float:
-  """Returns the lenience at which a method emits what the verifier would.
-
-  Args:
-    method: Name of the method; it need not be registered.
-
-  Returns:
-    The lenience; nan if the method has none or is not registered.
-  """
+  """Returns the lenience at which a method emits what the verifier would."""
   # The import loads JAX, which not every page needs.
   from cascades.methods import METHODS
   from cascades.registries import split

@@ -33,12 +33,7 @@ from experiments.records.stats import p_value
 
 @functools.cache
 def needed(risk: float, delta: float) -> int:
-  """Returns the fewest examples for a guarantee, if no example has a loss.
-
-  Args:
-    risk: Largest mean loss that is allowed, in (0, 1).
-    delta: Probability with which the guarantee may fail, in (0, 1).
-  """
+  """Returns the fewest examples for a guarantee, if no example has a loss."""
 
   def is_rejected(n: int) -> bool:
     return p_value(np.zeros(n), risk, delta) <= delta
@@ -48,16 +43,7 @@ def needed(risk: float, delta: float) -> int:
 
 
 def loosest(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
-  """Counts the leniences, from the strictest on, that lose at most `risk`.
-
-  Args:
-    losses: Loss of each example, in [-1, 1], [..., leniences, n].
-    risk: Largest mean loss that is allowed.
-    delta: Probability with which the guarantee may fail.
-
-  Returns:
-    Counts, [...]; 0 if the test of the strictest lenience fails.
-  """
+  """Counts the leniences, from the strictest on, that lose at most `risk`."""
   is_rejected = p_value(losses, risk, delta) <= delta
   return np.cumprod(is_rejected, -1).sum(-1)
 
@@ -80,19 +66,6 @@ def control(points: Points, config: AnalysisConfig) -> pd.DataFrame:
 
   The guarantee holds for one curve that was chosen beforehand, and not for the
   best of all curves.
-
-  Args:
-    points: Points and answers. Tasks with a corpus metric are left out. All
-      tasks together are one task more, if there are several.
-    config: Largest loss of the guarantee, and its probability of failure.
-
-  Returns:
-    A row per curve and task, of the loosest lenience with the guarantee, else
-    of the strictest: lenience, strict (True if it emits what the verifier
-    would), lost (quality on these examples, as a share), latency, p (of the
-    hypothesis that more is lost), found (leniences with the guarantee) of tried
-    (leniences that are not strict), examples, and needed (examples for a
-    guarantee if no example has a loss).
   """
   losses, frame = _losses(points)
   frame = frame[~frame.method.isin(reference_points.BASELINES) & ~frame.oracle]

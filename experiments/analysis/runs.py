@@ -103,14 +103,7 @@ class _Config(schema.Schema):
 
 
 def read(path: str | pathlib.Path) -> Run:
-  """Reads a workdir, except for its traces.
-
-  Args:
-    path: The folder that a sweep wrote to.
-
-  Raises:
-    ValueError: A file is missing or damaged.
-  """
+  """Reads a workdir, except for its traces."""
   path = pathlib.Path(path)
   if not path.is_dir():
     raise ValueError(f'workdir: there is no folder {path}; {_REMEDY}')
@@ -222,9 +215,6 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
   """Returns the `SETTINGS` of a run, each by task, or by '' for all tasks.
 
   A setting that a run does not record is left out, and differs from nothing.
-
-  Args:
-    run: The contents of a workdir.
   """
   config, task = run.config, run.config.get('task') or {}
   return {
@@ -268,15 +258,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 
 def check(runs: Sequence[Run], allow: Sequence[str] = ()) -> list[str]:
-  """Checks that runs can be compared, and returns the settings that differ.
-
-  Args:
-    runs: The contents of the workdirs.
-    allow: Names of `SETTINGS` that may differ.
-
-  Raises:
-    ValueError: A name is unknown, or a setting that is not named differs.
-  """
+  """Checks that runs can be compared, and returns the settings that differ."""
   unknown = [name for name in allow if name not in SETTINGS]
   if unknown:
     raise ValueError(
@@ -323,15 +305,7 @@ _COLUMNS = 'point id quality emitted latency wall_s'.split()
 
 
 def summary(runs_by_name: Mapping[str, Run]) -> pd.DataFrame:
-  """Concatenates the summaries of runs.
-
-  Args:
-    runs_by_name: The contents of the workdirs, by the names of `names`.
-
-  Returns:
-    The rows with `variant`, gamma 0 for sequential cascades, and `run`, which
-    is empty if no point is in several runs.
-  """
+  """Concatenates the summaries of runs."""
   frame = pd.concat(
     [run.summary.assign(run=name) for name, run in runs_by_name.items()],
     ignore_index=True,
@@ -353,11 +327,6 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
   """Collects the points of runs, in order of appearance.
 
   The answers of a run are those to examples that all of its points have.
-
-  Args:
-    runs: The contents of workdirs.
-    clock: True if wall-clock times can be compared, because all points decoded
-      the same prompts in the same way. If False, `wall_s` is nan.
   """
   indices: dict[tuple, int] = {}
   points, answers = [], []
@@ -431,11 +400,7 @@ def _row(r: records.Record) -> dict[str, Any]:
 
 
 def names(runs: Sequence[Run]) -> list[str]:
-  """Returns short distinct names of runs: the ends of their paths.
-
-  Raises:
-    ValueError: A workdir is named twice.
-  """
+  """Returns short distinct names of runs: the ends of their paths."""
   parts = [run.path.resolve().parts for run in runs]
   for length in range(1, max(map(len, parts)) + 1):
     ends = ['/'.join(p[-length:]) for p in parts]

@@ -52,11 +52,7 @@ class SummarySlice:
 
 
 def slice_summary(frame: pd.DataFrame) -> Iterator[SummarySlice]:
-  """Yields a slice per task, temperature and run, at the fastest gammas.
-
-  Args:
-    frame: Rows of several workdirs, as `runs.summary` makes them.
-  """
+  """Yields a slice per task, temperature and run, at the fastest gammas."""
   # The models alone and cascades of whole answers have no gamma.
   gamma_free = frame.groupby('variant').gamma.transform('max') == 0
   temperatures, gammas = (
@@ -94,14 +90,6 @@ def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   The emitted tokens have the same law at any gamma, so that gamma changes only
   the latency, and quality differs by sampling noise. With bonus tokens from the
   verifier the law depends on gamma, and each gamma is a point of its own.
-
-  Args:
-    frame: Rows of several workdirs, as `runs.summary` makes them.
-
-  Returns:
-    A row per task, temperature, run, variant and lenience, in the order of the
-    frame. Rows with gamma 0 are the verifier alone, whatever the method, and
-    are selected only if a point has no other gamma.
   """
   keys = [*_SLICE_KEYS, 'variant']
   rows = comparisons.with_blocks(frame, keys)
@@ -136,14 +124,6 @@ def no_worse(part: SummarySlice) -> pd.DataFrame | None:
   """Selects points with the quality of the verifier alone.
 
   The criterion is that of `comparisons.fastest_as_good`.
-
-  Args:
-    part: A slice of the summary, `comparisons.with_differences` of which has
-      judged the rows.
-
-  Returns:
-    Rows by latency, fastest first, without models alone and oracles; None if
-    the quality of the verifier alone is not known.
   """
   frame = part.frame
   is_verifier = frame.method == reference_points.VERIFIER
@@ -163,15 +143,6 @@ def best_points(summary: pd.DataFrame, points: Points) -> pd.DataFrame:
   quality, or if no quality is known, it is the fastest of the points with the
   highest quality. Oracles are left out, because no method reaches their
   latency.
-
-  Args:
-    summary: A row per point of one sweep, from `metrics.summarize`.
-    points: The same points, with their answers.
-
-  Returns:
-    Rows of the summary with their `variant` and with `at_quality` (True if the
-    point has the verifier's quality), by task and then in the order of the
-    sweep.
   """
   frame = summary.assign(variant=metrics.variants(summary), run='')
   compared = comparisons.compare(points, AnalysisConfig())

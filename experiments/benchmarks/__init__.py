@@ -51,16 +51,7 @@ def _source_hash() -> str:
 
 
 def run(config: ConfigDict, workdir: pathlib.Path) -> None:
-  """Runs a suite and writes its figures.
-
-  Args:
-    config: Fields of the suite, and its name in the field `suite`.
-    workdir: Folder of benchmark.json, which is written or continued.
-
-  Raises:
-    ValueError: The suite is unknown or refuses the config, or the folder has
-      figures of another config, device, version or code.
-  """
+  """Runs a suite and writes its figures."""
   import jax
 
   from experiments import records

@@ -43,11 +43,7 @@ _MATCHUPS = (
 
 
 def check(config: ConfigDict) -> None:
-  """Checks a config before anything is timed.
-
-  Raises:
-    ValueError: A value is out of its range, or there are no prompts.
-  """
+  """Checks a config before anything is timed."""
   counts = 'num_examples', 'gamma', 'repeats', 'new_tokens', 'context'
   harness.check_counts(config, *counts, 'batch_sizes')
   for dtype in config.dtypes:
@@ -77,15 +73,7 @@ def _split(options: dict[str, Any]) -> tuple[DecodingConfig, dict[str, Any]]:
 
 
 class _Models(NamedTuple):
-  """Models in one dtype, and their prompts.
-
-  Attributes:
-    config: Fields of the benchmark.
-    dtype: The dtype.
-    verifier: The larger model.
-    drafters: Loaded drafters by the config's names; None for no drafter.
-    prompts: Texts.
-  """
+  """Models in one dtype, and their prompts."""
 
   config: ConfigDict
   dtype: str
@@ -174,12 +162,7 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
 
 
 def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
-  """Starts the loops of other libraries that the config names.
-
-  Args:
-    load: Returns the models, which the libraries load too, and the prompts.
-    stack: Ends the processes.
-  """
+  """Starts the loops of other libraries that the config names."""
   models, started = load(), {}
   config, verifier = models.config, models.verifier
   spec = dict(
@@ -297,12 +280,7 @@ def _copies(models: _Models) -> list[str]:
 
 
 def _block_s(block_costs: Figures, row: dict[str, Any]) -> float:
-  """Returns the seconds of a block, with the drafter passes that were made.
-
-  Args:
-    block_costs: Figures of the costs of an entrant's block.
-    row: Figure of the entrant's answers.
-  """
+  """Returns the seconds of a block, with the drafter passes that were made."""
   seconds = 0.0
   for cost in block_costs:
     share = 1.0
@@ -314,14 +292,7 @@ def _block_s(block_costs: Figures, row: dict[str, Any]) -> float:
 
 
 def rows(figures: Figures) -> list[dict[str, Any]]:
-  """Derives rates and ratios of the entrants.
-
-  Returns:
-    For each entrant: its fields; `acceptance`, the accepted share of drafts;
-    `tokens_per_call` of the verifier; `tokens_per_s`; `over_alone`, the ratio
-    of speeds to the first of its group, the verifier alone; and, for problems
-    at batch size 1, the modelled `latency` in units of the verifier alone.
-  """
+  """Derives rates and ratios of the entrants."""
   block_costs: dict[tuple, list[dict[str, Any]]] = {}
   for row in figures:
     if row['part'] == 'costs':

@@ -38,11 +38,7 @@ _FLOATS, _INT8 = 'float32', 'int8'
 
 
 def check(config: ConfigDict) -> None:
-  """Checks a config before anything is timed.
-
-  Raises:
-    ValueError: A value is out of its range, or there are no prompts.
-  """
+  """Checks a config before anything is timed."""
   names = 'num_examples', 'num_compared', 'gamma', 'repeats', 'new_tokens'
   harness.check_counts(config, *names, 'context', 'batch_sizes', 'widths')
   entrants.load_examples(config, 1)
@@ -89,13 +85,7 @@ def _measure_reading(
 def _lower_bound(
   checkpoint: checkpoints.Checkpoint, width: int, context: int
 ) -> costs.TimedLoop:
-  """Returns a loop of the products of a pass, and little else.
-
-  Args:
-    checkpoint: A Gemma 2 or 3 in eight bits.
-    width: Rows that are multiplied.
-    context: Keys that are attended to.
-  """
+  """Returns a loop of the products of a pass, and little else."""
   params, c = checkpoint.params, checkpoint.model.module.config
   layers = [params[f'layer_{i}'] for i in range(c.num_layers)]
   weights = [_fused_weights(layer) for layer in layers]

@@ -56,14 +56,7 @@ class Pair(NamedTuple):
 
 
 def load(config: ConfigDict, spec: ConfigDict) -> Pair:
-  """Loads or makes a pair.
-
-  Args:
-    config: Fields of all pairs; the largest of `batch_sizes` is the number of
-      prompts.
-    spec: `name`, `verifier` and `drafter` of the pair, bundled names or fields
-      of a config.json; and, optionally, its own `new_tokens` and `repeats`.
-  """
+  """Loads or makes a pair."""
   sizes = [spec.get(x, config[x]) for x in ('new_tokens', 'repeats')]
   rows = max(config.batch_sizes)
   if isinstance(spec.verifier, str):
@@ -101,13 +94,7 @@ def load_examples(config: ConfigDict, count: int) -> list[tasks.Example]:
 def random_checkpoint(
   shape: dict[str, Any], dtype: jnp.dtype, seed: int
 ) -> checkpoints.Checkpoint:
-  """Makes a model with random weights on the device.
-
-  Args:
-    shape: Fields of a config.json.
-    dtype: Dtype of the weights.
-    seed: Seed of the weights.
-  """
+  """Makes a model with random weights on the device."""
   model = language.from_config(shape, dtype)
   # Not compiled as a whole: arrays of one shape share a program.
   params = model.init_params(jax.random.key(seed))
@@ -122,11 +109,6 @@ def force_acceptance(
 
   The method computes acceptance and residual of the original at its strict
   lenience, and so has its costs.
-
-  Args:
-    method: The original method.
-    law_uses_q: True for the costs of a lenient method, which also needs q after
-      the last draft.
   """
   strict = jnp.float32(method.strict)
 
@@ -156,16 +138,7 @@ def project_loop(
   lenience: float,
   name: str,
 ) -> harness.Entrant:
-  """Makes an entrant of this project's loop.
-
-  Args:
-    pair: Models and prompts.
-    batch: Number of prompts.
-    method: The method.
-    gamma: Drafted tokens per block; 0 for the verifier alone.
-    lenience: Lenience of the method in every row; an array for one each.
-    name: Name of the entrant in figures.
-  """
+  """Makes an entrant of this project's loop."""
   drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
   if gamma:
     model, params, _ = pair.drafter
@@ -209,14 +182,7 @@ def gemma_loop(
   new_tokens: int,
   cache_length: int,
 ) -> harness.Entrant:
-  """Makes an entrant of gemma's sampler.
-
-  Args:
-    checkpoint: The model.
-    prompts: Token ids of one batch.
-    new_tokens: Tokens to write in every row.
-    cache_length: Slots of the cache.
-  """
+  """Makes an entrant of gemma's sampler."""
   checkpoint = checkpoint.unpack()
   padded, _ = batching.pad(prompts, max(map(len, prompts)))
   prefill, decode = gemma_sampler.split_sampler(

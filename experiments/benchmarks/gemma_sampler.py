@@ -23,18 +23,6 @@ def split_sampler(
 
   The router of a mixture of experts is patched here too (see `products`), as
   gemma's modules are compiled once for both samplers.
-
-  Args:
-    model: The model.
-    params: Its parameters, in gemma's layout (`unpack`ed).
-    prompts: Token ids, padded on the right.
-    cache_length: Slots of the cache.
-    new_tokens: Tokens to write in each row; no token ends a row.
-    temperature: Sampling temperature; 0 is greedy.
-
-  Returns:
-    `prefill()`, which reads the prompts and returns gemma's state; and
-    `decode(state)`, which returns the final state.
   """
   gm = gemma_library.import_gemma()
   from gemma.gm.text import _prefill, _sampler_loop

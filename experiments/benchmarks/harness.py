@@ -40,11 +40,7 @@ class Entrant(NamedTuple):
 def timed[Output](
   run: Callable[..., Output], *args: Any
 ) -> tuple[float, Output]:
-  """Calls a function and waits for the arrays of its output.
-
-  Returns:
-    Seconds until the output is complete, and the output.
-  """
+  """Calls a function and waits for the arrays of its output."""
   start = time.perf_counter()
   output = jax.block_until_ready(run(*args))
   return time.perf_counter() - start, output
@@ -53,13 +49,7 @@ def timed[Output](
 def loop_entrant(
   fields: dict[str, Any], loop: costs.TimedLoop, name: str
 ) -> Entrant:
-  """Makes an entrant that runs a timed loop.
-
-  Args:
-    fields: Fields of its figure.
-    loop: The loop.
-    name: Field of the seconds of a call.
-  """
+  """Makes an entrant that runs a timed loop."""
 
   def run() -> dict[str, Any]:
     seconds, _ = timed(loop.run)
@@ -74,14 +64,7 @@ def two_part_entrant(
   decode: Callable[[Any], Any],
   facts: Callable[[Any], dict[str, Any]],
 ) -> Entrant:
-  """Makes an entrant that reads prompts, then writes.
-
-  Args:
-    fields: Fields of its figure.
-    prefill: Reads the prompts and returns the state.
-    decode: Writes all tokens from a state and returns the final state.
-    facts: Returns further fields of the figure from the final state.
-  """
+  """Makes an entrant that reads prompts, then writes."""
 
   def run() -> dict[str, Any]:
     prefill_s, state = timed(prefill)
@@ -92,12 +75,7 @@ def two_part_entrant(
 
 
 def warm_up(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
-  """Runs an entrant twice, which compiles it.
-
-  Returns:
-    The entrant with the field `compile_s`, the difference between the seconds
-    of both runs; and the output of the second run.
-  """
+  """Runs an entrant twice, which compiles it."""
   first, second = entrant.run(), entrant.run()
   seconds = sum(first[x] - second[x] for x in second if x.endswith('_s'))
   fields = entrant.fields | {'compile_s': max(0.0, seconds)}
@@ -114,15 +92,6 @@ def run_in_turns[Output](
 
   Every other turn has the reverse order, so that no function always runs after
   the same one.
-
-  Args:
-    runs: Functions without arguments.
-    repeats: Number of turns that count.
-    description: Text of the progress bar.
-    quiet: True for no progress bar.
-
-  Returns:
-    For each function, its outputs in the turns that count.
   """
   outputs: list[list[Output]] = [[] for _ in runs]
   order = list(range(len(runs)))
@@ -142,18 +111,7 @@ def race(
   description: str,
   quiet: bool = False,
 ) -> list[dict[str, Any]]:
-  """Times entrants that take turns.
-
-  Args:
-    entrants: Entrants; tokens are compared with those of the first.
-    repeats: Number of turns that count.
-    description: Text of the progress bar.
-    quiet: True for no progress bar.
-
-  Returns:
-    A figure for each entrant: its fields, the seconds of all turns, the facts
-    of the last turn, and `same_tokens`, True if its tokens are the same.
-  """
+  """Times entrants that take turns."""
   turns = run_in_turns(
     [entrant.run for entrant in entrants], repeats, description, quiet
   )
@@ -194,17 +152,7 @@ def check_counts(config: ConfigDict, *names: str) -> None:
 def threshold(
   name: str, sign: str, bound: float, value: float
 ) -> tuple[str, ...]:
-  """Compares a ratio with its bound.
-
-  Args:
-    name: Name of the ratio.
-    sign: '<=' for an upper bound, '>=' for a lower one.
-    bound: The bound.
-    value: The ratio.
-
-  Returns:
-    A row of a table with the head `THRESHOLDS`.
-  """
+  """Compares a ratio with its bound."""
   is_met = value <= bound if sign == '<=' else value >= bound
   verdict = 'yes' if is_met else '**no**'
   return name, f'{sign} {bound:g}', f'{value:.2f}', verdict
@@ -215,14 +163,7 @@ def tables(
   rows: Figures,
   thresholds: Sequence[tuple[str, ...]],
 ) -> list[Table]:
-  """Makes tables of rows and of thresholds.
-
-  Args:
-    columns: Field and number of decimals, None for text, of each column by its
-      head. Columns whose field no row has are left out.
-    rows: Figures; a missing field is shown as a dash.
-    thresholds: Results of `threshold`.
-  """
+  """Makes tables of rows and of thresholds."""
   visible_columns = {
     head: column
     for head, column in columns.items()

@@ -45,11 +45,7 @@ COLUMNS = {
 
 
 def check(config: ConfigDict) -> None:
-  """Checks a config before anything is timed.
-
-  Raises:
-    ValueError: A number is out of its range.
-  """
+  """Checks a config before anything is timed."""
   counts = 'prompt_tokens', 'new_tokens', 'repeats', 'gammas', 'batch_sizes'
   harness.check_counts(config, *counts)
   for rate in config.acceptances:
@@ -73,12 +69,7 @@ def parts(
 
 
 def measure_copying(size: int = 2**26, copies: int = 1) -> float:
-  """Measures the bytes per second that the device reads and writes.
-
-  Args:
-    size: Numbers of the array, 4 bytes each.
-    copies: Copies that are launched at a time, so that their launches overlap.
-  """
+  """Measures the bytes per second that the device reads and writes."""
   x = jnp.ones(size, jnp.float32)
   # The copy is in place, since an allocation would be timed too.
   copy = jax.jit(lambda x: x + 1, donate_argnums=0)
@@ -156,19 +147,7 @@ def _entrants(
 
 
 def rows(figures: Figures) -> list[dict[str, Any]]:
-  """Derives medians and ratios of the entrants.
-
-  Args:
-    figures: All figures; for each pair and batch size at least those of the
-      entrants gemma and alone.
-
-  Returns:
-    For each entrant: its fields; `prefill_ms`; `whole_ms`, decoding included;
-    `ms_per_block`; `gb_per_s` of weights; `over_copy`, the ratio to the
-    device's copying; `tokens_per_s` of decoding; `over_gemma` and `over_alone`,
-    ratios of speeds; and `over_floor`, the ratio of times to the lower bound.
-    None for what an entrant lacks.
-  """
+  """Derives medians and ratios of the entrants."""
   copying = next(row for row in figures if row['arm'] == 'copy')
   timed = [row for row in figures if 'decode_s' in row]
   results = []

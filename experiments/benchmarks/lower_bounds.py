@@ -22,14 +22,7 @@ _State = tuple[tuple[Any, Any], jax.Array]
 def lower_bound(
   pair: entrants.Pair, batch: int, gamma: int, blocks: int
 ) -> harness.Entrant:
-  """Makes an entrant of the forward passes of strict decoding.
-
-  Args:
-    pair: The models.
-    batch: Number of rows.
-    gamma: Drafter passes per block; the verifier pass reads gamma + 1 tokens.
-    blocks: Number of blocks.
-  """
+  """Makes an entrant of the forward passes of strict decoding."""
   models, length = (pair.verifier.model, pair.drafter.model), pair.cache_length
   row_block = functools.partial(block, models, gamma, length)
 
@@ -62,16 +55,7 @@ def block(
   state: _State,
   params: tuple[Any, Any],
 ) -> _State:
-  """Runs the forward passes of one block of one row.
-
-  Args:
-    models: The verifier and the drafter.
-    gamma: Drafted tokens per block.
-    cache_length: Slots of both caches, which are reused when they are full.
-    index: Index of the block.
-    state: State of the row.
-    params: Parameters of both models.
-  """
+  """Runs the forward passes of one block of one row."""
   (verifier_cache, drafter_cache), token = state
   start = index % (cache_length // (gamma + 1)) * (gamma + 1)
   verifier_cache = models[0].rewind(verifier_cache, start)
@@ -101,11 +85,7 @@ class _Drafter(NamedTuple):
 def _draft(
   drafter: _Drafter, cache: Any, token: jax.Array, start: jax.Array
 ) -> tuple[Any, jax.Array]:
-  """Runs the drafter passes after a token at position `start`.
-
-  Returns:
-    The drafter's cache; and the token followed by the drafted tokens.
-  """
+  """Runs the drafter passes after a token at position `start`."""
   model = drafter.model
   read = functools.partial(decoding.read, model, drafter.params)
   # Strict decoding does not read its last draft, and catches up here.

@@ -26,14 +26,6 @@ MODES = {
 class Peer:
   """A process that answers prompts; a context manager.
 
-  Args:
-    python: The interpreter.
-    engine: 'transformers' or 'llama'.
-    spec: Models and prompts; see `_transformers` and `_llama`.
-
-  Raises:
-    ValueError: The process does not start, or ends.
-
   Attributes:
     versions: Versions of its libraries, by name.
   """
@@ -62,16 +54,7 @@ class Peer:
     self._process.wait()
 
   def answer(self, mode: str, batch: int) -> dict[str, Any]:
-    """Answers all prompts.
-
-    Args:
-      mode: Way of decoding; see `MODES`.
-      batch: Prompts at a time.
-
-    Returns:
-      `prefill_s`; `decode_s`, and `tokens`, which it covers; and `first`, the
-      tokens of the first answer, None if unknown.
-    """
+    """Answers all prompts."""
     print(json.dumps([mode, batch]), file=self._process.stdin, flush=True)
     return self._receive()
 
@@ -87,16 +70,7 @@ class Peer:
 
 
 def _transformers(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-  """Loads models in transformers for greedy decoding.
-
-  Args:
-    spec: Folders of the `verifier` and the `drafter`, and `dtype`; `prompts`,
-      token ids; `stop`, the token that ends an answer; `new_tokens`, the limit
-      of an answer; `gamma`, drafted tokens per block; `threads`.
-
-  Returns:
-    Versions of the libraries; and functions of the batch size by mode.
-  """
+  """Loads models in transformers for greedy decoding."""
   import torch
   import transformers
 
@@ -142,17 +116,7 @@ def _transformers(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 def _generate(
   model: Any, prompts: list[list[int]], spec: dict[str, Any], **options: Any
 ) -> tuple[float, list[list[int]]]:
-  """Generates with transformers, and times it.
-
-  Args:
-    model: A model of transformers.
-    prompts: Token ids of one batch.
-    spec: Stop token and limit of the answers; see `_transformers`.
-    **options: Further options of `generate`.
-
-  Returns:
-    Seconds; and the new tokens of each row, up to its stop token.
-  """
+  """Generates with transformers, and times it."""
   import torch
 
   longest = max(map(len, prompts))
@@ -177,14 +141,7 @@ def _generate(
 
 
 def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-  """Loads a model in llama.cpp (xllamacpp) for greedy decoding.
-
-  Args:
-    spec: Fields as in `_transformers`; the `verifier` is a GGUF file.
-
-  Returns:
-    Versions of the libraries; and functions of the batch size by mode.
-  """
+  """Loads a model in llama.cpp (xllamacpp) for greedy decoding."""
   import importlib.metadata
 
   import xllamacpp

@@ -28,12 +28,7 @@ def rooms(layer: str) -> str:
 
 
 def _documented(folder: str) -> Iterator[tuple[str, str, str]]:
-  """Yields the modules of a folder that are commands.
-
-  Yields:
-    Name of the module, command without its flags, and first sentence of the
-    docstring.
-  """
+  """Yields the modules of a folder that are commands."""
   for path in sorted((ROOT / folder).glob('*.py')):
     text = path.read_text(encoding='utf-8')
     docstring = ast.get_docstring(ast.parse(text)) or ''
@@ -108,11 +103,7 @@ def configs() -> str:
 
 
 def _fields(table: str) -> Iterator[tuple[str, str]]:
-  """Yields the fields of a dict of configs/common.py with their comments.
-
-  Yields:
-    Fields that share a comment, with their default values; and the comment.
-  """
+  """Yields the fields of a dict of configs/common.py with their comments."""
   text = (ROOT / 'configs/common.py').read_text(encoding='utf-8')
   (call,) = (
     node.value

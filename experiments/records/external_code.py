@@ -40,13 +40,6 @@ def hash_external(*registered: Any) -> str | None:
   The hash of a function covers its code, the source of its module, the source
   of modules in the same folder that its module imports, and the values it
   refers to: closures, defaults, arguments of a partial, fields, arrays.
-
-  Args:
-    *registered: Methods, tasks and `used_plugins`.
-
-  Returns:
-    The hash, or None if the library defines all of them. A learned rule counts
-    as the library's: the name of its point holds a hash of its weights.
   """
   parts = []
   for value in registered:
@@ -63,16 +56,7 @@ def hash_external(*registered: Any) -> str | None:
 
 
 def used_plugins(config: DecodingConfig, drafter: str) -> list[Any]:
-  """Lists what another package's plug-ins add to decoding, for `hash_external`.
-
-  Args:
-    config: The options that a curve is decoded with.
-    drafter: The drafter's name.
-
-  Returns:
-    Entries of the registries, with the functions that they name and the name
-    and version of their package; nothing for the library's own.
-  """
+  """Lists what other packages' plug-ins add to decoding."""
   cap, *_ = config.cap.split(' ')
   used = [
     (VERIFICATIONS, config.verification),

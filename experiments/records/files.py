@@ -25,20 +25,7 @@ def claim(
   replaceable: Sequence[str] = (),
   write: bool = True,
 ) -> None:
-  """Writes the settings of a workdir, or checks that they have not changed.
-
-  Args:
-    path: The file of the settings, in the workdir.
-    fields: Settings by name, which JSON can hold; tuples become lists.
-    kind: The kind of process that writes to the workdir, in a word.
-    bound: True if the workdir has results of its settings; False to replace the
-      settings.
-    replaceable: Names of settings that may differ.
-    write: False to check them alone, if the workdir has results.
-
-  Raises:
-    ValueError: The workdir has results of other settings.
-  """
+  """Writes the settings of a workdir, or checks that they have not changed."""
   text = json.dumps(fields, indent=2) + '\n'
   if bound and path.exists():
     previous = old_names.replace('settings', read_json(path))
@@ -58,11 +45,7 @@ def claim(
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """Reads a JSON object from a file of a workdir.
-
-  Raises:
-    ValueError: The file is damaged, or holds no JSON object.
-  """
+  """Reads a JSON object from a file of a workdir."""
   return bounded.read_fields(path, 'workdir', 'delete it')
 
 
@@ -79,11 +62,7 @@ class _Provenance(schema.Schema):
 
 
 def read_starts(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """Reads the starts of a sweep; returns none if the file is missing.
-
-  Raises:
-    ValueError: The file is damaged.
-  """
+  """Reads the starts of a sweep; returns none if the file is missing."""
   path = workdir / 'provenance.json'
   if not path.is_file():
     return []
@@ -93,12 +72,7 @@ def read_starts(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def write(path: str | pathlib.Path, values: Iterable[Any]) -> None:
-  """Writes lines as a whole; compresses them if the name ends in `.gz`.
-
-  Args:
-    path: Path of the file.
-    values: Dataclasses of `record_schema`, or examples, one a line.
-  """
+  """Writes lines as a whole; compresses them if the name ends in `.gz`."""
   path = pathlib.Path(path)
   content = ''.join(dumps(line) + '\n' for line in values).encode()
   if path.suffix == '.gz':
@@ -108,15 +82,7 @@ def write(path: str | pathlib.Path, values: Iterable[Any]) -> None:
 
 
 def read(path: str | pathlib.Path, kind: type = Record) -> list:
-  """Reads a file that `write` wrote.
-
-  Args:
-    path: Path of the file.
-    kind: Type of its lines.
-
-  Raises:
-    ValueError: The file is damaged; names the file and the line.
-  """
+  """Reads a file that `write` wrote."""
   path = pathlib.Path(path)
 
   def refuse(number: int, reason: object) -> ValueError:
@@ -135,20 +101,12 @@ def read(path: str | pathlib.Path, kind: type = Record) -> list:
 
 
 def read_all(workdir: str | pathlib.Path) -> list[Record]:
-  """Reads all records of a workdir, in the order of the names of files.
-
-  Raises:
-    ValueError: There are no records, or a file is damaged.
-  """
+  """Reads all records of a workdir, in the order of the names of files."""
   return [r for point in read_points(workdir).values() for r in point]
 
 
 def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
-  """Reads the records of each point of a workdir, sorted by its name.
-
-  Raises:
-    ValueError: There are no records, or a file is damaged.
-  """
+  """Reads the records of each point of a workdir, sorted by its name."""
   paths = sorted(pathlib.Path(workdir).glob('records/*.jsonl'))
   points = {path.stem: read(path) for path in paths}
   if not any(points.values()):
@@ -159,11 +117,7 @@ def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
 
 
 def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
-  """Reads the traces of a point, in the order of its records.
-
-  Raises:
-    ValueError: The file is damaged or missing.
-  """
+  """Reads the traces of a point, in the order of its records."""
   path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
   if not path.is_file():
     raise ValueError(f'workdir: {path} is missing; run experiments.sweep.')
@@ -190,12 +144,7 @@ def read_race(workdir: str | pathlib.Path) -> list[Record]:
 def read_views(
   workdir: str | pathlib.Path, damaged: list[str] | None = None
 ) -> dict[tuple, View]:
-  """Reads the views of a workdir, by their key; skips damaged files.
-
-  Args:
-    workdir: Path of the workdir.
-    damaged: Receives a sentence for each damaged file.
-  """
+  """Reads the views of a workdir, by their key; skips damaged files."""
   views: dict[tuple, View] = {}
   for path in sorted(pathlib.Path(workdir).glob('views/*.jsonl')):
     try:

@@ -181,18 +181,7 @@ for _compute, _help in (
 
 
 def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:
-  """Returns the modelled seconds of an answer.
-
-  Args:
-    r: Record of the answer.
-    costs: Measured unit costs.
-
-  Returns:
-    The seconds of the drafter's calls, and of the verifier's calls.
-
-  Raises:
-    ValueError: `costs` has no entry for its gamma.
-  """
+  """Returns the modelled seconds of an answer."""
   drafted = _drafted_per_call(r)
   if r.verification == SEQUENTIAL and r.gamma == 1 and costs.verify_s:
     # A sequential cascade has no gamma: the verifier reads all tokens up to a
@@ -214,13 +203,6 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
 
   The drafter alone is a point without verifier calls. Prefill is excluded on
   both sides.
-
-  Args:
-    records: Records of one point.
-    costs: Measured unit costs.
-
-  Raises:
-    ValueError: `costs` has no entry for a record's gamma.
   """
   return _ratio(
     sum(latency(r, costs) for r in records), _total(records, 'emitted')
@@ -228,15 +210,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
 
 
 def latency(r: Record, costs: Costs) -> float:
-  """Returns an answer's modelled time, in times of a verifier token.
-
-  Args:
-    r: Record of the answer.
-    costs: Measured unit costs.
-
-  Raises:
-    ValueError: `costs` has no entry for the record's gamma.
-  """
+  """Returns an answer's modelled time, in times of a verifier token."""
   return sum(modelled_s(r, costs)) / costs.verifier_token_s
 
 
@@ -253,13 +227,6 @@ def on_common_examples(records: Iterable[Record]) -> list[Record]:
 
   Points are compared on equal examples, although curves of a sweep may decode
   different numbers of them.
-
-  Args:
-    records: Records of any number of points, in any order.
-
-  Returns:
-    The records in their order; all records of a task whose points have no
-    example in common.
   """
   records = list(records)
   ids: dict[str, dict[tuple, set[str]]] = {}
@@ -270,19 +237,7 @@ def on_common_examples(records: Iterable[Record]) -> list[Record]:
 
 
 def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
-  """Computes a row per point, in order of first appearance.
-
-  Args:
-    records: Records of any number of points, in any order.
-    costs: Measured unit costs.
-
-  Returns:
-    The columns of `summary_columns`, and those of the metrics of plug-ins. They
-    are the options of the point; n, the number of answers; failed, the number
-    of examples without an answer; quality with its 95 % interval over examples,
-    quality_low to quality_high; the metrics; relative_latency, which
-    is modelled; and wall_s, the measured seconds.
-  """
+  """Computes a row per point, in order of first appearance."""
   points: dict[tuple, list[Record]] = {}
   for record in records:
     points.setdefault(record.point, []).append(record)

@@ -16,16 +16,7 @@ OLD_NAMES = {
 
 
 def replace(kind: str, fields: Any) -> Any:
-  """Replaces old names of fields, in their order.
-
-  Args:
-    kind: Key of `OLD_NAMES`; other kinds have no old names.
-    fields: Fields by name. Anything else is returned as it is, and so is an
-      old name whose new name is a field too, for the reader to refuse.
-
-  Returns:
-    The fields under their new names.
-  """
+  """Replaces old names of fields, in their order."""
   if not isinstance(fields, dict):
     return fields
   names = {

@@ -49,10 +49,6 @@ def variant(method: str, **options: Any) -> str:
   For example 'token_v3', 'token_v3 block', 'diff gate processed',
   'speed bonus verifier', 'opt k_seq 4 drafts', 'token_v3 first:16',
   'token_v2 cap top:3'.
-
-  Args:
-    method: Name of the method.
-    **options: Values of `OPTIONS` by name.
   """
   words = [
     words.format(options[name])
@@ -231,25 +227,13 @@ class View:
 
 
 def view_key(point: str, lenience: float, example: str) -> tuple:
-  """Returns the key of an answer: its point, lenience and example.
-
-  Args:
-    point: Name of the point.
-    lenience: Lenience of the answer; nan for a method without lenience.
-    example: Id of the example.
-  """
+  """Returns the key of an answer: its point, lenience and example."""
   # nan is not equal to itself; None is.
   return point, None if math.isnan(lenience) else lenience, example
 
 
 def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
-  """Returns the fields of a record that hold the options of decoding.
-
-  Args:
-    config: A `cascades.DecodingConfig`; its lenience is not read, since a
-      method may have none.
-    **more: Further fields of the record, returned unchanged.
-  """
+  """Returns the fields of a record that hold the options of decoding."""
   return dict(
     method=config.method.name,
     gamma=config.gamma,
@@ -272,13 +256,7 @@ class Outcome(NamedTuple):
 
 
 def failed_example(reason: str, **fields: Any) -> Outcome:
-  """Returns the outcome of an example without an answer.
-
-  Args:
-    reason: Why there is no answer, in a sentence.
-    **fields: Fields of the record: task, lenience, id, and the options of
-      decoding; see `decoding_fields`.
-  """
+  """Returns the outcome of an example without an answer."""
   counts = (
     'emitted drafted examined accepted residual bonus verifier_calls'
     ' verifier_tokens drafter_calls'
@@ -316,17 +294,7 @@ def dumps(line: Any) -> str:
 
 
 def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
-  """Reads a line that `dumps` wrote, of this version or an older one.
-
-  Args:
-    text: The line.
-    kind: Type of the line.
-
-  Raises:
-    ValueError: A field is missing, unknown, of another type or out of range;
-      the counts of a record do not add up; the lists of a trace or a view have
-      different lengths.
-  """
+  """Reads a line that `dumps` wrote, of this version or an older one."""
   fields = old_names.replace(kind.__name__, bounded.parse_json(text))
   fields = dict(_schema(kind).parse(fields))
   if kind is tasks.Example:

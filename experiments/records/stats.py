@@ -38,23 +38,6 @@ def bootstrap(
   A mean, a ratio of totals, and a difference of the two are functions of sums
   over examples. A resample is the count of each example, so that the sums of
   all resamples are one matrix product.
-
-  Args:
-    rows: Values of each example that are summed, [n, sums].
-    score: Maps sums over examples, [..., sums], to scores, [..., scores].
-    level: Share of the resampled scores inside the interval, in (0, 1).
-    resamples: Number of resampled scores.
-    seed: Equal seeds give equal resamples of equally many examples.
-    strata: Number of consecutive rows of each group; rows are resampled within
-      their group. By default all rows are one group.
-
-  Returns:
-    (low, high), [scores] each. If all rows are equal, or there is one row, both
-    are the score. Both are nan for a score that is nan for some resample, and
-    if there are no rows.
-
-  Raises:
-    ValueError: `level` is outside (0, 1), or `resamples` is below 1.
   """
   if not 0 < level < 1:
     raise ValueError(f'level: must lie between 0 and 1, got {level}.')
@@ -111,14 +94,6 @@ def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
   A capital that begins at 1 is multiplied by 1 + bet (risk - loss) at each
   example. If the hypothesis is true it exceeds 1 / delta with probability at
   most delta, by Ville's inequality (Waudby-Smith and Ramdas, 2024).
-
-  Args:
-    losses: Loss of each example, in [-1, 1], [..., n], in any order.
-    risk: Largest mean loss that is allowed, in (-1, 1).
-    delta: Level at which the test has the most power; it is valid at any.
-
-  Returns:
-    A p-value per series of examples, [...].
   """
   n = losses.shape[-1]
   if not n:
@@ -245,17 +220,7 @@ def bootstrap_sums_interval(
   score: Callable[[np.ndarray], float],
   **options: Any,
 ) -> tuple[float, float]:
-  """Computes the interval of a score that takes a single list of sums.
-
-  Args:
-    rows: Values of each example that are summed, [n, sums].
-    score: Maps sums over examples, [sums], to a number.
-    **options: `level`, `resamples` and `seed` of `bootstrap`.
-
-  Returns:
-    (low, high), in the unit of `score`. If all rows are equal, both are the
-    score; both are nan if there are no rows.
-  """
+  """Computes the interval of a score that takes a single list of sums."""
   rows = np.asarray(rows, dtype=np.float64)
   if not len(rows):
     rows, score = np.zeros((0, 1)), lambda sums: math.nan
@@ -268,28 +233,12 @@ def bootstrap_sums_interval(
 
 
 def not_inferior(low: float | np.ndarray, margin: float) -> bool | np.ndarray:
-  """Returns True if a quality is not inferior to another by a margin.
-
-  Args:
-    low: Lower end of the interval of the (paired) difference.
-    margin: Largest acceptable loss, in the unit of the quality.
-
-  Returns:
-    True where the whole interval is above -margin; False where it is nan.
-  """
+  """Returns True if a quality is not inferior to another by a margin."""
   return np.asarray(low) > -margin
 
 
 def mcnemar(first: Sequence[float], second: Sequence[float]) -> float:
-  """Returns the p-value of McNemar's exact test (1947) on paired answers.
-
-  Args:
-    first: 1 for each correct answer of one point, else 0, [n].
-    second: 1 or 0 for the answers of another point to the same examples, [n].
-
-  Returns:
-    The probability of differences at least as uneven if both were equally good.
-  """
+  """Returns the p-value of McNemar's exact test (1947) on paired answers."""
   from statsmodels.stats import contingency_tables
 
   right = np.asarray(first) > 0.5, np.asarray(second) > 0.5

@@ -62,14 +62,7 @@ class Costs:
   drafts_s: dict[int, float] = dataclasses.field(default_factory=dict)
 
   def drafter(self, drafts: int) -> float:
-    """Returns the seconds of a drafter call that reads a token of each draft.
-
-    Args:
-      drafts: Drafts per block.
-
-    Raises:
-      ValueError: That number of drafts was not measured.
-    """
+    """Returns the seconds of a drafter call on a token of each draft."""
     if drafts == 1:
       return self.drafter_token_s
     if drafts not in self.drafts_s:
@@ -77,14 +70,7 @@ class Costs:
     return self.drafts_s[drafts]
 
   def verify(self, gamma: int) -> float:
-    """Returns the seconds of a verifier call on gamma drafted tokens.
-
-    Args:
-      gamma: Drafted tokens of the block; 0 for decoding without a drafter.
-
-    Raises:
-      ValueError: That gamma was not measured.
-    """
+    """Returns the seconds of a verifier call on gamma drafted tokens."""
     if gamma == 0:
       return self.verifier_token_s
     if gamma not in self.verify_s:
@@ -100,14 +86,6 @@ class Costs:
     A call costs the time of one token. Each further token costs its share of
     the additional time of a block. The sum is calls * verify(gamma) if each
     call reads gamma + 1 tokens, as in speculative decoding.
-
-    Args:
-      calls: Number of calls.
-      tokens: Tokens that all calls read together.
-      gamma: Drafted tokens per block; at 0 each call reads one token.
-
-    Raises:
-      ValueError: That gamma was not measured.
     """
     seconds = calls * self.verifier_token_s
     if gamma:
@@ -117,14 +95,7 @@ class Costs:
 
   @classmethod
   def from_dict(cls, fields: Mapping[str, Any]) -> 'Costs':
-    """Reads unit costs from the fields of a file.
-
-    Args:
-      fields: Fields by name.
-
-    Raises:
-      ValueError: A field is missing, unknown or not a positive number.
-    """
+    """Reads unit costs from the fields of a file."""
     values = dict(_CostFields.check(fields, 'costs', 'measure them again'))
     tables = {
       name: {int(k): s for k, s in values[name].items()}
@@ -194,9 +165,6 @@ class CostMeasurements:
 
     Costs are divided by the verifier's cost of a token, as in the modelled
     latency, so that a machine that is slower overall has not changed.
-
-    Returns:
-      The name of a unit cost, and its last value over its first.
     """
     first, last = (
       {name: s / c.verifier_token_s for name, s in c.units().items()}
@@ -211,14 +179,7 @@ class CostMeasurements:
 
   @classmethod
   def from_json(cls, text: str | bytes) -> 'CostMeasurements':
-    """Reads the text of a `costs.json`.
-
-    Args:
-      text: JSON with measurements, or, in older files, with one value per cost.
-
-    Raises:
-      ValueError: A field is missing, unknown or not a positive number.
-    """
+    """Reads the text of a `costs.json`."""
     advice = 'measure them again'
     try:
       fields = bounded.parse_json(text)

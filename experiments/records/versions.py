@@ -64,11 +64,7 @@ class Accepted:
 
 
 def read_accepted() -> Accepted:
-  """Reads the accepted version.
-
-  Raises:
-    ValueError: The file is missing or damaged.
-  """
+  """Reads the accepted version."""
   try:
     accepted = Accepted(**json.loads(FILE.read_text(encoding='utf-8')))
     for field in dataclasses.fields(Accepted):

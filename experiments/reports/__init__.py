@@ -75,20 +75,6 @@ def write_report(
 
   The page is written first. Files that cannot be written are left out; the page
   and a line on stderr name them.
-
-  Args:
-    workdir: A folder, or several whose points are compared; the report of
-      several is in `report/with-...` of the first.
-    config: Margins, targets and bootstrap settings; None takes those of
-      `default_config`.
-    allow: Names of `runs.SETTINGS` that may differ between workdirs.
-    figures: True to write each figure of the page as files too.
-
-  Returns:
-    The path of the page.
-
-  Raises:
-    ValueError: A file is missing or damaged, or workdirs cannot be compared.
   """
   is_comparison = not isinstance(workdir, str | pathlib.Path)
   folders = list(map(pathlib.Path, workdir if is_comparison else [workdir]))

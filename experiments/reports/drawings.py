@@ -170,15 +170,7 @@ def finish(
   styles: CurveStyles,
   titles: Mapping[str, list[str]],
 ) -> Drawing:
-  """Makes a drawing of a finished figure.
-
-  Args:
-    figure: The figure in placeholder colours.
-    name: Name of the files, without an ending; unique on the page.
-    description: Description for readers who cannot see the figure.
-    styles: Styles by variant; their placeholders become CSS variables.
-    titles: Tooltips of the markers, by the id of the artist that has them.
-  """
+  """Makes a drawing of a finished figure."""
   text = _xml(figure, transparent=True)
   for style in styles.values():
     text = text.replace(style.placeholder, f'var({style.variable})')

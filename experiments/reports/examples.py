@@ -108,12 +108,7 @@ def _example(answer: SelectedAnswer, presentation: Presentation) -> str:
 def section(
   answers: Sequence[SelectedAnswer], presentation: Presentation
 ) -> str:
-  """Returns the section of example answers as HTML; empty without answers.
-
-  Args:
-    answers: Answers with their counterparts, as `select_answers` returns them.
-    presentation: Styles, labels and unit costs.
-  """
+  """Returns the section of example answers as HTML; empty without answers."""
   if not answers:
     return ''
   has_verifier = any(not a.record.gamma for a in with_counterparts(answers))

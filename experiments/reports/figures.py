@@ -243,19 +243,7 @@ def curves(
   size: tuple[float, float] = (7.4, 5.2),
   from_zero: bool = False,
 ) -> Drawing:
-  """Draws a line per method, a marker per lenience, and the models alone.
-
-  Args:
-    frame: A row per point of one task.
-    styles: Styles by variant, in the order in which curves are drawn.
-    x: Column of the horizontal axis.
-    y: Column of the vertical axis; where the frame has its ends, as
-      `comparisons.with_ends` names them, they are drawn as a band.
-    name: Name of the files; unique on the page.
-    size: Width and height in inches; the page scales it.
-    from_zero: True if the horizontal axis begins at 0 and has all points; if
-      False, it is fitted to the curves.
-  """
+  """Draws a line per method, a marker per lenience, and the models alone."""
   titles: dict[str, list[str]] = {}
   columns = _Columns(x, y)
   with mpl.rc_context(drawings.RC):
@@ -285,16 +273,7 @@ def curves(
 def curve_panels(
   frame: pd.DataFrame, styles: CurveStyles, *, x: str, y: str, name: str
 ) -> Drawing:
-  """Draws each curve in a separate panel, with all curves in pale grey.
-
-  Args:
-    frame: A row per point of one task.
-    styles: Styles by variant, in the order of the panels.
-    x: Column of the horizontal axis.
-    y: Column of the vertical axis; where the frame has its ends, as
-      `comparisons.with_ends` names them, they are drawn as a band.
-    name: Name of the files; unique on the page.
-  """
+  """Draws each curve in a separate panel, with all curves in pale grey."""
   columns = _Columns(x, y)
   curve_by_variant = {
     v: _curve(frame, v)
@@ -344,14 +323,7 @@ def curve_panels(
 def front(
   frame: pd.DataFrame, best: pd.DataFrame, styles: CurveStyles, *, name: str
 ) -> Drawing:
-  """Draws all points of a task, and a line along the Pareto front.
-
-  Args:
-    frame: A row per point of one task, as `comparisons.compare` makes them.
-    best: Rows on the front, fastest first.
-    styles: Styles by variant.
-    name: Name of the files; unique on the page.
-  """
+  """Draws all points of a task, and a line along the Pareto front."""
   with mpl.rc_context(drawings.RC):
     figure = drawings.new(7.4, 5.2)
     axes = figure.subplots()

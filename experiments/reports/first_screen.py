@@ -39,14 +39,7 @@ def first_screens(
   config: AnalysisConfig,
   decided: Sequence[str] = (),
 ) -> list[FirstScreen]:
-  """Summarizes each run and temperature in a figure and three sentences.
-
-  Args:
-    frame: Points over all tasks, as `mixture.mix` makes them.
-    curve_styles: Styles by variant.
-    config: The margin within which a quality counts as the verifier's.
-    decided: Sentences of a decision, which stand first.
-  """
+  """Summarizes each run and temperature in a figure and three sentences."""
   output = []
   groups = list(frame.groupby(['temperature', 'run'], sort=False))
   show_gamma = frame.gamma[frame.gamma > 0].nunique() > 1

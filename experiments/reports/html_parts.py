@@ -12,12 +12,7 @@ _LONGEST_OPEN_TABLE = 10
 
 
 def figure(drawing: Drawing, wide: bool = False) -> str:
-  """Returns a drawing with its caption.
-
-  Args:
-    drawing: The drawing.
-    wide: True if the figure has the full width of the page.
-  """
+  """Returns a drawing with its caption."""
   caption = f'<figcaption>{display.for_html(drawing.caption)}</figcaption>'
   css_class = ' class="wide"' if wide else ''
   return f'<figure{css_class}>{drawing.svg}{caption}</figure>'

@@ -156,15 +156,7 @@ def _example_section(content: PageContent) -> str:
 def render(
   content: PageContent, left_out: Sequence[str] = ()
 ) -> tuple[str, list[Drawing]]:
-  """Renders the page as HTML.
-
-  Args:
-    content: The content of the page.
-    left_out: Sentences on what is missing.
-
-  Returns:
-    The page, and all drawings on it.
-  """
+  """Renders the page as HTML."""
   curve_styles = content.curve_styles
   first_run = next(iter(content.runs_by_name.values()))
   title = str(first_run.config.get('name') or 'Speculative cascades')

@@ -18,12 +18,7 @@ _COST_CHANGE = 0.1
 
 
 def lead(runs_by_name: Mapping[str, Run], frame: pd.DataFrame) -> str:
-  """Returns one line with models, examples, gamma and temperature.
-
-  Args:
-    runs_by_name: The runs by name; settings are those of the first.
-    frame: Rows of their summaries.
-  """
+  """Returns one line with models, examples, gamma and temperature."""
   config = next(iter(runs_by_name.values())).config
 
   def values(column: str, rows: pd.DataFrame) -> str:
@@ -76,12 +71,7 @@ def _costs(costs: Costs) -> str:
 
 
 def footer(runs_by_name: Mapping[str, Run], config: AnalysisConfig) -> str:
-  """Returns unit costs, bootstrap settings, run settings and versions.
-
-  Args:
-    runs_by_name: The runs by name.
-    config: Bootstrap settings.
-  """
+  """Returns unit costs, bootstrap settings, run settings and versions."""
   versions = {'python': platform.python_version()} | {
     name: importlib.metadata.version(name)
     for name in ('numpy', 'scipy', 'pandas', 'matplotlib', 'statsmodels')

@@ -170,18 +170,7 @@ def _plots(
 def slice_section(
   part: SummarySlice, curve_styles: styles.CurveStyles, name: str, margin: float
 ) -> tuple[str, list[Drawing]]:
-  """Returns the section of a slice, with a folded section for each gamma.
-
-  Args:
-    part: Rows that are shown together.
-    curve_styles: Styles by variant.
-    name: Prefix of the names of its drawings; unique on the page.
-    margin: Share of the best score within which a quality counts as the
-      verifier's.
-
-  Returns:
-    The section as HTML, and its drawings without those of the folded sections.
-  """
+  """Returns the section of a slice, with a folded section for each gamma."""
   frame = styles.with_point_labels(part.frame, part.gamma_tuned)
   part = dataclasses.replace(part, frame=frame)
   variants = [v for v in curve_styles if (frame.variant == v).any()]

@@ -104,15 +104,7 @@ CurveStyles = Mapping[str, Style]
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, Style]:
-  """Assigns a style to each curve.
-
-  Args:
-    methods: The method of each variant, by the variant, in the order of the
-      page.
-
-  Returns:
-    Styles by variant, in that order.
-  """
+  """Assigns a style to each curve."""
   table, looks, hollow = {}, {}, collections.Counter()
   for i, (variant, method) in enumerate(methods.items()):
     if method not in looks:
@@ -156,12 +148,7 @@ def lenience(value: float) -> str:
 
 
 def point_label(value: float, gamma: int = 0) -> str:
-  """Returns the label of a point on its curve.
-
-  Args:
-    value: Lenience of the point; nan if the method has none.
-    gamma: Gamma of the point; 0 if it need not be named.
-  """
+  """Returns the label of a point on its curve."""
   parts = [f'lenience {lenience(value)}', f'gamma {gamma:g}']
   if not gamma:
     return parts[0]
@@ -169,12 +156,7 @@ def point_label(value: float, gamma: int = 0) -> str:
 
 
 def with_point_labels(frame: pd.DataFrame, show_gamma: bool) -> pd.DataFrame:
-  """Adds a column `point_label` to the rows of a frame.
-
-  Args:
-    frame: A row per point.
-    show_gamma: True if labels name the gamma of a point.
-  """
+  """Adds a column `point_label` to the rows of a frame."""
   gammas = frame.gamma if show_gamma else 0 * frame.gamma
   labels = list(map(point_label, frame.lenience, gammas))
   return frame.assign(point_label=labels)

@@ -32,24 +32,14 @@ def summary(
   curve_styles: styles.CurveStyles,
   show_gamma: bool = False,
 ) -> str:
-  """Returns the rows of a summary as a sortable HTML table.
-
-  Args:
-    frame: Rows of the summary, of one task, with their `variant`.
-    curve_styles: Styles by variant.
-    show_gamma: True if the table needs a column of gammas.
-  """
+  """Returns the rows of a summary as a sortable HTML table."""
   first, *rest = columns.SUMMARY
   gamma = [columns.GAMMA] if show_gamma else []
   return _sortable(frame, [first, *gamma, *rest], curve_styles)
 
 
 def settings(config: Mapping[str, object]) -> str:
-  """Returns the settings of a run as an HTML table, a row per setting.
-
-  Args:
-    config: Values that JSON can hold, by name.
-  """
+  """Returns the settings of a run as an HTML table, a row per setting."""
   rows = ''.join(
     f'<tr><th scope="row">{display.for_html(str(key))}</th>'
     f'<td>{display.for_html(_setting(value))}</td></tr>'
@@ -94,11 +84,7 @@ class Table:
   row_heading: str = 'Method'
 
   def csv(self, notice: str = '') -> str:
-    """Returns all columns of the table as CSV.
-
-    Args:
-      notice: Text of a further column; no column if it is empty.
-    """
+    """Returns all columns of the table as CSV."""
     frame = self.frame if self.csv_frame is None else self.csv_frame
     if notice:
       frame = frame.assign(note=notice)
@@ -161,13 +147,7 @@ def _sortable(
 def interactive(
   table: Table, curve_styles: styles.CurveStyles, notice: str = ''
 ) -> str:
-  """Returns a table as HTML with its title.
-
-  Args:
-    table: The table.
-    curve_styles: Styles by variant.
-    notice: Text above the rows; may be empty.
-  """
+  """Returns a table as HTML with its title."""
   text = f'<p class="notice">{display.for_html(notice)}</p>\n' if notice else ''
   rows = _sortable(table.frame, table.columns, curve_styles, table.row_heading)
   return f'<h3>{display.for_html(table.title)}</h3>\n{text}{rows}'
@@ -189,13 +169,7 @@ def _text_rows(
 def markdown(
   table: Table, curve_styles: styles.CurveStyles, notice: str = ''
 ) -> str:
-  """Returns a table as Markdown with its title.
-
-  Args:
-    table: The table.
-    curve_styles: Styles by variant.
-    notice: Text above the rows; may be empty.
-  """
+  """Returns a table as Markdown with its title."""
 
   def line(cells: Sequence[str]) -> str:
     return f'| {" | ".join(map(display.for_markdown, cells))} |'
@@ -233,13 +207,7 @@ def _latex(text: str) -> str:
 def latex(
   table: Table, curve_styles: styles.CurveStyles, notice: str = ''
 ) -> str:
-  """Returns a table as LaTeX, which needs booktabs and amssymb.
-
-  Args:
-    table: The table.
-    curve_styles: Styles by variant.
-    notice: Text after the title; may be empty.
-  """
+  """Returns a table as LaTeX, which needs booktabs and amssymb."""
   head, *rows = _text_rows(table, curve_styles)
   body = [' & '.join(map(_latex, cells)) + r' \\' for cells in (head, *rows)]
   caption = ' '.join(part for part in (f'{table.title}.', notice) if part)

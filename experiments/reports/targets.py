@@ -20,15 +20,7 @@ def draw(
   leniences: Sequence[float],
   examples: dict[str, np.ndarray],
 ) -> None:
-  """Writes a PNG of q, p and the target at each lenience, of three examples.
-
-  Args:
-    path: The file to write.
-    name: Name of the method.
-    leniences: Leniences in ascending order, [L].
-    examples: Three examples with V tokens: `q` and `p`, [3, V], the drafter's
-      and the verifier's probabilities, and `targets`, [L, 3, V].
-  """
+  """Writes a PNG of q, p and the target at each lenience, of three examples."""
   with mpl.rc_context({'font.size': 11, 'text.parse_math': False}):
     figure = Figure(figsize=(13, 4.2), layout='constrained')
     FigureCanvasAgg(figure)

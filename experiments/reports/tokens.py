@@ -124,16 +124,7 @@ def answer(
   end: float,
   parting: int | None = None,
 ) -> str:
-  """Returns an answer with its clock as HTML.
-
-  Args:
-    selected: The answer.
-    timeline: Modelled times of its blocks.
-    name: Label of the point that decoded it.
-    end: Seconds at the right end of the clock.
-    parting: Index of the first token in which the two answers differ; None if
-      they are equal or there is one answer.
-  """
+  """Returns an answer with its clock as HTML."""
   record, parts = selected.record, []
   for block in timeline.blocks:
     inner = ''.join(_token(selected, i, i == parting) for i in block.tokens)
@@ -152,11 +143,7 @@ data-step="{timeline.step:.6g}" data-to="{timeline.end:.6g}"
 
 
 def legend(has_verifier: bool) -> str:
-  """Returns the legend of colours, lines and bars as HTML.
-
-  Args:
-    has_verifier: True if an answer of the verifier alone is shown too.
-  """
+  """Returns the legend of colours, lines and bars as HTML."""
   kinds_of_tokens = [(source, *texts) for source, texts in SOURCES.items()]
   kinds_of_tokens += [_VERIFIER_ALONE] if has_verifier else []
   kinds_of_tokens.append(_PARTING)

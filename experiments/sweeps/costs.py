@@ -100,22 +100,6 @@ def measure(
   - A token of another drafter, or of several drafts: its share of a proposal.
   - A block of the verifier: the block, less its drafter's calls at their unit
     cost, and no less than a token.
-
-  Args:
-    verifier: Decodes alone, and verifies.
-    drafter: The model that drafts; None for a drafter that is no model.
-    bound_drafter: The drafter, bound to this verifier.
-    blocks: (gamma, drafts per block) of the blocks to time.
-    context: Maximum tokens in the cache at the end of a loop.
-    repeats: Minimum turns of each loop.
-    seconds: Minimum seconds over all loops. A loop of small models takes a few
-      milliseconds, and other processes may disturb more than `repeats` turns.
-    tree_size: Maximum drafted tokens that the verifier reads in a block of
-      several drafts; None for no maximum.
-
-  Returns:
-    Seconds per call. Other processes only add to them, and add more to long
-    computation than to long reading; the lowest tenth therefore counts.
   """
   shapes = [_Block(gamma, drafts) for gamma, drafts in blocks if gamma]
   longest = max((block.gamma for block in shapes), default=1)
@@ -174,17 +158,7 @@ def _processor() -> str:
 def time_in_turns(
   loops: Mapping[Hashable, TimedLoop], repeats: int, seconds: float
 ) -> dict[Hashable, list[float]]:
-  """Times loops that take turns, after one turn that is not timed.
-
-  Args:
-    loops: Loops by name.
-    repeats: Minimum turns of each loop.
-    seconds: Minimum seconds over all loops; in several processes, whose clocks
-      differ, only `repeats` counts.
-
-  Returns:
-    Seconds per call in each turn, by name of the loop.
-  """
+  """Times loops that take turns, after one turn that is not timed."""
   for loop in loops.values():
     jax.block_until_ready(loop.run())
   times: dict[Hashable, list[float]] = {name: [] for name in loops}
@@ -216,18 +190,7 @@ def strict_loop(
   context: int,
   rows: int = 1,
 ) -> tuple[TimedLoop, float]:
-  """Returns a loop of strict blocks, and the drafter's calls per block.
-
-  Args:
-    verifier: The verifier.
-    bound_drafter: The drafter, bound to the verifier.
-    gamma: Tokens drafted per block; 0 for decoding without a drafter.
-    drafts: Drafts per block.
-    tree_size: Maximum drafted tokens that the verifier reads in a block of
-      several drafts; None for no maximum.
-    context: Maximum tokens in the cache at the end of the loop.
-    rows: Rows decoded at a time.
-  """
+  """Returns a loop of strict blocks, and the drafter's calls per block."""
   verification = 'token' if drafts == 1 else 'multi_round'
   if not bound_drafter.drafter.independent:
     verification = 'match'
@@ -272,16 +235,7 @@ def forward_loop(
   logits: bool = True,
   rows: int = 1,
 ) -> TimedLoop:
-  """Returns a loop of forward passes that read `width` tokens each.
-
-  Args:
-    checkpoint: The model. A model with a restricted vocabulary returns logits
-      of that vocabulary, as it does when it drafts.
-    width: Tokens per pass.
-    context: Tokens in the cache at the end.
-    logits: True to compute logits; False to end each pass with hidden states.
-    rows: Rows that a pass reads at a time.
-  """
+  """Returns a loop of forward passes that read `width` tokens each."""
   model, calls = checkpoint.model, context // width
 
   @jax.jit
@@ -315,16 +269,7 @@ def proposal_loop(
   context: int,
   rows: int = 1,
 ) -> TimedLoop:
-  """Returns a loop of proposals at temperature 1.
-
-  Args:
-    verifier: The verifier, whose cache and hidden states a drafter may read.
-    bound_drafter: The drafter, bound to the verifier.
-    gamma: Tokens per draft.
-    drafts: Drafts per proposal.
-    context: Maximum tokens of the sequence at the end.
-    rows: Rows that are drafted at a time.
-  """
+  """Returns a loop of proposals at temperature 1."""
   model, drafter = verifier.model, bound_drafter.drafter
   count = max(1, context // (gamma + 1) - 1)
   room = count * (gamma + 1) + (gamma + 1) * drafts + 1 + drafter.cache_headroom

@@ -46,10 +46,6 @@ class Curve:
     drafter_options: Names and values of options of the drafter's spec.
     num_examples: Largest number of examples of each task, the first ones; None
       for all of the sweep's.
-
-  Raises:
-    ValueError: A lenience is out of its range or given twice, or the method has
-      a lenience and none is given.
   """
 
   config: 'DecodingConfig'
@@ -83,19 +79,6 @@ class Curve:
 
     A sweep has one config for all curves: each curve takes those options of it
     that have an effect on it (`DecodingConfig.applicable`).
-
-    Args:
-      config: Fields; options that it lacks have their defaults.
-      method: A name in `METHODS`, an alias of it, or one of
-        `sequence.CONFIDENCES`.
-      leniences: Ignored if the method has no lenience.
-      num_examples: See the attribute.
-      **options: gamma, verification, gate, bonus, drafts, schedule and cap of
-        the curve. Models alone and cascades of whole answers have none.
-
-    Raises:
-      ValueError: An option is unknown, out of its range or cannot be combined
-        with the method.
     """
     from cascades.config import DecodingConfig, without_effect
 
@@ -185,11 +168,7 @@ def drafter_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical_name(method: str) -> str:
-  """Returns the registered name of a method.
-
-  Raises:
-    ValueError: Sweeps have no such method.
-  """
+  """Returns the registered name of a method."""
   from cascades import methods
   from experiments.sweeps import sequence
 
@@ -214,22 +193,7 @@ def plan_curves(
   module: types.ModuleType | None,
   overrides: Mapping[str, Any],
 ) -> list[Curve]:
-  """Returns the curves of a sweep.
-
-  Args:
-    config: Fields; options may be missing. They are the only curve if the
-      module has no `sweep` function.
-    module: The config's module, whose `sweep(add)` adds curves by `add(method,
-      lenience, gamma, **options)`; options that are not given are the config's.
-      Several gammas make a curve each. With `num_examples` a curve decodes
-      the first examples only. `sweep(add, config)` also receives the fields.
-    overrides: Fields set on the command line. A method among them is the only
-      one; leniences, gamma, num_examples and options among them are those of
-      every curve. Curves that become equal are merged.
-
-  Raises:
-    ValueError: A curve has a value that `Curve.from_config` refuses.
-  """
+  """Returns the curves of a sweep."""
   fields.check(config)
   adder = _CurveAdder(config, {*CURVE_FIELDS, 'num_examples'} & {*overrides})
   if hasattr(module, 'sweep'):
@@ -248,13 +212,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 class _CurveAdder:
-  """Adds curves as a config's `sweep` function names them.
-
-  Attributes:
-    overridden: Fields that the command line sets for every curve.
-    only_method: The one method of the command line; None if it sets none.
-    curves: The curves so far.
-  """
+  """Adds curves as a config's `sweep` function names them."""
 
   def __init__(self, config: Mapping[str, Any], overridden: set[str]):
     self._config = config
@@ -334,18 +292,7 @@ def _points(curve: Curve) -> list[tuple[str, float | None]]:
 
 
 def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
-  """Checks the curves of a sweep together, before anything is loaded.
-
-  Args:
-    curves: All curves of the sweep.
-    config: Fields of the sweep.
-
-  Raises:
-    ValueError: There is no curve, a curve or a point occurs twice, a curve was
-      made of another config, so that its files would have the wrong name, a
-      cascade of whole answers has more examples than the models alone, or a
-      decision is asked for about a schedule.
-  """
+  """Checks the curves of a sweep together, before anything is loaded."""
   if not curves:
     raise ValueError(
       'sweep: must have at least one curve; give a method, and a gamma if the'
@@ -417,15 +364,7 @@ def add_model_baselines(
 
 
 def without_drafter_alone(curves: Sequence[Curve], drafter: str) -> list[Curve]:
-  """Leaves out the curves in which the drafter answers alone.
-
-  Args:
-    curves: Curves of the sweep.
-    drafter: Name of a drafter that cannot answer alone.
-
-  Raises:
-    ValueError: No curve is left.
-  """
+  """Leaves out the curves in which the drafter answers alone."""
 
   def needs_drafter_alone(curve: Curve) -> bool:
     return curve.baseline_model == 'drafter' or curve.confidence is not None

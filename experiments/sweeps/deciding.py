@@ -62,18 +62,7 @@ def shortfall(
   tasks: Mapping[str, Task],
   examples: Mapping[str, Sequence],
 ) -> str | None:
-  """Returns why a sweep can certify no setting that may lose quality.
-
-  Args:
-    config: Fields of the sweep.
-    curves: Its curves.
-    tasks: Its tasks by name.
-    examples: Its examples by task.
-
-  Returns:
-    A sentence; None if the examples suffice, if nothing is to be chosen, or if
-    a task has no metric.
-  """
+  """Returns why a sweep can certify no setting that may lose quality."""
   fields = (config.get('decision') or {}).items()
   statistics = AnalysisConfig(**{k: v for k, v in fields if k in _STATISTICS})
   settings = [x for x in curves if _makes_settings(x)]
@@ -127,19 +116,7 @@ def _may_lose_quality(curve: Curve) -> bool:
 def decide(
   sweep: Sweep, say: Callable[[str], None] = lambda text: None
 ) -> Decision | None:
-  """Chooses the setting of a sweep, or judges the one that its config fixes.
-
-  Args:
-    sweep: The sweep.
-    say: Prints a line for the user.
-
-  Returns:
-    The decision; None if a setting that the config fixes was not decoded, or
-    if there are no examples to choose or to report a setting on.
-
-  Raises:
-    ValueError: The verifier alone was not run.
-  """
+  """Chooses the setting of a sweep, or judges the one that its config fixes."""
   fields = sweep.config.decision.to_dict()
   options = {name: fields[name] for name in _STATISTICS if name in fields}
   config = AnalysisConfig(**options)
@@ -279,13 +256,7 @@ def _evidence(
 def sentence(
   verdict: Judgement | Verdict, config: AnalysisConfig, quality_name: str
 ) -> str:
-  """Returns a verdict in words.
-
-  Args:
-    verdict: The verdict.
-    config: Margin, or risk and delta.
-    quality_name: Name of the quality; '' without one.
-  """
+  """Returns a verdict in words."""
   if verdict.unsolved:
     return (
       f'The verifier scores 0.00 on {" and ".join(verdict.unsolved)}: look at'

@@ -77,13 +77,7 @@ def or_none(check: Check) -> Check:
 
 
 def list_of(kind: str, check: Check, count: int | None = None) -> Check:
-  """Checks for a list or tuple.
-
-  Args:
-    kind: What the values are, in words.
-    check: Of each value.
-    count: How many there must be; None for any number.
-  """
+  """Checks for a list or tuple."""
 
   def check_all(name, values):
     if not isinstance(values, list | tuple) or count not in (None, len(values)):
@@ -197,15 +191,7 @@ def _validate(option: Option) -> Check:
 
 
 def check(config: Mapping[str, Any], complete: bool = False) -> None:
-  """Refuses fields that a sweep does not have, and values of another type.
-
-  Args:
-    config: Fields.
-    complete: Whether those that every sweep needs must be there.
-
-  Raises:
-    ValueError: There is one; names it.
-  """
+  """Refuses fields that a sweep does not have, and values of another type."""
   values = dict(config.items())
   _check(values, known_fields())
   for name in REQUIRED if complete else ():

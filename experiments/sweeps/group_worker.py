@@ -18,11 +18,7 @@ from experiments.sweeps.process_group import Group
 
 
 def check_mesh(shape: tuple[int, int]) -> None:
-  """Checks that a mesh has all devices of all processes.
-
-  Raises:
-    ValueError: The mesh has another number of devices.
-  """
+  """Checks that a mesh has all devices of all processes."""
   count = len(jax.devices())
   if math.prod(shape) != count:
     raise ValueError(
@@ -35,12 +31,7 @@ class LeadingWorker(worker.Worker):
   """The worker of the leader; see `worker.Worker` for its methods."""
 
   def __init__(self, group: Group, *args: Any):
-    """Loads the pair, as the other processes do.
-
-    Args:
-      group: The processes.
-      *args: Arguments of a worker.
-    """
+    """Loads the pair, as the other processes do."""
     super().__init__(*args)
     self._group = group
 
@@ -106,18 +97,7 @@ def follow(
   points: Sequence[plan.Point],
   examples: Mapping[str, Sequence],
 ) -> None:
-  """Carries out the leader's orders until it is done.
-
-  Args:
-    group: The processes.
-    follower: The worker of this process.
-    curves: Curves of the sweep.
-    points: Points of the sweep.
-    examples: Examples by task.
-
-  Raises:
-    cli.StoppedError: Ctrl-C stopped the leader.
-  """
+  """Carries out the leader's orders until it is done."""
   points_by_name = {point.name: point for point in points}
 
   def shard(point: plan.Point) -> Sequence:

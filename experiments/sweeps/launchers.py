@@ -73,26 +73,13 @@ class Launcher(Protocol):
   def preview(
     self, examples: Mapping[str, Sequence], measured: 'unit_costs.Costs'
   ) -> Iterable['preflight.Preview']:
-    """Yields the facts of a sweep before it starts, as they are measured.
-
-    Args:
-      examples: Examples by task.
-      measured: Unit costs of one sequence.
-    """
+    """Yields the facts of a sweep before it starts, as they are measured."""
     ...
 
   def fit_prompts(
     self, examples: Mapping[str, Sequence], too_long: str
   ) -> 'prompt_lengths.Fitted':
-    """Drops or truncates examples that the cache cannot hold.
-
-    Args:
-      examples: Examples by task.
-      too_long: 'refuse', 'drop' or 'truncate'.
-
-    Raises:
-      ValueError: A prompt is too long, and `too_long` is 'refuse'.
-    """
+    """Drops or truncates examples that the cache cannot hold."""
     ...
 
   def decode(
@@ -101,13 +88,7 @@ class Launcher(Protocol):
     on_answer: Callable[[], None],
     is_stopping: Callable[[], bool],
   ) -> Iterator[tuple['plan.Point', list[records.Outcome]]]:
-    """Yields each point with its outcomes when it is decoded, in any order.
-
-    Args:
-      jobs: The points to decode.
-      on_answer: Called once for each answer.
-      is_stopping: Returns True if no further point may begin.
-    """
+    """Yields each point with its outcomes when it is decoded, in any order."""
     ...
 
   def views(

@@ -20,16 +20,7 @@ def score(
   fields: Mapping[str, Any],
   wall_s: float,
 ) -> records.Outcome:
-  """Scores an answer, and returns its record and trace.
-
-  Args:
-    example: The example.
-    answer: The answer to the example.
-    task: The task of the example.
-    curve: The curve of the answer.
-    fields: Fields of the record, from `records.decoding_fields`.
-    wall_s: Seconds that the answer took.
-  """
+  """Scores an answer, and returns its record and trace."""
   try:
     values = task.score_example(answer.text, example)
     scores = {name: float(value) for name, value in values.items()}
@@ -84,17 +75,7 @@ def combine(
   drafter: Iterable[records.Outcome],
   verifier: Iterable[records.Outcome],
 ) -> list[records.Outcome]:
-  """Makes the outcomes of a cascade from answers of the models alone.
-
-  Args:
-    curve: The cascade.
-    drafter: Outcomes of the drafter alone, by example.
-    verifier: Outcomes of the verifier alone, by example.
-
-  Returns:
-    The outcomes at the first lenience in the order of the examples, then those
-    at the next, and so on.
-  """
+  """Makes the outcomes of a cascade from answers of the models alone."""
   pairs = list(zip(drafter, verifier, strict=True))
   return [
     sequence.cascade(*pair, method=curve.confidence, lenience=lenience)
@@ -106,13 +87,7 @@ def combine(
 def of_answers(
   point: plan.Point, points: Sequence[plan.Point], files: workdirs.Workdir
 ) -> list[records.Outcome]:
-  """Decodes a cascade of whole answers from those of the models alone.
-
-  Args:
-    point: A point of the cascade.
-    points: All points of the sweep.
-    files: The workdir, which has the answers of the models alone.
-  """
+  """Decodes a cascade of whole answers from those of the models alone."""
   # The models alone may have answered more examples.
   n = point.last - point.first
   sources = {

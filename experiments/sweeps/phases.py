@@ -57,16 +57,7 @@ class Sweep:
     quiet: bool = False,
     group: process_group.Group | None = None,
   ):
-    """Keeps the arguments; nothing is checked or loaded yet.
-
-    Args:
-      config: Fields of the sweep; see `configs`.
-      curves: From `curve_plan.plan_curves`.
-      workdir: The folder of the results, created if it is missing.
-      launcher: Name of `launchers.LAUNCHERS`.
-      quiet: True to show no progress.
-      group: The processes that decode; None for this one.
-    """
+    """Keeps the arguments; nothing is checked or loaded yet."""
     self._group = group
     self.config, self.curves, self.workdir = config, curves, workdir
     self._launcher_name, self._quiet = launcher, quiet
@@ -76,16 +67,7 @@ class Sweep:
     on_point: Callable[[], None] = lambda: None,
     estimate_only: bool = False,
   ) -> None:
-    """Decodes the points that are missing in the workdir, and reports all.
-
-    Args:
-      on_point: Called after each point that is decoded.
-      estimate_only: True to end with the estimates, before points are decoded.
-
-    Raises:
-      ValueError: The config, the models or the workdir cannot be used.
-      cli.StoppedError: Ctrl-C stopped the sweep.
-    """
+    """Decodes the points that are missing in the workdir, and reports all."""
     self.plan()
     with contextlib.ExitStack() as stack:
       self.open(stack)
@@ -98,11 +80,7 @@ class Sweep:
     self.report()
 
   def plan(self) -> None:
-    """Checks all that the user chose, and reads the examples.
-
-    Raises:
-      ValueError: A field, curve, task, launcher or tracker cannot be used.
-    """
+    """Checks all that the user chose, and reads the examples."""
     fields.check(self.config, complete=True)
     self._launcher_kind = launchers.LAUNCHERS.get(self._launcher_name)
     self._tracker_names = tuple(self.config.get('trackers', ()))
@@ -123,15 +101,7 @@ class Sweep:
       self._check_group(self._group)
 
   def follow(self, group: process_group.Group) -> None:
-    """Decodes what the leader's `run` orders, without a workdir.
-
-    Args:
-      group: The processes that decode.
-
-    Raises:
-      ValueError: The config or the models cannot be used.
-      cli.StoppedError: Ctrl-C stopped the leader.
-    """
+    """Decodes what the leader's `run` orders, without a workdir."""
     self.plan()
     follower = worker.Worker(self.config, self.curves, self._tasks)
     self._set_points(follower)
@@ -144,14 +114,7 @@ class Sweep:
     )
 
   def open(self, stack: contextlib.ExitStack) -> None:
-    """Opens the workdir and the trackers.
-
-    Args:
-      stack: Closes what this phase opens.
-
-    Raises:
-      ValueError: The workdir is in use, of another sweep or not writable.
-    """
+    """Opens the workdir and the trackers."""
     if self._launcher_kind.is_local:
       # Devices are checked before the workdir is made and models are loaded.
       worker.make_mesh(self.config)
@@ -177,15 +140,7 @@ class Sweep:
   def load(
     self, stack: contextlib.ExitStack, estimate_only: bool = False
   ) -> None:
-    """Loads the models, and sets the points and the unit costs.
-
-    Args:
-      stack: Closes what this phase opens.
-      estimate_only: True if no point in the workdir may be set aside.
-
-    Raises:
-      ValueError: The models cannot be loaded, or points would be set aside.
-    """
+    """Loads the models, and sets the points and the unit costs."""
     launch = (
       functools.partial(group_worker.LeadingWorker, self._group)
       if self._group
@@ -227,14 +182,7 @@ class Sweep:
     )
 
   def decode(self, on_point: Callable[[], None] = lambda: None) -> None:
-    """Decodes the points that are missing.
-
-    Args:
-      on_point: Called after each point.
-
-    Raises:
-      cli.StoppedError: Ctrl-C stopped the sweep before all points were done.
-    """
+    """Decodes the points that are missing."""
     self._trackers.update(self._points, self._measured.costs)
     done = {p for p in self._points if self._files.read_point(p) is not None}
     missing = [point for point in self._points if point not in done]
@@ -306,11 +254,7 @@ class Sweep:
     self._files.log_end()
 
   def report(self) -> None:
-    """Writes the page, and prints the best points.
-
-    Raises:
-      ValueError: The page could not be written; all points are kept.
-    """
+    """Writes the page, and prints the best points."""
     try:
       page = reports.write_report(self.workdir)
     except Exception as error:

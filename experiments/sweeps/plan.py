@@ -76,12 +76,6 @@ def default_workdir(
   are subfolders: `runs/mine/2b/fast` for mine.py:2b,fast. Those of
   configs/paper.py have no folder above them: `runs/gemma2_2b_9b/gsm8k`.
   Rehearsals have folders of their own, `runs/tiny/...`.
-
-  Args:
-    config: The value of `--config`: a path, optionally with a colon and an
-      argument.
-    tiny: True for a rehearsal.
-    data: A file of data or a task, whose name is the last folder.
   """
   path, _, argument = str(config).partition(':')
   name = pathlib.Path(path).with_suffix('').resolve()
@@ -113,13 +107,7 @@ def shared_settings(config: Any) -> dict[str, Any]:
 def run_settings(
   config: Any, curves: Sequence[Curve], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns the settings that a workdir keeps.
-
-  Args:
-    config: Fields of the sweep.
-    curves: Its curves, which replace the fields that they are made of.
-    data: Provenance of the examples by task.
-  """
+  """Returns the settings that a workdir keeps."""
   settings = shared_settings(config)
   # The name and the seed determine the examples of a bundled task.
   data = {name: of_task for name, of_task in data.items() if of_task}
@@ -137,11 +125,7 @@ def mesh_shape(config) -> tuple[int, int]:
 
 
 def configured_tasks(config) -> dict[str, Any]:
-  """Returns the tasks of a sweep by name, with the config's changes.
-
-  Raises:
-    ValueError: There is no such task, or a file is given for several.
-  """
+  """Returns the tasks of a sweep by name, with the config's changes."""
   from experiments.tasks import TASKS, harness_tasks
 
   if not config.tasks:
@@ -179,17 +163,7 @@ def _task_fields(config) -> dict[str, Any]:
 
 
 def load_examples(config, task) -> tuple[list, dict[str, Any]]:
-  """Loads the examples of a task, with the provenance of its data.
-
-  Returns:
-    Examples of the config's split, by default held-out ones; and, for a
-    published set, the number of worked examples before a question, the hashes
-    of its files and the name of its scorer.
-
-  Raises:
-    ValueError: The set is absent or damaged, has no such split, or needs to
-      run generated code without permission.
-  """
+  """Loads the examples of a task, with the provenance of its data."""
   task_fields = _task_fields(config)
   shots, path = task_fields.get('shots'), task_fields.get('path') or None
   split = {'split': config.get('split')} if config.get('split') else {}
@@ -246,16 +220,7 @@ def plan_points(
   examples: Mapping[str, Sequence],
   facts: Mapping[str, Any],
 ) -> list[Point]:
-  """Returns the points of a sweep, task by task and curve by curve.
-
-  Args:
-    config: Fields.
-    curves: From `plan_curves`.
-    tasks: From `configured_tasks`.
-    examples: By task, from `load_examples`; a curve selects some of them.
-    facts: Everything else that can change a result: weights, code, versions and
-      device.
-  """
+  """Returns the points of a sweep, task by task and curve by curve."""
   from experiments.records import external_code
 
   run_fields = {
@@ -300,10 +265,6 @@ def progress(points: Collection[Point], done: Collection[Point]) -> str:
   """Returns how many points are done, such as '3 of 7 points'.
 
   For a reader, a point is a curve at one lenience, on all of its examples.
-
-  Args:
-    points: All points of the sweep.
-    done: Those with records.
   """
   sizes = {
     (point.task, point.curve.name): max(1, len(point.curve.leniences))

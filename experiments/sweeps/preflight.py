@@ -123,12 +123,7 @@ class Preview:
 
 
 def say_facts(previews: Iterable[Preview], say: Callable[[str], None]) -> None:
-  """Says each fact when it is known.
-
-  Args:
-    previews: The same facts, each time with further ones.
-    say: Prints a line for the user.
-  """
+  """Says each fact when it is known."""
   count = 0
   for facts in previews:
     sentences = facts.sentences()
@@ -145,16 +140,7 @@ def tokens_per_block(acceptance: float, gamma: int) -> float:
 
 
 def break_even(block_ratio: float, gamma: int) -> float | None:
-  """Returns the least acceptance at which drafting is not slower.
-
-  Args:
-    block_ratio: Time of a block over that of a token of the verifier alone.
-    gamma: Drafted tokens per block.
-
-  Returns:
-    An acceptance in [0, 1], to three digits upwards; None if even accepting
-    every token is too slow.
-  """
+  """Returns the least acceptance at which drafting is not slower."""
   for thousandths in range(1001):
     if tokens_per_block(thousandths / 1000, gamma) >= block_ratio:
       return thousandths / 1000
@@ -228,14 +214,7 @@ def preview(
   examples: Mapping[str, Sequence],
   measured: unit_costs.Costs,
 ) -> Iterator[Preview]:
-  """Yields the facts of a sweep, each time with those measured since.
-
-  Args:
-    setting: The sweep, with its models.
-    curves: Curves that are to be decoded, cascades of whole answers left out.
-    examples: Examples by task.
-    measured: Unit costs of one sequence.
-  """
+  """Yields the facts of a sweep, each time with those measured since."""
   drafting = [x for x in curves if x.config.gamma and not x.confidence]
   strict = [x for x in drafting if x.config.method.strict in x.leniences]
   first = (strict or drafting or list(curves))[0]
@@ -355,14 +334,7 @@ def _try_curve(
   examples: Mapping[str, Sequence],
   index: int = 0,
 ) -> Trial:
-  """Decodes the first prompts of each task at all leniences of a curve.
-
-  Args:
-    setting: The sweep.
-    curve: The curve.
-    examples: Examples by task.
-    index: Index of the lenience of the curve that more is counted of.
-  """
+  """Decodes the first prompts of each task at all leniences of a curve."""
   compiled = setting.clock.seconds
   decoder, seed = setting.sampler(curve, batch_size=setting.config.batch_size)
   points: list[list[Any]] = [[] for _ in curve.leniences or (0.0,)]
@@ -437,16 +409,7 @@ def _curve_seconds(
   step_s: float,
   relative_cost: float,
 ) -> float:
-  """Estimates the seconds of decoding a curve, compiling left out.
-
-  Args:
-    curve: The curve.
-    size: Its numbers.
-    trial: A trial of this curve, or of one that stands for it.
-    answer_tokens: Mean tokens of an answer.
-    step_s: Seconds of a block of all rows.
-    relative_cost: Cost of a token of the drafter alone, in the verifier's.
-  """
+  """Estimates the seconds of decoding a curve, compiling left out."""
   count = max(1, len(curve.leniences))
   efficiency, gamma = [1.0], curve.config.gamma
   if curve.baseline_model == 'drafter':

@@ -63,11 +63,7 @@ class Place(NamedTuple):
 
 
 def parse_place(flag: str) -> Place:
-  """Reads the value of `--distributed`.
-
-  Raises:
-    ValueError: The value has another form, or an index is out of range.
-  """
+  """Reads the value of `--distributed`."""
   if flag == 'auto':
     return Place()
   try:
@@ -97,13 +93,7 @@ class Group:
   """
 
   def __init__(self, index: int, connections: dict[int, socket.socket]):
-    """Watches the connections.
-
-    Args:
-      index: Index of this process.
-      connections: Sockets by the index of the process at the other end: all
-        others for the leader, and the leader for the others.
-    """
+    """Watches the connections."""
     self.index = index
     self._sockets, self._is_closing = connections, False
     # A process that closes waits for a watch that is ending it: it says one
@@ -152,11 +142,7 @@ class Group:
     return self._received[peer].get()
 
   def end(self, is_stopped: bool) -> None:
-    """Tells the others, if this is the leader, that they may end.
-
-    Args:
-      is_stopped: True if Ctrl-C ended the command.
-    """
+    """Tells the others, if this is the leader, that they may end."""
     if self.is_leader:
       # The others may be gone before the next line.
       with self._lock:
@@ -164,11 +150,7 @@ class Group:
       self.send('end', is_stopped=is_stopped)
 
   def agree(self, digest: str, subject: str) -> None:
-    """Checks that all processes have the same digest of something.
-
-    Raises:
-      ValueError: A process has another digest; all of them raise this.
-    """
+    """Checks that all processes have the same digest of something."""
     if not self.is_leader:
       self.send('digest', digest=digest)
       odd = self.receive()['odd']
@@ -203,19 +185,7 @@ def _end_with(peer: int) -> NoReturn:
 
 @contextlib.contextmanager
 def joined(flag: str | None, debug: bool = False) -> Iterator[Group | None]:
-  """Joins the processes of a command; must precede other uses of JAX.
-
-  Args:
-    flag: Value of `--distributed`; None runs one process.
-    debug: True to show JAX's own messages about the end of a process.
-
-  Yields:
-    The group; None for one process.
-
-  Raises:
-    ValueError: The value has another form, the processes cannot join, or a
-      device has too little memory.
-  """
+  """Joins the processes of a command; must precede other uses of JAX."""
   if flag is None:
     yield None
     return
@@ -347,16 +317,7 @@ def _silence_jax() -> None:
 
 
 def _accept(store: Any, host: str, count: int) -> dict[int, socket.socket]:
-  """Accepts a connection of each other process.
-
-  Args:
-    store: The key-value store of `jax.distributed`.
-    host: Host of the coordinator, which is this one.
-    count: Number of processes.
-
-  Raises:
-    ValueError: A process does not connect, or expects another number.
-  """
+  """Accepts a connection of each other process."""
   token = secrets.token_hex(16)
   connections: dict[int, socket.socket] = {}
   with _listen(host) as server:
@@ -399,11 +360,7 @@ def _listen(host: str) -> socket.socket:
 
 
 def _connect(store: Any, host: str, index: int, count: int) -> socket.socket:
-  """Connects to the leader; the arguments are those of `_accept`.
-
-  Raises:
-    ValueError: The leader cannot be reached.
-  """
+  """Connects to the leader; the arguments are those of `_accept`."""
   try:
     text = store.blocking_key_value_get(_STORE_KEY, 1000 * _CONNECT_S)
     port, token = text.split()

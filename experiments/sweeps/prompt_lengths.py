@@ -27,19 +27,7 @@ def fit(
   encode: Callable[[Prompt], list[int]],
   too_long: str,
 ) -> Fitted:
-  """Drops or truncates examples that the cache cannot hold.
-
-  Args:
-    examples: Examples by task.
-    limits: Tokens of the longest prompt by task.
-    encode: Returns the token ids of a prompt.
-    too_long: 'refuse'; 'drop' to leave these examples out; 'truncate' to leave
-      out the beginning of their prompts.
-
-  Raises:
-    ValueError: A prompt is too long and `too_long` is 'refuse', no example is
-      left, or messages would be truncated.
-  """
+  """Drops or truncates examples that the cache cannot hold."""
   fitted, messages = {}, []
   for name, rows in examples.items():
     limit = limits[name]
@@ -76,11 +64,7 @@ def fit(
 def _truncate(
   example: Example, limit: int, encode: Callable[[Prompt], list[int]]
 ) -> Example:
-  """Returns an example with the end of its prompt that fits.
-
-  Raises:
-    ValueError: The prompt is messages, or nothing of it fits.
-  """
+  """Returns an example with the end of its prompt that fits."""
   prompt = example.prompt
   if not isinstance(prompt, str):
     raise ValueError(

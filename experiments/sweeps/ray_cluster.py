@@ -42,18 +42,7 @@ class RayCluster:
     tasks: Mapping[str, Any],
     say: Callable[[str], None],
   ):
-    """Connects to the cluster, or starts one, and sends it the config.
-
-    Args:
-      config: Fields of the sweep.
-      curves: Curves of the sweep.
-      tasks: Tasks of the sweep by name; workers make their own from the config.
-      say: Prints a line for the user.
-
-    Raises:
-      ValueError: Ray is not installed, there is no such cluster, or the cluster
-        is too small for a point.
-    """
+    """Connects to the cluster, or starts one, and sends it the config."""
     del tasks
     os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
     # The config may lack the field.
@@ -94,12 +83,7 @@ class RayCluster:
     return self._remote.remote(self._key, self._pair, method, *arguments)
 
   def _result(self, ref: Any) -> Any:
-    """Waits for the result of a call.
-
-    Raises:
-      ValueError: The call failed, its worker was lost too often, or workers
-        differ.
-    """
+    """Waits for the result of a call."""
     errors = self._ray.exceptions
     try:
       facts, result = self._ray.get(ref)
@@ -196,11 +180,7 @@ _loaded: dict[str, tuple[worker.Worker, dict[str, Any], list[str]]] = {}
 
 
 def _connect(ray: ModuleType, address: str) -> None:
-  """Connects to a cluster, or starts one if the address is empty.
-
-  Raises:
-    ValueError: There is no such cluster.
-  """
+  """Connects to a cluster, or starts one if the address is empty."""
   try:
     ray.init(
       address=address or 'local',
@@ -220,11 +200,7 @@ def _connect(ray: ModuleType, address: str) -> None:
 def _count_slots(
   resources: Mapping[str, float], cpus: float, gpus: float
 ) -> int:
-  """Returns the number of points that a cluster can decode at a time.
-
-  Raises:
-    ValueError: The cluster is too small for a point.
-  """
+  """Returns the number of points that a cluster can decode at a time."""
   slots = [
     resources.get(name, 0) // needed
     for name, needed in (('CPU', cpus), ('GPU', gpus))
@@ -252,10 +228,6 @@ def _on_worker(
   """Calls 'facts', or a method of `worker.Worker`, in a process of the cluster.
 
   The pair is loaded once for each `key`, which names the run.
-
-  Returns:
-    The worker's facts, and the result: None for 'facts'; for 'decode', the
-    outcomes of the job, the usage, and lines for the user.
   """
   fields, curves = pair
   if key not in _loaded:

@@ -35,15 +35,7 @@ class Mirror:
   """
 
   def __init__(self, url: str, folder: pathlib.Path | None = None):
-    """Connects to the file system.
-
-    Args:
-      url: The URL of the copy.
-      folder: The local folder; None for one in the user's cache.
-
-    Raises:
-      ValueError: The file system is unknown or cannot be used.
-    """
+    """Connects to the file system."""
     try:
       self._fs, self._root = fsspec.core.url_to_fs(url)
     except (ImportError, OSError, ValueError) as error:
@@ -62,12 +54,7 @@ class Mirror:
     return f'{self._root}/{path.relative_to(self.folder).as_posix()}'
 
   def _call(self, method: str, *args: Any, **options: Any) -> Any:
-    """Calls a method of the file system by its name.
-
-    Raises:
-      OSError: The file system reports an error.
-      ValueError: The file system raises an error of its own.
-    """
+    """Calls a method of the file system by its name."""
     try:
       return getattr(self._fs, method)(*args, **options)
     except (OSError, ValueError):
@@ -80,11 +67,7 @@ class Mirror:
 
   @contextlib.contextmanager
   def mirrored(self) -> Iterator[None]:
-    """Locks the URL, copies its files here, and copies changes back.
-
-    Raises:
-      ValueError: Another process is at work in the URL.
-    """
+    """Locks the URL, copies its files here, and copies changes back."""
     owner, host = f'{self._root}/{_OWNER}', socket.gethostname()
     if self._call('exists', owner):
       text = self._call('cat_file', owner).decode(errors='replace')

@@ -49,21 +49,6 @@ def cascade(
   The two answers must be drawn independently, each with random numbers of its
   own. Otherwise the verifier would answer where its draws are as improbable as
   the drafter's, and the output would not follow the verifier's law.
-
-  Args:
-    drafter: Outcome of `drafter_only` on the example.
-    verifier: Outcome of `verifier_only` on the example.
-    method: Key of CONFIDENCES.
-    lenience: The drafter's answer is kept where its confidence, computed from
-      log-probabilities at temperature 1, is at least 1 - lenience.
-
-  Returns:
-    One of the two answers, with the counts of the cascade. The drafter's tokens
-    count as drafted and examined, and as all accepted or all rejected. The
-    cascade fails where either model failed.
-
-  Raises:
-    ValueError: The outcomes are of two examples.
   """
   drafted, verified = drafter.record, verifier.record
   if drafted.id != verified.id:

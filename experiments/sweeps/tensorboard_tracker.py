@@ -23,13 +23,7 @@ class TensorBoard:
     settings: Mapping[str, Any],
     say: Callable[[str], None],
   ):
-    """Writes the settings.
-
-    Args:
-      folder: The folder for files of trackers.
-      settings: Fields and curves of the sweep.
-      say: Not used.
-    """
+    """Writes the settings."""
     del say
     self._folder = folder / 'tensorboard'
     # TensorBoard reads the files of a run in the order of their names.
@@ -48,12 +42,7 @@ class TensorBoard:
     self._write('', [[text_pb(*item) for item in self._texts.items()]])
 
   def _write(self, run: str, steps: Sequence[Sequence[Any]]) -> None:
-    """Replaces the summaries of a run.
-
-    Args:
-      run: Folder of the run, below that of TensorBoard.
-      steps: Summaries of the first step, of the next, and so on.
-    """
+    """Replaces the summaries of a run."""
     # This needs neither TensorFlow nor a thread whose errors are lost.
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.summary.writer.record_writer import RecordWriter

@@ -11,12 +11,7 @@ _BEST_COLUMNS = (
 
 
 def print_best(summary: pd.DataFrame, best: pd.DataFrame) -> None:
-  """Prints the best point of each method, and the number of failures.
-
-  Args:
-    summary: A row per point, from `metrics.summarize`.
-    best: From `slices.best_points`.
-  """
+  """Prints the best point of each method, and the number of failures."""
   # A sweep of oracles alone has no best points.
   if len(best):
     print(

@@ -31,17 +31,7 @@ class TrackerSet:
     settings: Mapping[str, Any],
     say: Callable[[str], None],
   ):
-    """Starts the trackers.
-
-    Args:
-      names: Names of `trackers.TRACKERS`.
-      files: The workdir of the sweep.
-      settings: Fields and curves of the sweep, as in `config.json`.
-      say: Prints a line for the user.
-
-    Raises:
-      ValueError: A tracker needs the user to do something first.
-    """
+    """Starts the trackers."""
     self._files, self._say = files, say
     self._active: dict[str, trackers.Tracker] = {}
     # By task and curve: the records of each point that was logged.
@@ -79,12 +69,7 @@ class TrackerSet:
   def update(
     self, points: Sequence[plan.Point], costs: unit_costs.Costs
   ) -> None:
-    """Logs the curves with points that are done and were not logged.
-
-    Args:
-      points: All points of the sweep.
-      costs: Unit costs.
-    """
+    """Logs the curves with points that are done and were not logged."""
     if not self._active:
       return
     curves: dict[tuple[str, str], list[plan.Point]] = {}
@@ -111,12 +96,7 @@ class TrackerSet:
       self._for_each(operator.methodcaller('log_curve', task, curve, **state))
 
   def log_summary(self, summary: pd.DataFrame, best: pd.DataFrame) -> None:
-    """Logs a finished sweep, once all points were logged.
-
-    Args:
-      summary: A row per point, from `metrics.summarize`.
-      best: From `slices.best_points`.
-    """
+    """Logs a finished sweep, once all points were logged."""
     table = best.filter(_BEST_COLUMNS)
     self._for_each(lambda tracker: tracker.log_summary(summary, table))
 

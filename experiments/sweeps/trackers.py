@@ -30,15 +30,7 @@ class Tracker(Protocol):
     rows: Sequence[Mapping[str, float]],
     is_complete: bool,
   ) -> None:
-    """Shows a curve; replaces an earlier version of it.
-
-    Args:
-      task: Name of the task.
-      curve: Name of the curve.
-      rows: Columns of the summary for each lenience, in order, over the
-        examples that are decoded; columns that are nan are absent.
-      is_complete: True if all examples of the curve are decoded.
-    """
+    """Shows a curve; replaces an earlier version of it."""
     ...
 
   def log_summary(self, summary: 'pd.DataFrame', best: 'pd.DataFrame') -> None:
@@ -94,14 +86,7 @@ for _kind in (
 
 
 def require_installed(names: Sequence[str]) -> None:
-  """Refuses names that no tracker has, and trackers that are not installed.
-
-  Args:
-    names: Values of the config field `trackers`.
-
-  Raises:
-    ValueError: A name is unknown, or its package is not installed.
-  """
+  """Refuses names that no tracker has, and trackers that are not installed."""
   for name in names:
     if name not in TRACKERS:
       raise ValueError(TRACKERS.unknown(name, 'trackers'))

@@ -27,16 +27,7 @@ class WandB:
     settings: Mapping[str, Any],
     say: Callable[[str], None],
   ):
-    """Starts or continues the run.
-
-    Args:
-      folder: The folder for files of trackers.
-      settings: Fields and curves of the sweep.
-      say: Prints the address of the run.
-
-    Raises:
-      ValueError: The user is not logged in.
-    """
+    """Starts or continues the run."""
     self._folder, self._is_done = folder / 'wandb', False
     id_file = self._folder / 'id'
     if not id_file.exists():

@@ -59,12 +59,7 @@ def _now() -> str:
 
 
 def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-  """Returns the provenance of results: one start of a sweep.
-
-  Args:
-    facts: Facts of the workers, from `launchers.Launcher.facts`.
-    **more: Further fields.
-  """
+  """Returns the provenance of results: one start of a sweep."""
   changes = _git('status', '--porcelain')
   return {
     'started': _now(),
@@ -81,13 +76,7 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 def answers_left(
   points: Sequence[plan.Point], done: Container[plan.Point], count: int
 ) -> int:
-  """Returns the number of answers that the point in progress lacks.
-
-  Args:
-    points: Points in the order in which they are decoded.
-    done: Those that are done.
-    count: Answers of all these points so far.
-  """
+  """Returns the number of answers that the point in progress lacks."""
   finished = [point for point in points if point in done]
   current = [point for point in points if point not in done][:1]
   return max(0, sum(map(num_answers, finished + current)) - count)
@@ -106,26 +95,14 @@ class Workdir:
   """
 
   def __init__(self, path: pathlib.Path):
-    """Checks that the folder holds no links.
-
-    Args:
-      path: The folder, which may be missing.
-
-    Raises:
-      ValueError: The folder holds a link, so that files elsewhere could be
-        written or deleted.
-    """
+    """Checks that the folder holds no links."""
     # Weights & Biases has links among its own files.
     paths.check_tree(path, ['trackers/wandb'])
     self.path = path
 
   @contextlib.contextmanager
   def lock(self) -> Iterator[None]:
-    """Locks the folder against other processes.
-
-    Raises:
-      ValueError: Another process is at work in the folder.
-    """
+    """Locks the folder against other processes."""
     owner = self.path / '.owner'
     lock = filelock.FileLock(self.path / '.lock')
     try:
@@ -160,16 +137,7 @@ class Workdir:
     replaceable: Sequence[str] = (),
     write: bool = True,
   ) -> None:
-    """Writes the settings, or checks that they are those of the folder.
-
-    Args:
-      settings: Fields and curves of the sweep.
-      replaceable: Names of settings that may differ.
-      write: False to check them alone, if the folder has records.
-
-    Raises:
-      ValueError: The folder holds results of other settings.
-    """
+    """Writes the settings, or checks that they are those of the folder."""
     bound = self.has_records
     path = self.path / 'config.json'
     before = path.exists() and bounded.read_bytes(path, 'workdir', 'delete it')
@@ -263,15 +231,6 @@ class Workdir:
     """Moves points of other code, weights or data into stale/, and says so.
 
     Points of the sweep that are in stale/ are taken back.
-
-    Args:
-      points: All points of the sweep.
-      code: The code of the workers, from `versions.current_code`.
-      say: Prints a line for the user.
-      refuse: True to refuse a workdir with such points.
-
-    Raises:
-      ValueError: There are such points, which may not be moved.
     """
     stale = self._stale(points)
     if stale and refuse:
@@ -313,14 +272,7 @@ class Workdir:
     return [path for path in files if path not in expected]
 
   def set_aside_files(self, stale: Sequence[pathlib.Path]) -> int:
-    """Moves files of points into stale/; deletes files that were cut off.
-
-    Args:
-      stale: Files of records and traces.
-
-    Returns:
-      The number of points that were moved.
-    """
+    """Moves files of points into stale/; deletes files that were cut off."""
     for path in stale:
       self._set_aside(path)
     # These are of the points that are gone.

@@ -65,18 +65,7 @@ class Worker:
     tasks: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None,
   ):
-    """Loads the pair.
-
-    Args:
-      config: Fields of the sweep.
-      curves: Curves of the sweep.
-      tasks: Tasks of the sweep by name.
-      say: Prints a line for the user.
-
-    Raises:
-      ValueError: A model is missing, does not fit into memory, or cannot be
-        combined with the other.
-    """
+    """Loads the pair."""
     self.batch_size = config.batch_size
     self.usage = batching.DecodeStats()
     self._config, self._tasks, self._say = config, tasks, say
@@ -183,13 +172,7 @@ class Worker:
     on_answer: Callable[[], None] | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
   ) -> Iterator[tuple[plan.Point, list[records.Outcome]]]:
-    """Decodes points in order; yields each with its outcomes.
-
-    Args:
-      jobs: Points of any curves but cascades of whole answers.
-      on_answer: Called once for each answer, when it is complete.
-      is_stopping: Returns True if no further point may begin.
-    """
+    """Decodes points in order; yields each with its outcomes."""
     for point, examples in jobs:
       if is_stopping():
         return
@@ -208,18 +191,7 @@ class Worker:
     examples: Sequence,
     on_answer: Callable[[], None] | None = None,
   ) -> list[records.Outcome]:
-    """Decodes and scores examples at all leniences of a curve.
-
-    Args:
-      task: The task of the examples.
-      curve: Any but a cascade of whole answers.
-      examples: Examples of the task.
-      on_answer: Called once for each answer, when it is complete.
-
-    Returns:
-      The outcomes at the first lenience in the order of the examples, then
-      those at the next, and so on.
-    """
+    """Decodes and scores examples at all leniences of a curve."""
     self._limit_compiled(task.name, curve)
     decoder, seed = self._sampler(curve, batch_size=self.batch_size)
     refusals = {
@@ -285,12 +257,7 @@ class Worker:
   def _sampler(
     self, curve: curve_plan.Curve, **changes: Any
   ) -> tuple[sampler.Sampler, int]:
-    """Returns the sampler of a curve, and its seed.
-
-    Args:
-      curve: Any but a cascade of whole answers.
-      **changes: Options that replace those of the curve.
-    """
+    """Returns the sampler of a curve, and its seed."""
     verifier, drafter = self._verifier, self._drafter
     seed = self._config.seed
     # Quality and time are measured against the models alone: plain decoding.
@@ -318,16 +285,6 @@ class Worker:
 
     All entrants answer the same prompts. They take turns at each prompt, after
     a turn over all prompts that compiles what is missing and is not timed.
-
-    Args:
-      entrants: Curves with a lenience; no cascades of whole answers.
-      examples: Examples by task.
-      turns: Times that each prompt is answered.
-
-    Returns:
-      A record for each entrant and each example that all entrants can answer.
-      Its `wall_s` is the time of decoding, without reading the prompt: the
-      shortest of all turns, since other processes only add to it.
     """
     lanes = [
       _Lane(
@@ -417,16 +374,7 @@ class Worker:
     lenience: float,
     requests: Sequence[launchers.ViewRequest],
   ) -> list[records.View]:
-    """Evaluates each token of a few answers of a curve.
-
-    Args:
-      curve: The curve of the answers, with gamma > 0.
-      lenience: The lenience of the answers.
-      requests: Answers of any tasks.
-
-    Returns:
-      A view of each answer; none if the drafter cannot score a given text.
-    """
+    """Evaluates each token of a few answers of a curve."""
     config = curve.config
     if not (config.gamma and scoring.is_language_model(self._bound_drafter)):
       return []

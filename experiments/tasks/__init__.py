@@ -19,16 +19,7 @@ GENERATED = tuple(spec.name for spec in CATALOG if spec.problem)
 
 
 def quality_metric(task: str) -> Metric | None:
-  """Returns the metric of a record's quality.
-
-  Args:
-    task: The task of a record: a name in `TASKS`, or 'file:METRIC'.
-
-  Returns:
-    The metric; None if there is none, if the package of the task is not
-    installed, and for patterns and functions of users, which have one score in
-    [0, 1].
-  """
+  """Returns the metric of a record's quality."""
   entry = TASKS.get(task, None)
   if entry is None:
     return metric_specs.of_task(task)

@@ -257,16 +257,7 @@ def _chrf_signature() -> str:
 
 
 def _pass_at_1(answer: str, reference: Reference) -> dict[str, float]:
-  """Runs a program and its tests; `stopped` is 1 if a limit ended it.
-
-  Args:
-    answer: Python text.
-    reference: The tests, or a right program, `CODE_END` and the tests; of
-      several all have to pass.
-
-  Raises:
-    ValueError: Programs cannot be confined on this machine.
-  """
+  """Runs a program and its tests; `stopped` is 1 if a limit ended it."""
   tests = '\n'.join(
     text.partition(CODE_END)[2] or text for text in accepted_answers(reference)
   )

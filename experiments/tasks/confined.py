@@ -145,14 +145,7 @@ def _set_process_option(libc: ctypes.CDLL, option: int, value: int) -> int:
 def _add_readable(
   libc: ctypes.CDLL, *, ruleset: int, access: int, descriptor: int
 ) -> int:
-  """Calls landlock_add_rule(2) for an opened path; 0 means success.
-
-  Args:
-    libc: The C library.
-    ruleset: Descriptor of the Landlock ruleset.
-    access: Bits of the kinds of access to allow.
-    descriptor: Descriptor of the folder or file.
-  """
+  """Calls landlock_add_rule(2) for an opened path; 0 means success."""
   rule = ctypes.byref(_PathBeneath(access, descriptor))
   arguments = (ruleset, _RULE_PATH_BENEATH, rule, 0)
   return libc.syscall(_ADD_RULE, *arguments)
@@ -249,15 +242,7 @@ def _verify(libc: ctypes.CDLL) -> None:
 
 
 def confine(limits: dict[str, int], readable: list[str]) -> None:
-  """Confines this process irrevocably.
-
-  Args:
-    limits: `cpu_s`, `memory_bytes` and `open_files`.
-    readable: Folders and files that may be read.
-
-  Raises:
-    Refused: This machine cannot enforce a limit.
-  """
+  """Confines this process irrevocably."""
   libc = ctypes.CDLL(None)
   # The process must not outlive its parent.
   _set_process_option(libc, _PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -40,15 +40,7 @@ class DataFile:
   """
 
   def __init__(self, option: str, path: str):
-    """Recognises the format by the name; opens nothing.
-
-    Args:
-      option: The option that the user gave the file for.
-      path: A path, or a URL of fsspec.
-
-    Raises:
-      ValueError: The name has no known ending.
-    """
+    """Recognises the format by the name; opens nothing."""
     self._option, self._path = option, path
     self._is_url = '://' in path
     plain = urllib.parse.urlsplit(path).path if self._is_url else path
@@ -75,13 +67,7 @@ class DataFile:
     return self._hash.hexdigest()
 
   def refusal(self, place: str, fault: str, advice: str = MEND) -> ValueError:
-    """Returns the error of a row, or of the file.
-
-    Args:
-      place: Place of the row; '' for the file.
-      fault: The fault, which continues a sentence about the place.
-      advice: The advice of the sentence.
-    """
+    """Returns the error of a row, or of the file."""
     subject = f'{self.name}, {place},' if place else self.name
     return ValueError(
       f'{self._option}: {display.printable(f"{subject} {fault}")}; {advice}.'
@@ -90,16 +76,7 @@ class DataFile:
   def rows(
     self, required: Collection[str], optional: Collection[str] = ()
   ) -> Iterator[Row]:
-    """Yields the rows in the order of the file.
-
-    Args:
-      required: Fields that every row needs. Where a Parquet file has them,
-        columns that are neither required nor optional are not read.
-      optional: Further fields that are used.
-
-    Raises:
-      ValueError: The file cannot be read, or a row is damaged.
-    """
+    """Yields the rows in the order of the file."""
     self._hash = hashlib.sha256()
     read = {'jsonl': self._read_jsonl, 'csv': self._read_csv}
     with self._open() as file:

@@ -87,13 +87,7 @@ class _RowError(Exception):
 def _refusals(
   file: DataFile, place: str, has_good_rows: bool = False
 ) -> Iterator[None]:
-  """Names the place of a row in its errors.
-
-  Args:
-    file: The file.
-    place: The row.
-    has_good_rows: True if the rows before it have all fields.
-  """
+  """Names the place of a row in its errors."""
   try:
     yield
   except _RowError as error:
@@ -111,16 +105,7 @@ class Template:
   """
 
   def __init__(self, option: str, text: str):
-    """Parses the text.
-
-    Args:
-      option: Name of the option.
-      text: A name such as 'question', or a template such as
-        'Question: {question}'; '{{' is a brace.
-
-    Raises:
-      ValueError: A brace has no counterpart, or a field has more than a name.
-    """
+    """Parses the text."""
     self._option = option
     try:
       parts = list(string.Formatter().parse(text))
@@ -146,12 +131,7 @@ class Template:
       )
 
   def fill(self, row: _Fields) -> str:
-    """Returns the text of a row.
-
-    Raises:
-      _RowError: The row lacks a field, or has another type of it, or all
-        fields are blank.
-    """
+    """Returns the text of a row."""
     values = {name: self._text(row, name) for name in self.fields}
     if not any(value.strip() for value in values.values()):
       names = ' and '.join(map(repr, values))
@@ -201,13 +181,7 @@ class FileReader:
   def __init__(
     self, settings: FileSettings, metric: Metric | None, is_chat: bool = False
   ):
-    """Checks the settings; opens nothing.
-
-    Args:
-      settings: Fields of the config.
-      metric: The metric; None for speed only.
-      is_chat: True if rows may hold messages instead of a prompt.
-    """
+    """Checks the settings; opens nothing."""
     self.settings, self.metric, self._is_chat = settings, metric, is_chat
     self._prompt = Template('file.prompt', settings.prompt)
     self._reference = Template('file.reference', settings.reference)
@@ -433,11 +407,7 @@ class FileTask(Task):
 
 
 def _configure(config: Mapping[str, Any]) -> Task:
-  """Returns the task of a config.
-
-  Raises:
-    ValueError: The config has no fields of a file, or one cannot be used.
-  """
+  """Returns the task of a config."""
   fields = dict(config.get('file') or {})
   names = {field.name for field in dataclasses.fields(FileSettings)}
   if absent := names - {*fields}:

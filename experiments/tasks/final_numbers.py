@@ -42,12 +42,7 @@ def marked_number(text: str) -> Decimal | None:
 
 
 def final_number(text: str) -> tuple[Decimal | None, bool]:
-  """Returns the final number of an answer.
-
-  Returns:
-    The marked number, or else the last number of the text, None without
-    numbers; and True if the number is marked.
-  """
+  """Returns the final number of an answer."""
   number = marked_number(text)
   if number is not None:
     return number, True

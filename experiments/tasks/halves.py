@@ -13,14 +13,7 @@ Half = Literal['choose', 'report']
 
 
 def half_of(example_id: str) -> Half:
-  """Returns the half of an example, by the parity of a hash of its id.
-
-  Args:
-    example_id: `Example.id`.
-
-  Returns:
-    'choose' if the first byte of the id's SHA-256 is even, else 'report'.
-  """
+  """Returns the half of an example, by the parity of a hash of its id."""
   # A half of a surrogate pair has no encoding of its own.
   digest = hashlib.sha256(example_id.encode(errors='surrogatepass')).digest()
   return 'report' if digest[0] % 2 else 'choose'

@@ -53,17 +53,7 @@ class Documents:
   """
 
   def __init__(self, task: Any, name: str, filter_name: str):
-    """Chooses filter and metric, and scores the reference of a document.
-
-    Args:
-      task: The harness's task.
-      name: Name of the task in the sweep.
-      filter_name: Name of a filter; '' for the first.
-
-    Raises:
-      ValueError: The task does not generate one text per document, has no such
-        filter, or no metric of a single answer.
-    """
+    """Chooses filter and metric, and scores the reference of a document."""
     self.task, self.name = task, name
     self._docs = task.eval_docs
     self._num_read, self._num_repeats, self._shares_examples = 0, 0, False
@@ -81,13 +71,6 @@ class Documents:
     """Returns the requests of the first documents, as the harness makes them.
 
     Documents with the prompt and the target of an earlier one are left out.
-
-    Args:
-      limit: Number of requests; None for all.
-      shots: Worked examples before each; None for none.
-
-    Raises:
-      ValueError: The harness cannot make them.
     """
     self.task.set_config('num_fewshot', shots or 0)
     self.task.set_fewshot_seed(_FEWSHOT_SEED)
@@ -122,15 +105,7 @@ class Documents:
     return {index: prompt for (prompt, _), index in first.items()}
 
   def scores(self, index: int, text: str) -> dict[str, float]:
-    """Returns the quality and the metrics of one answer.
-
-    Args:
-      index: Index of the document.
-      text: The answer, up to its stop text.
-
-    Raises:
-      ValueError: The quality is not in [0, 1].
-    """
+    """Returns the quality and the metrics of one answer."""
     values = self._numbers(index, text)
     share = values.get(self.metric, math.nan) / self.scale
     if not self._is_higher_better(self.metric):
@@ -144,11 +119,7 @@ class Documents:
     return {'quality': min(max(share, 0.0), 1.0), **values}
 
   def aggregate(self, answers: Mapping[int, str]) -> dict[str, float]:
-    """Returns the harness's numbers of many answers, by metric.
-
-    Args:
-      answers: Texts by the index of their document.
-    """
+    """Returns the harness's numbers of many answers, by metric."""
     values: dict[str, list[Any]] = collections.defaultdict(list)
     for index, text in sorted(answers.items()):
       for metric, value in self._results(index, text).items():
@@ -191,11 +162,7 @@ class Documents:
     return '|'.join(parts)
 
   def notes(self, declared_shots: int) -> tuple[str, ...]:
-    """Returns lines on what differs from the harness's own numbers.
-
-    Args:
-      declared_shots: Worked examples that the task declares.
-    """
+    """Returns lines on what differs from the harness's own numbers."""
     shots, sentences = self.task.config.num_fewshot, []
     if shots != declared_shots:
       sentences.append(
@@ -227,11 +194,7 @@ class Documents:
     return self._aggregation(self.metric) in means
 
   def _check_kind(self) -> dict[str, Any]:
-    """Refuses tasks whose answers are not one generated text each.
-
-    Returns:
-      The options of generation that the task asks for.
-    """
+    """Refuses tasks whose answers are not one generated text each."""
     if self.task.config.repeats > 1:
       raise ValueError(
         f'tasks: {self.name} needs {self.task.config.repeats} answers per'
@@ -337,14 +300,7 @@ def _describe(value: Any) -> Any:
 
 @contextlib.contextmanager
 def one_sentence(problem: str) -> Iterator[None]:
-  """Makes a sentence of every error of the harness, the hub or a task's code.
-
-  Args:
-    problem: The problem, in words.
-
-  Raises:
-    ValueError: There was an error.
-  """
+  """Makes a sentence of each error of the harness, the hub or a task's code."""
   try:
     yield
   except KeyboardInterrupt:

@@ -45,15 +45,7 @@ class Catalog:
   names: tuple[str, ...]
 
   def check_members(self, allow_code_execution: bool) -> None:
-    """Refuses tasks that a sweep cannot take, before their data is loaded.
-
-    Args:
-      allow_code_execution: True allows metrics that the hub's code computes.
-
-    Raises:
-      ValueError: A task, which the message names, has no generated answers, or
-        runs code without permission.
-    """
+    """Refuses tasks that a sweep cannot take, before their data is loaded."""
     for name in self.names:
       for entry in self._entries(name):
         fields = entry.cfg or {}
@@ -111,16 +103,7 @@ def _foreign_metric(place: str) -> str:
 
 
 def open_catalog(target: str, allow_code_execution: bool) -> Catalog:
-  """Finds the tasks of a name, or of a folder or file of YAML.
-
-  Args:
-    target: The name or path.
-    allow_code_execution: True allows files that run Python.
-
-  Raises:
-    ValueError: There are no such tasks, or a file is damaged or runs code
-      without permission.
-  """
+  """Finds the tasks of a name, or of a folder or file of YAML."""
   _seal_templates()
   path = pathlib.Path(target)
   is_file = path.suffix == '.yaml'
@@ -181,16 +164,7 @@ def _seal_templates() -> None:
 def _check_file(
   path: pathlib.Path, allows_code: bool, visited: set[pathlib.Path]
 ) -> None:
-  """Checks a file of the user's and those that it includes.
-
-  Args:
-    path: The file.
-    allows_code: True allows files that run Python.
-    visited: Files that were checked; it grows.
-
-  Raises:
-    ValueError: A file is damaged, or runs code without permission.
-  """
+  """Checks a file of the user's and those that it includes."""
   path = path.resolve()
   if path in visited:
     return
@@ -237,12 +211,7 @@ def _pairs(nodes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _refuse_code(path: pathlib.Path, nodes: Sequence[Any]) -> None:
-  """Refuses a file that makes the harness run Python.
-
-  Raises:
-    ValueError: A node has a tag of the harness's, or is a metric that the
-      harness does not have and would take from the hub.
-  """
+  """Refuses a file that makes the harness run Python."""
   for node in nodes:
     if not node.tag.startswith('tag:yaml.org,2002:'):
       raise ValueError(

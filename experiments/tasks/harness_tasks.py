@@ -75,12 +75,7 @@ class HarnessTask(Task):
   def aggregate(
     self, examples: Iterable[Example], answers: Iterable[str]
   ) -> dict[str, float]:
-    """Returns the numbers that the harness reports for answers, by metric.
-
-    Args:
-      examples: From `load`.
-      answers: Texts in the order of the examples.
-    """
+    """Returns the numbers that the harness reports for answers, by metric."""
     pairs = zip(examples, answers, strict=True)
     return self.documents.aggregate({_index(x): text for x, text in pairs})
 
@@ -93,17 +88,7 @@ def is_harness_task(name: str) -> bool:
 def load_tasks(
   spec: str, allow_code_execution: bool = False
 ) -> dict[str, HarnessTask]:
-  """Returns the tasks of a name, by their names in a sweep.
-
-  Args:
-    spec: `lm_eval:` and a task, group or tag of the harness, or the path of a
-      folder or file of YAML; maybe `@` and the name of a filter.
-    allow_code_execution: True allows the user's YAML to run Python.
-
-  Raises:
-    ValueError: The harness is not installed, there is no such task, it cannot
-      be loaded, runs code without permission, or has no generated answers.
-  """
+  """Returns the tasks of a name, by their names in a sweep."""
   try:
     import lm_eval  # noqa: F401
 

@@ -25,15 +25,7 @@ _TIMEOUT_S = 2.0
 
 
 def find(spec: str, option: str = 'metric') -> Metric:
-  """Returns the metric of a specification.
-
-  Args:
-    spec: A name of `METRICS`, 'regex:PATTERN' or 'module:function'.
-    option: Names the option in errors.
-
-  Raises:
-    ValueError: There is no such metric, pattern or function.
-  """
+  """Returns the metric of a specification."""
   name, colon, argument = spec.partition(':')
   if name == _REGEX:
     return _regex_metric(argument, option)
@@ -51,13 +43,6 @@ def of_task(task: str) -> Metric | None:
   """Returns the metric that the name of a task of a file holds.
 
   Names no module to import, so that records of others can be read.
-
-  Args:
-    task: The task of a record, such as 'file:rouge2'.
-
-  Returns:
-    The metric; None for other tasks, patterns and functions, which have one
-    score in [0, 1].
   """
   kind, _, name = task.partition(':')
   return METRICS.get(name, None) if kind == 'file' else None
@@ -86,15 +71,7 @@ def _external_code(problem: str, advice: str) -> Iterator[None]:
 
 
 def check_first(metric: Metric | None, reference: Reference) -> None:
-  """Tries a function of the user's before anything is decoded.
-
-  Args:
-    metric: The metric; others than functions are not tried.
-    reference: The reference of the first example.
-
-  Raises:
-    ValueError: The function fails, or returns no number in [0, 1].
-  """
+  """Tries a function of the user's before anything is decoded."""
   if metric is None or ':' not in metric.name:
     return
   for answer in ('', *accepted_answers(reference)[:1]):

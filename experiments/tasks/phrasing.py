@@ -22,18 +22,7 @@ _ALTERNATIVES = re.compile(r'\[([^][]*)\]')
 
 
 def shares(phrasing_style: str, alternatives: int) -> list[float]:
-  """Returns the probability of each alternative in a phrasing style.
-
-  Args:
-    phrasing_style: One of `PHRASING_STYLES`.
-    alternatives: Number of alternatives.
-
-  Returns:
-    A probability for each alternative; the sum is 1.
-
-  Raises:
-    ValueError: The phrasing style is unknown.
-  """
+  """Returns the probability of each alternative in a phrasing style."""
   if phrasing_style not in PHRASING_STYLES:
     raise ValueError(
       f'phrasing_style: must be one of {", ".join(PHRASING_STYLES)}, got'
@@ -56,27 +45,13 @@ class Phraser:
   """
 
   def __init__(self, phrasing_style: str, rng: random.Random):
-    """Makes a phraser.
-
-    Args:
-      phrasing_style: One of `PHRASING_STYLES`.
-      rng: Draws the alternatives, and must draw nothing else: then problems
-        are the same in all styles.
-
-    Raises:
-      ValueError: The phrasing style is unknown.
-    """
+    """Makes a phraser."""
     self.phrasing_style = phrasing_style
     self._rng = rng
     shares(phrasing_style, 1)
 
   def write(self, template: str, **words: object) -> str:
-    """Returns a text with alternatives drawn and placeholders filled.
-
-    Args:
-      template: Text with alternatives in brackets and placeholders in braces.
-      **words: Values of the placeholders, by name.
-    """
+    """Returns a text with alternatives drawn and placeholders filled."""
     previous = None
     while previous != template:
       previous, template = template, _ALTERNATIVES.sub(self._draw, template)

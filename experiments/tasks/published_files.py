@@ -136,9 +136,6 @@ def pair_files(path: pathlib.Path) -> list[pathlib.Path]:
 
   They hold a sentence a line, `NAME.en` and `NAME.de`, or packed `NAME.en.gz`.
   Packed files are used where there are no plain ones.
-
-  Args:
-    path: Path of either file, or their common prefix.
   """
   stem = path.with_suffix('') if path.suffix == '.gz' else path
   if stem.suffix.removeprefix('.') in _LANGUAGES:
@@ -152,11 +149,7 @@ def pair_files(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read_pairs(path: pathlib.Path) -> Iterator[Row]:
-  """Yields pairs of sentences, in the shapes of WMT and of Multi30k.
-
-  Raises:
-    DamagedError: A file cannot be read, or their line counts differ.
-  """
+  """Yields pairs of sentences, in the shapes of WMT and of Multi30k."""
   sides = [read_lines(file) for file in pair_files(path)]
   if len(sides[0]) != len(sides[1]):
     english, german = pair_files(path)

@@ -79,21 +79,7 @@ def run(
   memory_mb: int = 512,
   output_bytes: int = 65_536,
 ) -> Outcome:
-  """Runs a program and its tests in a confined process.
-
-  Args:
-    program: Python text.
-    tests: Python text run after it, which raises unless they pass.
-    timeout_s: Limit in seconds, of the clock and of the processor.
-    memory_mb: Address space of the process, 1024 * 1024 bytes each.
-    output_bytes: Limit of the printed bytes.
-
-  Returns:
-    The outcome.
-
-  Raises:
-    ValueError: Programs cannot be confined on this machine; nothing ran.
-  """
+  """Runs a program and its tests in a confined process."""
   if sys.platform != 'linux':
     raise _refusal(f'it is {sys.platform}, not Linux')
   token = secrets.token_hex()
@@ -146,12 +132,7 @@ def run(
 
 
 def _listen(process, proof: int, timeout_s: float, output_bytes: int):
-  """Reads until the process ends, or exceeds a limit.
-
-  Returns:
-    The printed bytes, the bytes of the proof, and the exceeded limit, 'output'
-    or 'timeout', or ''.
-  """
+  """Reads until the process ends, or exceeds a limit."""
   printed, proved = bytearray(), bytearray()
   deadline, ready = time.monotonic() + _START_S, False
   ended = os.pidfd_open(process.pid)
@@ -190,9 +171,5 @@ def _refusal(reason: str) -> ValueError:
 
 
 def check() -> None:
-  """Checks that this machine can confine programs.
-
-  Raises:
-    ValueError: Programs cannot be confined on this machine.
-  """
+  """Checks that this machine can confine programs."""
   run('', '')

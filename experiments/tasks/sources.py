@@ -33,11 +33,7 @@ def error_location(location: str) -> Iterator[None]:
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-  """Returns the lines of a text file, packed as `.gz` or not.
-
-  Raises:
-    DamagedError: The file cannot be read, or is not UTF-8 text.
-  """
+  """Returns the lines of a text file, packed as `.gz` or not."""
 
   def refuse(number: int, reason: str) -> DamagedError:
     return DamagedError(f'{path}, line {number}: {reason}')
@@ -65,21 +61,13 @@ def _parse(
 
 
 def read_json(path: pathlib.Path) -> Any:
-  """Returns the value of a JSON file.
-
-  Raises:
-    DamagedError: The file cannot be read, or is not JSON.
-  """
+  """Returns the value of a JSON file."""
   text = '\n'.join(read_lines(path))
   return _parse(text, str(path), bounded.TABLE)
 
 
 def read_list(path: pathlib.Path) -> Iterator[Row]:
-  """Yields the rows of a JSON file that holds a list.
-
-  Raises:
-    DamagedError: The file cannot be read, or is not a list.
-  """
+  """Yields the rows of a JSON file that holds a list."""
   rows = read_json(path)
   if not isinstance(rows, list):
     raise DamagedError(f'{path} is not a JSON list')
@@ -88,11 +76,7 @@ def read_list(path: pathlib.Path) -> Iterator[Row]:
 
 
 def read_table(path: pathlib.Path) -> Iterator[Row]:
-  """Yields the rows of a table: `.csv`, `.parquet`, or JSON objects a line.
-
-  Raises:
-    DamagedError: The file cannot be read.
-  """
+  """Yields the rows of a table: `.csv`, `.parquet`, or JSON objects a line."""
   if path.suffix in ('.csv', '.parquet'):
     import pandas as pd
 
@@ -114,11 +98,7 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
 
 
 def get_field(row: Any, name: str, kind: type = str) -> Any:
-  """Returns a field of a row; 'a.b' is the field b of the object a.
-
-  Raises:
-    DamagedError: The field is missing, or of another type.
-  """
+  """Returns a field of a row; 'a.b' is the field b of the object a."""
   outer, dot, inner = name.partition('.')
   if dot:
     return get_field(get_field(row, outer, dict), inner, kind)
@@ -143,16 +123,7 @@ def get_field(row: Any, name: str, kind: type = str) -> Any:
 
 
 def rows_in(location: str, row: Any, name: str) -> Iterator[Row]:
-  """Yields the rows in a list field of a row.
-
-  Args:
-    location: Location of the row.
-    row: Fields of the row.
-    name: Name of the field.
-
-  Raises:
-    DamagedError: The field is missing, or not a list.
-  """
+  """Yields the rows in a list field of a row."""
   with error_location(location):
     values = get_field(row, name, list)
   prefix = f'{location}, '
@@ -163,11 +134,7 @@ def rows_in(location: str, row: Any, name: str) -> Iterator[Row]:
 
 
 def get_text(row: Any, name: str) -> str:
-  """Returns a text field without white space around it.
-
-  Raises:
-    DamagedError: The field is missing, not text, or empty.
-  """
+  """Returns a text field without white space around it."""
   value = get_field(row, name).strip()
   if not value:
     raise DamagedError(f'has an empty {name.rpartition(".")[2]!r}')
@@ -175,11 +142,7 @@ def get_text(row: Any, name: str) -> str:
 
 
 def get_texts(row: Any, name: str) -> tuple[str, ...]:
-  """Returns the texts of a list field, without empty ones and repeats.
-
-  Raises:
-    DamagedError: The field is missing, or not a list of texts.
-  """
+  """Returns the texts of a list field, without empty ones and repeats."""
   values = get_field(row, name, list)
   if not all(isinstance(value, str) for value in values):
     raise DamagedError(f'has a field {name!r} that is not a list of texts')
@@ -216,12 +179,7 @@ class Source:
   files: Callable[[pathlib.Path], Sequence[pathlib.Path]] = lambda path: [path]
 
   def rows(self, path: str | None, split: str) -> Iterator[Row]:
-    """Yields the rows of a file, or of a split on the hub.
-
-    Raises:
-      DamagedError: The file is absent, damaged or empty.
-      ValueError: The hub cannot be read.
-    """
+    """Yields the rows of a file, or of a split on the hub."""
     is_empty = True
     for row in self.read(pathlib.Path(path)) if path else self._hub_rows(split):
       is_empty = False
@@ -250,11 +208,7 @@ class Source:
       yield f'{self.hub}, {split} row {number},', row
 
   def provenance(self, path: str | None) -> dict[str, Any]:
-    """Returns the files and their SHA-256, or the name on the hub.
-
-    Raises:
-      ValueError: A file cannot be read.
-    """
+    """Returns the files and their SHA-256, or the name on the hub."""
     if not path:
       names = (self.hub, self.config, self.revision)
       return {'hub': ' '.join(name for name in names if name)}

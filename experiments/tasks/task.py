@@ -148,35 +148,20 @@ def split_of(key: str) -> str:
 
   A hash of the content decides, not the random generator: no training problem
   can be a held-out one under any seed.
-
-  Args:
-    key: Identifies the content of the problem, whatever its phrasing.
-
-  Returns:
-    'validation' and 'test' for one key in sixteen each, else 'train'.
   """
   bucket = hashlib.sha256(key.encode()).digest()[0] % 16
   return {0: 'test', 1: 'validation'}.get(bucket, 'train')
 
 
 def truncate(answer: str, stop_strings: Sequence[str]) -> str:
-  """Returns an answer up to the first stop string.
-
-  Args:
-    answer: Text that a model wrote.
-    stop_strings: Texts that end an answer and are not part of it.
-  """
+  """Returns an answer up to the first stop string."""
   for stop in stop_strings:
     answer = answer.partition(stop)[0]
   return answer
 
 
 def check_code(name: str, is_allowed: bool) -> None:
-  """Checks that the programs that a task runs may and can be run.
-
-  Raises:
-    ValueError: They may not be run, or this machine cannot confine them.
-  """
+  """Checks that the programs that a task runs may and can be run."""
   if not is_allowed:
     raise ValueError(
       f'task: {name} runs the programs that models write, confined as'

@@ -199,16 +199,7 @@ def _draw_new(
 def _read(
   spec: TaskSpec, path: str | None, split: str
 ) -> Iterator[tuple[str, str, Reference]]:
-  """Yields (key, question, reference) of a split, in the set's order.
-
-  Args:
-    spec: The declaration.
-    path: A file of the set; None for the Hugging Face hub.
-    split: Name of the split.
-
-  Raises:
-    ValueError: The set is absent or damaged, or has no such rows.
-  """
+  """Yields (key, question, reference) of a split, in the set's order."""
   source, keys = spec.source, set()
   try:
     for number, (location, row) in enumerate(source.rows(path, split)):
@@ -265,9 +256,6 @@ def read_worked_examples(name: str) -> list[tuple[str, str]]:
   """Returns the (question, answer) pairs that were written for a set.
 
   They are files of the form that a user's worked examples have.
-
-  Args:
-    name: Key of the task in `TASKS`.
   """
   path = _WORKED / f'{name}.jsonl'
   rows = read_table(path) if path.exists() else ()

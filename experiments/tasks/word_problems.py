@@ -97,11 +97,7 @@ _APPLY = {
 
 
 def _opening(rng: random.Random, words: dict[str, str]):
-  """Draws the first sentence of a story.
-
-  Returns:
-    The sentence, its steps (operation, operand, operand), and the quantity.
-  """
+  """Draws the first sentence of a story."""
   kind = rng.randrange(4)
   if kind < 2:
     value = rng.randint(*rng.choice(((2, 99), (100, 600))))

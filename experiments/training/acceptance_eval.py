@@ -18,19 +18,7 @@ def measure_acceptance(
   gamma: int,
   **sample_options: Any,
 ) -> dict[str, dict[str, float]]:
-  """Measures acceptance and tokens per call of strict decoding.
-
-  Args:
-    verifier: The verifier.
-    drafter: Any drafter that `Sampler` takes.
-    prompts: Texts that no model was trained on.
-    gamma: Drafted tokens per block.
-    **sample_options: Options of `Sampler.sample`.
-
-  Returns:
-    For 'temperature 1' and 'temperature 0' each: 'acceptance', the accepted
-    share of examined drafts, and 'tokens per verifier call'.
-  """
+  """Measures acceptance and tokens per call of strict decoding."""
   figures = {}
   for temperature in (1.0, 0.0):
     strict_sampler = sampler.Sampler(

@@ -98,11 +98,7 @@ def hidden_at(
 
 
 def check_rows(config: ConfigDict) -> None:
-  """Checks that a step's rows can be drawn, before the verifier works.
-
-  Raises:
-    ValueError: A step has more rows than there are.
-  """
+  """Checks that a step's rows can be drawn, before the verifier works."""
   if config.rows > config.texts:
     raise ValueError(
       f'rows: must be at most the number of texts, {config.texts}, got'
@@ -118,16 +114,7 @@ def cast(dtype: Any, tree: Any) -> Any:
 def load_hidden(
   file: pathlib.Path, verifier: checkpoints.Checkpoint, rows: texts.Rows
 ) -> np.ndarray:
-  """Returns hidden states of rows, computing those that a file lacks.
-
-  Args:
-    file: An array [rows, N, D], which is made or completed.
-    verifier: The verifier, in gemma's layout and the dtype of the states.
-    rows: Training rows.
-
-  Raises:
-    ValueError: The file is of other rows, or of another verifier.
-  """
+  """Returns hidden states of rows, computing those that a file lacks."""
   model, params, _ = verifier
   shape = (*rows.positions.shape, model.hidden_size(params))
   # The number of rows that are done, and what they were computed from.
@@ -174,9 +161,6 @@ def _reserve(
   """Creates an array file whose disk space is reserved.
 
   Writing to a memory map without disk space kills the process.
-
-  Raises:
-    OSError: The disk is full; names the file, which is removed.
   """
   try:
     with atomic.name_path_in_errors(file):
@@ -196,16 +180,7 @@ def draft_logits(
   hidden: Float[Array, '*B D'],
   table: Float[Array, 'n D'],
 ) -> Float[Array, '*B n']:
-  """Computes logits of some tokens from hidden states.
-
-  Args:
-    model: The model, whose soft cap of logits is applied.
-    hidden: Normalised hidden states, of any dtype.
-    table: Rows of the embedding table, in the dtype of the product.
-
-  Returns:
-    float32 logits.
-  """
+  """Computes logits of some tokens from hidden states."""
   logits = jnp.einsum(
     '...D,nD->...n',
     hidden.astype(table.dtype),
@@ -219,17 +194,7 @@ def draft_logits(
 def prepare(
   config: ConfigDict, verifier: checkpoints.Checkpoint, workdir: pathlib.Path
 ) -> DistillationData:
-  """Lets the verifier answer prompts and read rows of documents.
-
-  Args:
-    config: Fields of a training on texts, such as those of
-      configs/train_drafter.py.
-    verifier: The verifier, in gemma's layout.
-    workdir: Folder of the answers and hidden states.
-
-  Raises:
-    ValueError: The texts are unsuitable, or the workdir is of another training.
-  """
+  """Lets the verifier answer prompts and read rows of documents."""
   documents = texts.load_documents(config)
   fields = {name: config[name] for name in _DATA_FIELDS}
   fields['text'] = records.digest(documents)
@@ -306,12 +271,7 @@ def _answered_by_verifier(
 def _answerer(
   config: ConfigDict, temperature_index: Callable[[int], int]
 ) -> Callable[[Sequence[str], int], list[str]]:
-  """Returns the function by which the verifier answers chunks of prompts.
-
-  Args:
-    config: Fields of a training on texts.
-    temperature_index: Maps the index of a prompt to that of its temperature.
-  """
+  """Returns the function by which the verifier answers chunks of prompts."""
 
   @functools.cache
   def sampler_at(temperature: float) -> sampler.Sampler:

@@ -37,17 +37,7 @@ from experiments.training import (
 def begin(
   config: ConfigDict, verifier: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
-  """Returns the drafter before its training.
-
-  Args:
-    config: Fields of a training: `layers`, indices of the verifier's layers to
-      start from; or `init`, the name or folder of a drafter to continue.
-    verifier: The verifier, in gemma's layout.
-
-  Raises:
-    ValueError: Both fields or none are given; the layers do not exist or none
-      attends globally; or the drafter to continue has another table.
-  """
+  """Returns the drafter before its training."""
   if ('init' in config) == ('layers' in config):
     raise ValueError(
       'init: exactly one of init (a drafter to continue) and layers (of the'
@@ -86,11 +76,7 @@ def begin(
 def _trained_before(
   name: str, verifier: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
-  """Returns an earlier drafter, with the whole table of the verifier.
-
-  Raises:
-    ValueError: The drafter does not share the verifier's table.
-  """
+  """Returns an earlier drafter, with the whole table of the verifier."""
   model, params, tokenizer = checkpoints.load_model(name, 'float32').unpack()
   table = params['embedder']['input_embedding']
   verifier_table = verifier.params['embedder']['input_embedding']
@@ -132,20 +118,7 @@ def loss_fn(
   inputs: LossInputs,
   temperatures: tuple[float, ...] = (1.0,),
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
-  """Computes the loss and the figures of the log.
-
-  Args:
-    params: The drafter's layers and norm; converted to the dtype of the table.
-    model: The drafter.
-    inputs: Batch, shared parameters and kind of loss.
-    temperatures: Temperatures of p and q at which the acceptance loss is taken
-      and averaged. Low ones weigh the most likely token.
-
-  Returns:
-    The mean over positions in nats; and figures over the drafted vocabulary:
-    `kl`, `kept`, the mean of sum min(p, q), and `agree`, the share of positions
-    where the most likely tokens of p and q are the same.
-  """
+  """Computes the loss and the figures of the log."""
   table, (tokens, positions, mask, hidden) = inputs.draft_table, inputs.batch
   all_params = distillation_data.cast(table.dtype, params) | {
     'embedder': inputs.embedder
@@ -190,18 +163,7 @@ def _make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 def train_drafter(
   config: ConfigDict, workdir: pathlib.Path
 ) -> tuple[pathlib.Path, list[texts.Document]]:
-  """Trains a drafter, resuming from its last checkpoint if there is one.
-
-  Args:
-    config: Fields of a training, such as those of configs/train_drafter.py.
-    workdir: Folder of checkpoints, the log, and the distillation data.
-
-  Returns:
-    The drafter's folder; and the held-out documents.
-
-  Raises:
-    ValueError: The verifier, the texts or a field is unsuitable.
-  """
+  """Trains a drafter, resuming from its last checkpoint if there is one."""
   checkpoints.check_dtype(config.dtype, param_dtypes.FLOATS)
   distillation_data.check_rows(config)
   reduced_folders.check_stored(config.stored)
@@ -258,18 +220,7 @@ def train_drafter(
 def evaluate(
   folder: pathlib.Path, held_out: list[texts.Document], config: ConfigDict
 ) -> dict[str, Any]:
-  """Measures acceptance, costs and speed-up of a drafter.
-
-  Args:
-    folder: The drafter's folder.
-    held_out: Documents whose prompts are answered.
-    config: Fields of its training.
-
-  Returns:
-    For temperature 1 and 0: acceptance and tokens per verifier call of strict
-    decoding; the cost of a drafter call in verifier calls; and the modelled
-    speed-up by gamma.
-  """
+  """Measures acceptance, costs and speed-up of a drafter."""
   verifier = checkpoints.load_model(config.verifier, 'float32')
   drafter = checkpoints.load_model(folder, 'float32')
   prompts = texts.few_shot_prompts(
@@ -306,11 +257,6 @@ def modelled_speedup(acceptance: float, gamma: int, unit: Any) -> float:
   A block has (1 - b^(gamma + 1)) / (1 - b) tokens at acceptance b (Leviathan et
   al. 2023, eq. 1), and costs gamma calls of the drafter and a call of the
   verifier.
-
-  Args:
-    acceptance: The acceptance rate b.
-    gamma: Drafted tokens per block.
-    unit: Costs in seconds, a `unit_costs.Costs`.
   """
   tokens = gamma + 1.0
   if acceptance != 1:
@@ -382,14 +328,7 @@ def write_card(
   figures: dict[str, Any],
   command: str,
 ) -> None:
-  """Writes the model card and the licence files of a drafter.
-
-  Args:
-    folder: The drafter's folder.
-    config: Fields of its training.
-    figures: Result of `evaluate`.
-    command: Command that repeats the training.
-  """
+  """Writes the model card and the licence files of a drafter."""
   embedder = checkpoints.load_model(folder).params['embedder']
   temperatures = [name for name in figures if name.startswith('temperature')]
 

@@ -39,11 +39,7 @@ from experiments.training.small_models import problem_stream
 def generate_rows(
   config: ConfigDict, verifier: checkpoints.Checkpoint
 ) -> texts.Rows:
-  """Returns rows of problems and the verifier's answers.
-
-  Returns:
-    An answer a row, padded with 0; longer rows are cut.
-  """
+  """Returns rows of problems and the verifier's answers."""
   stream = problem_stream(config.mixture, f'{config.seed}/head')
   prompts = [next(stream)[0] for _ in range(config.texts)]
   options = DecodingConfig(gamma=0, temperature=1.0)
@@ -68,20 +64,7 @@ def loss_fn(
   batch: distillation_data.DistillationBatch,
   depth: int,
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, 'depth']]]:
-  """Computes the mean cross entropy with the verifier.
-
-  Args:
-    head: The head to train.
-    params: The verifier's parameters.
-    model: The verifier.
-    table: Rows of the verifier's table of the drafted tokens.
-    batch: Rows, and the verifier's hidden states.
-    depth: Tokens drafted from each position.
-
-  Returns:
-    Nats per drafted token; and `kept`, the mean of sum min(p, q) over the
-    drafted tokens for each step of a draft, which is its acceptance.
-  """
+  """Computes the mean cross entropy with the verifier."""
   p = jax.nn.softmax(distillation_data.draft_logits(model, batch.hidden, table))
   tokens, positions, mask = batch.tokens, batch.positions, batch.mask
   count, length = positions.shape[1], tokens.shape[1]
@@ -122,18 +105,7 @@ _AXES = {'state': (0, 1), 'input': (0, 1), 'join': (0, 1), 'mix': (1, 2)}
 def train_head(
   config: ConfigDict, workdir: pathlib.Path
 ) -> tuple[pathlib.Path, checkpoints.Checkpoint]:
-  """Trains a head, resuming from its last checkpoint if there is one.
-
-  Args:
-    config: Fields of a training, such as those of configs/train_recurrent.py.
-    workdir: Folder of checkpoints, the log, the data and the trained head.
-
-  Returns:
-    The head's folder, and the verifier.
-
-  Raises:
-    ValueError: The verifier or the texts are unsuitable.
-  """
+  """Trains a head, resuming from its last checkpoint if there is one."""
   checkpoints.check_dtype(config.dtype, param_dtypes.FLOATS)
   distillation_data.check_rows(config)
   verifier = checkpoints.load_model(config.verifier)
@@ -186,16 +158,7 @@ def train_head(
 def evaluate(
   folder: pathlib.Path, verifier: checkpoints.Checkpoint, config: ConfigDict
 ) -> dict[str, dict[str, float]]:
-  """Measures the acceptance of strict decoding on held-out problems.
-
-  Args:
-    folder: The head's folder.
-    verifier: The verifier.
-    config: Fields of its training.
-
-  Returns:
-    By task: acceptance and tokens per verifier call, at temperature 1 and 0.
-  """
+  """Measures the acceptance of strict decoding on held-out problems."""
   head, gamma = RecurrentSpec(path=str(folder)).load(), config.eval_gamma
   return {
     name: {
@@ -261,14 +224,7 @@ def write_card(
   figures: dict[str, dict[str, float]],
   command: str,
 ) -> None:
-  """Writes the model card of a head, and licence files if it needs any.
-
-  Args:
-    folder: The head's folder.
-    config: Fields of its training.
-    figures: Result of `evaluate`.
-    command: Command that repeats the training.
-  """
+  """Writes the model card of a head, and licence files if it needs any."""
   loaded = recurrent_checkpoint.load(folder)
   head, ids = loaded.head, loaded.draft_vocab_ids
   data = (

@@ -20,11 +20,7 @@ STORED = 'bfloat16', 'float32', 'int8'
 
 
 def check_stored(stored: str | None) -> None:
-  """Checks a format of stored layers.
-
-  Raises:
-    ValueError: The format is neither None nor one of `STORED`.
-  """
+  """Checks a format of stored layers."""
   if stored not in (None, *STORED):
     raise ValueError(
       f'stored: must be one of {", ".join(STORED)} or None (unchanged), got'
@@ -40,21 +36,7 @@ def save(
   verifier: str,
   stored: str | None = None,
 ) -> None:
-  """Writes a model without its embedding table.
-
-  Args:
-    folder: Folder to write, which is made if absent.
-    checkpoint: A Gemma 2 or Gemma 3 with the whole table, unpacked and in
-      gemma's layout; its tokenizer is not written.
-    draft_vocab_ids: Token ids that the model drafts, ascending.
-    verifier: The owner of the table: a name that `load_model` takes.
-    stored: Format of the layers, one of `STORED`; None keeps their dtype.
-      'int8' quantizes matrices only.
-
-  Raises:
-    ValueError: The format is unknown.
-    OSError: A file cannot be written; names it, and the folder is unchanged.
-  """
+  """Writes a model without its embedding table."""
   check_stored(stored)
   model, params, _ = checkpoint
   folder = pathlib.Path(folder)

@@ -35,14 +35,7 @@ _SHARED_FIELDS = {
 
 
 def shared_settings(workdirs: Sequence[str]) -> dict[str, Any]:
-  """Returns the settings of sweeps to learn from.
-
-  Returns:
-    The fields of `_SHARED_FIELDS`.
-
-  Raises:
-    ValueError: A workdir has no config or test examples, or settings differ.
-  """
+  """Returns the settings of sweeps to learn from."""
   settings: dict[str, Any] = {}
   for workdir in workdirs:
     path = pathlib.Path(workdir) / 'config.json'
@@ -78,14 +71,6 @@ def gather_texts(
   """Returns the answers of sweeps with a positive score, weighted.
 
   An answer that several points wrote is one text with the sum of the weights.
-
-  Args:
-    config: Fields of a training: `score`, `sharpness` and `texts`.
-    workdirs: Folders of the sweeps.
-
-  Raises:
-    ValueError: There are no records, the score is unknown, none is positive, or
-      an example has several prompts.
   """
   weights: dict[tuple, float] = {}
   prompts: dict[tuple[str, str], str] = {}
@@ -127,11 +112,7 @@ def gather_texts(
 
 
 def _score(record: records.Record, score: str) -> float:
-  """Returns the score of an answer; nan if it failed.
-
-  Raises:
-    ValueError: The score is unknown.
-  """
+  """Returns the score of an answer; nan if it failed."""
   if record.failure is not None:
     return math.nan
   if score and score not in record.scores:
@@ -151,16 +132,6 @@ def compare_rules(
 
   Each rule takes, at each cost of a rejection, the lenience that is best on the
   other examples.
-
-  Args:
-    positions: Positions of all texts.
-    weights: The learned rule's weights, by feature.
-    leniences: Costs of a rejection.
-
-  Returns:
-    `leniences`; `objective` at each, by rule; `mean` over them, by rule; and
-    `gained`, by rule: the reduction of the mean by the learned rule, with a
-    bootstrap interval over examples.
   """
   parts = [
     positions.select(~positions.held_out),
@@ -199,11 +170,7 @@ def compare_rules(
 
 
 def _check_fields(config: ConfigDict) -> list[str]:
-  """Checks the fields of a training, and returns its workdirs.
-
-  Raises:
-    ValueError: A field is out of its range.
-  """
+  """Checks the fields of a training, and returns its workdirs."""
   workdirs = [name for name in config.workdirs.split(',') if name]
   if not workdirs:
     raise ValueError(
@@ -226,18 +193,7 @@ def _check_fields(config: ConfigDict) -> list[str]:
 def train_rule(
   config: ConfigDict, workdir: pathlib.Path
 ) -> tuple[pathlib.Path, dict[str, Any], dict[str, Any]]:
-  """Trains a rule on the answers of sweeps, and compares it with others.
-
-  Args:
-    config: Fields of a training, such as those of configs/train_rule.py.
-    workdir: Folder in which the rule's folder is written.
-
-  Returns:
-    The rule's folder, the figures, and the settings of the sweeps.
-
-  Raises:
-    ValueError: The sweeps, or a field, are unsuitable.
-  """
+  """Trains a rule on the answers of sweeps, and compares it with others."""
   workdirs = _check_fields(config)
   settings = shared_settings(workdirs)
   texts = gather_texts(config, workdirs)
@@ -321,15 +277,7 @@ def write_card(
   settings: Mapping[str, Any],
   command: str,
 ) -> None:
-  """Writes the model card of a rule.
-
-  Args:
-    folder: The rule's folder.
-    config: Fields of its training.
-    figures: Result of `train_rule`.
-    settings: Settings of the sweeps.
-    command: Command that repeats the training.
-  """
+  """Writes the model card of a rule."""
   rule = json.loads((folder / learned.FILE).read_text(encoding='utf-8'))
   # The table has four of the costs.
   indices = sorted({*np.linspace(0, len(config.leniences) - 1, 4).astype(int)})

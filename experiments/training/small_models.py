@@ -41,16 +41,7 @@ def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
 def problem_stream(
   mixture: Mapping[str, float], seed: str, phrasing_style: str = 'plain'
 ) -> Iterator[tuple[str, str]]:
-  """Yields an endless mixture of training pairs (prompt, reference).
-
-  Args:
-    mixture: Shares of the problems, by task.
-    seed: Seed of the problems and of their order.
-    phrasing_style: Words of the references; one of `phrasing.PHRASING_STYLES`.
-
-  Raises:
-    ValueError: A task does not generate its problems.
-  """
+  """Yields an endless mixture of training pairs (prompt, reference)."""
   for name in mixture:
     if name not in TASKS or not TASKS[name].problems:
       generated = [n for n, task in TASKS.available().items() if task.problems]
@@ -80,18 +71,6 @@ def make_batch(
 
   Each problem goes to the first row with room for it; the first problem that
   fits in no row ends the batch.
-
-  Args:
-    config: Fields of a training, such as those of configs/train_tiny.py.
-    tokenizer: The model's.
-    rows: Number of rows.
-    step: Number of the batch.
-    phrasing_style: Words of the references; one of `phrasing.PHRASING_STYLES`.
-
-  Returns:
-    Arrays [rows, row_length]: `tokens`; `targets`, the next tokens; `weights`,
-    1 for targets of answers; `segments`, the number of the problem in its row,
-    0 for padding; `positions` within the problem.
   """
   length = config.row_length
   batch = {
@@ -151,20 +130,7 @@ _PROMPTS = 100
 
 
 def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
-  """Returns the model before its training.
-
-  Args:
-    config: Fields of a training, such as those of configs/train_tiny.py.
-    name: Key of `config.models`. Its `init` is the name or folder of a model to
-      continue, with its shape and tokenizer; or its `config` is the shape of a
-      model with random parameters and a new tokenizer.
-
-  Returns:
-    The model, in float32 and gemma's layout.
-
-  Raises:
-    ValueError: Both fields or none are given.
-  """
+  """Returns the model before its training."""
   spec = config.models[name]
   if ('init' in spec) == ('config' in spec):
     raise ValueError(
@@ -185,20 +151,7 @@ def train_model(
   start: checkpoints.Checkpoint,
   workdir: pathlib.Path,
 ) -> pathlib.Path:
-  """Trains a model, resuming from its last checkpoint if there is one.
-
-  Args:
-    config: Fields of a training, such as those of configs/train_tiny.py.
-    name: Key of `config.models`.
-    start: The initial model, from `begin`.
-    workdir: Folder of checkpoints, the log and the trained model.
-
-  Returns:
-    The model's folder, in Hugging Face layout.
-
-  Raises:
-    ValueError: The layout does not support models of this family.
-  """
+  """Trains a model, resuming from its last checkpoint if there is one."""
   spec = config.models[name]
   phrasing_style = spec.get('phrasing_style', 'plain')
   model, params, tokenizer = start
@@ -230,16 +183,7 @@ def train_model(
 def evaluate(
   folder: pathlib.Path, tasks: Sequence[str], num_examples: int
 ) -> dict[str, dict[str, float]]:
-  """Scores greedy answers of a model to held-out problems.
-
-  Args:
-    folder: The model's folder, in Hugging Face layout.
-    tasks: Names of the tasks.
-    num_examples: Number of problems per task.
-
-  Returns:
-    The mean of every score, by task.
-  """
+  """Scores greedy answers of a model to held-out problems."""
   from cascades.sampler import sampler
 
   model = checkpoints.load_folder(folder)
@@ -315,17 +259,7 @@ def write_card(
   token_s: float,
   context: int,
 ) -> None:
-  """Writes the model card of a model.
-
-  Args:
-    folder: The model's folder.
-    config: Fields of its training.
-    name: Key of `config.models`.
-    command: Command that repeats the training.
-    figures: Held-out scores by task; see `evaluate`.
-    token_s: Seconds per token at batch size 1.
-    context: Tokens in the cache of that measurement.
-  """
+  """Writes the model card of a model."""
   spec = config.models[name]
   model, params, tokenizer = checkpoints.load_folder(folder)
   c = huggingface_export.make_config(model, params, tokenizer.stops)

@@ -30,19 +30,7 @@ original's output.
 def add_licence(
   folder: pathlib.Path, verifier: str, has_weights: bool = True
 ) -> dict[str, str]:
-  """Writes the licence and notice of a derivative into its folder.
-
-  Args:
-    folder: Folder of the derivative.
-    verifier: Name of the original. Nothing is written for bundled models and
-      for models with unknown terms.
-    has_weights: True if the derivative has weights of the original, False if
-      it only learned from its distributions.
-
-  Returns:
-    Fields of the model card: `licence`, a line of its header or '', and
-    `terms`.
-  """
+  """Writes the licence and notice of a derivative into its folder."""
   if verifier not in package_index.MODELS:
     is_bundled = verifier in checkpoints.BUNDLED
     licence = f'license: {_PROJECT_LICENCE}\n' if is_bundled else ''

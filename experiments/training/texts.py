@@ -50,16 +50,7 @@ class Document(NamedTuple):
 
 
 def load_documents(config: ConfigDict) -> list[Document]:
-  """Loads the documents of a config, shuffled by its seed.
-
-  Args:
-    config: Fields of a training. `text` is the path of a file: of a published
-      set if `tasks` names tasks; else a text a line, or a file of rows, as
-      sweeps read them, with `prompt` and, optionally, `answer` or `reference`.
-
-  Raises:
-    ValueError: The file is absent, damaged or has too few documents.
-  """
+  """Loads the documents of a config, shuffled by its seed."""
   if not config.text:
     raise ValueError(
       'text: no file of training texts is given; give --config.text=..., a file'
@@ -99,11 +90,7 @@ def _published_task(name: str) -> Task:
 
 
 def _read_documents(path: str) -> Iterator[Document]:
-  """Yields the documents of a file of rows, or of a text with one a line.
-
-  Raises:
-    ValueError: The file cannot be read, or a row or line is damaged.
-  """
+  """Yields the documents of a file of rows, or of a text with one a line."""
   try:
     file = DataFile('text', path)
   except ValueError:
@@ -150,22 +137,7 @@ def few_shot_prompts(
   *,
   allow_repeats: bool = True,
 ) -> list[tuple[str, Document]]:
-  """Draws documents and puts worked examples before their prompts.
-
-  Args:
-    config: Fields of a training; `shots` is the number of examples.
-    documents: Documents to draw from, of which examples are drawn too.
-    count: Number of prompts.
-    seed: Seed of the draws.
-    allow_repeats: True if a document may be drawn twice; False repeats only
-      when no document is left.
-
-  Returns:
-    Each prompt with its examples, and the document of the prompt.
-
-  Raises:
-    ValueError: There are too few documents.
-  """
+  """Draws documents and puts worked examples before their prompts."""
   if len(documents) <= config.shots:
     raise ValueError(
       f'shots: {config.shots} examples and a prompt cannot be chosen from'
@@ -219,14 +191,6 @@ def pack_rows(
   Positions are those of answers, which drafters write. All positions of a
   document without an answer are used; positions of a row's first document,
   which has no examples before it, are used only without `shots`.
-
-  Args:
-    config: Fields of a training; uses `row_length` and `shots`.
-    document_sets: Sets of documents, each drawn from equally often.
-    tokenizer: The verifier's.
-    count: Number of rows.
-    seed: Seed of the draws; with the config's seed and the row's index, it
-      determines a row.
   """
   tokens = np.zeros((count, config.row_length), np.int32)
   positions_by_row = []
@@ -273,15 +237,7 @@ def frequent_tokens(
   count: int,
   required: Sequence[int],
 ) -> np.ndarray:
-  """Returns the most frequent tokens of answers, ascending.
-
-  Args:
-    document_sets: Sets of documents of equal weight; the prompt counts for
-      documents without an answer.
-    tokenizer: The verifier's.
-    count: Number of tokens.
-    required: Token ids that are always among them.
-  """
+  """Returns the most frequent tokens of answers, ascending."""
   shares: dict[int, float] = collections.defaultdict(float)
   for documents in document_sets:
     token_counts = collections.Counter(
@@ -303,15 +259,7 @@ def frequent_tokens(
 def resume_answers(
   file: pathlib.Path, prompts: Sequence[str], answer: Any
 ) -> list[str]:
-  """Returns answers to prompts, reading those that a file has already.
-
-  Args:
-    file: JSON strings, one a line, in the order of the prompts; missing
-      answers are appended.
-    prompts: Prompts to answer.
-    answer: `answer(prompts, first)` returns answers to some prompts, of which
-      the first has the index `first`; may be None if the file is complete.
-  """
+  """Returns answers to prompts, reading those that a file has already."""
   answers: list[str] = []
   if file.exists():
     # The last line may be incomplete after an interruption.

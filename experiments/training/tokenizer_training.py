@@ -15,11 +15,6 @@ def train(
 
   Digits are single tokens, unknown characters fall back to bytes, spaces are
   preserved, and there is no dummy prefix.
-
-  Args:
-    texts: Texts to learn the tokens from.
-    vocab_size: Number of tokens; 256 of them are bytes.
-    symbols: Texts that are a token each, such as those of chat turns.
   """
   out = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(

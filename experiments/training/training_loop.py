@@ -39,12 +39,6 @@ def make_optimizer(
   """Makes an optimizer: Muon for matrices, Adam for the rest, linear decay.
 
   Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
-
-  Args:
-    steps: Number of steps of the training.
-    learning_rate: Muon's peak learning rate; Adam's is a fifth of it.
-    axes: Axes of matrices by name: those summed over, and the output axes.
-      Parameters of other names are trained by Adam.
   """
 
   def axes_of(path, _):
@@ -121,23 +115,7 @@ def fit(
   batch: Callable[[int], Sequence[Any]],
   validate: Callable[[Any], dict[str, Any]] = lambda params: {},
 ) -> Any:
-  """Minimizes a loss, resuming from the last checkpoint if there is one.
-
-  Args:
-    run: Name, length and folder of the training.
-    params: Initial parameters.
-    optimizer: Optimizer of the parameters.
-    loss_fn: `loss_fn(params, *batch)` returns the loss and figures to log.
-    batch: `batch(step)` returns the arrays of a step.
-    validate: `validate(params)` returns figures that replace those of the same
-      names in the log.
-
-  Returns:
-    The parameters after the last step.
-
-  Raises:
-    ValueError: The workdir holds a training of that name with other fields.
-  """
+  """Minimizes a loss, resuming from the last checkpoint if there is one."""
   import orbax.checkpoint as ocp
 
   @jax.jit
@@ -181,14 +159,7 @@ def fit(
 
 @contextlib.contextmanager
 def _manage_checkpoints(folder: pathlib.Path) -> Iterator[Any]:
-  """Manages a folder with the last two checkpoints.
-
-  Yields:
-    Orbax's checkpoint manager.
-
-  Raises:
-    OSError: The disk is full; incomplete checkpoints are removed.
-  """
+  """Manages a folder with the last two checkpoints."""
   import orbax.checkpoint as ocp
 
   options = ocp.CheckpointManagerOptions(max_to_keep=2)

@@ -175,16 +175,7 @@ def chain(
   lenience: float,
   gamma: int,
 ) -> drafters.BoundDrafter:
-  """Makes a drafter of a model and the model's own drafter.
-
-  Args:
-    model: The outer model.
-    params: Parameters of the outer model.
-    inner: The inner drafter, bound to the model.
-    method: Method that decides which inner drafts the model accepts.
-    lenience: Lenience of the method.
-    gamma: Tokens per inner block.
-  """
+  """Makes a drafter of a model and the model's own drafter."""
   drafter = ChainDrafter(model, inner.drafter, method, gamma)
   return drafters.BoundDrafter(
     drafter, (params, inner.params, jnp.float32(lenience))

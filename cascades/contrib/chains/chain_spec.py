@@ -110,13 +110,7 @@ class ChainSpec(drafter_spec.Spec):
     )
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
-    """Binds the drafter to the model, and the two to a verifier.
-
-    Raises:
-      ValueError: The outer drafter is not a language model, the models do not
-        share a tokenizer, or the inner method is never strict and no lenience
-        is given.
-    """
+    """Binds the drafter to the model, and the two to a verifier."""
     from cascades import methods
     from cascades.contrib.chains.chain_drafter import chain
     from cascades.drafters import token_checks
@@ -138,11 +132,7 @@ class ChainSpec(drafter_spec.Spec):
     )
 
   def _outer_model(self, verifier: 'Checkpoint') -> 'Checkpoint':
-    """Returns the outer model as a checkpoint.
-
-    Raises:
-      ValueError: The outer drafter is not a language model.
-    """
+    """Returns the outer model as a checkpoint."""
     if isinstance(self.outer, LanguageModelSpec):
       return self.outer.loaded_checkpoint()
     if isinstance(self.outer, SelfSpeculativeSpec):

@@ -37,12 +37,7 @@ class NotEnumerableError(Exception):
 
 
 class _OutcomeTree:
-  """A depth-first walk through the outcomes of a function's draws.
-
-  Attributes:
-    prob: Probability of the outcomes of the current call so far.
-    dropped_prob: Total probability of the outcomes dropped as rounding.
-  """
+  """A depth-first walk through the outcomes of a function's draws."""
 
   def __init__(self):
     # Of each draw: the current outcome, its probability, and the outcomes that
@@ -55,14 +50,7 @@ class _OutcomeTree:
     self.dropped_prob = 0.0
 
   def draw(self, probs: list[float], width: float = 1.0) -> int:
-    """Returns the outcome that the current call follows at its next draw.
-
-    Args:
-      probs: Probability of each outcome given all earlier draws; outcomes of
-        probability 0 never occur.
-      width: Width of the interval that the outcomes divide. Rounding errors are
-        absolute, so `ROUNDING` bounds probability times width.
-    """
+    """Returns the outcome that the current call follows at its next draw."""
     if self._depth == len(self._outcomes):
       (outcome, prob), *later = self._significant(probs, width)
       self._outcomes.append(outcome)
@@ -285,16 +273,7 @@ class Generator:
 def outcomes[T: Hashable](
   run: Callable[[Generator], T], max_calls: int = 100_000
 ) -> dict[T, float]:
-  """Returns all possible values of a function and their probabilities.
-
-  Args:
-    run: Function of a generator; its value must depend on nothing else.
-    max_calls: Maximum number of calls of `run`.
-
-  Raises:
-    NotEnumerableError: `run` draws something that cannot be enumerated, or
-      needs more calls.
-  """
+  """Returns all possible values of a function and their probabilities."""
   probs: dict[T, float] = {}
   for value, prob in _calls(run, max_calls):
     probs[value] = probs.get(value, 0.0) + prob

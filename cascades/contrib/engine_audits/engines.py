@@ -299,16 +299,7 @@ def _checked_verify(
 def _check_tokens(
   output: Any, drafts: np.ndarray, size: int
 ) -> tuple[int, ...]:
-  """Returns the tokens of a block as integers.
-
-  Args:
-    output: Return value of a verification function.
-    drafts: Ids of the drafted tokens, [gamma].
-    size: Size V of the vocabulary.
-
-  Raises:
-    ValueError: The output is not a prefix of the drafts and one more token.
-  """
+  """Returns the tokens of a block as integers."""
   try:
     tokens = tuple(int(x) for x in output)
   except (TypeError, ValueError):
@@ -329,12 +320,7 @@ def _check_tokens(
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-  """A small random model and the declared law of its first tokens.
-
-  Attributes:
-    start: Start of a block, with the model and the rule in every context.
-    declared: Declared law of gamma + 1 tokens, [V] * (gamma + 1).
-  """
+  """A small random model and the declared law of its first tokens."""
 
   start: block_starts.BlockStart
   declared: np.ndarray
@@ -350,20 +336,7 @@ class _Case:
     pairs: np.ndarray,
     seed: int,
   ) -> '_Case':
-    """Draws the distributions of a model.
-
-    Args:
-      method: The declared rule.
-      lenience: Lenience of the rule.
-      gamma: Drafted tokens of a block.
-      model: Maps a sequence of tokens to its context.
-      pairs: Contexts that one call of a verification can see together; see
-        `separation.context_pairs`.
-      seed: Seed of the distributions.
-
-    Raises:
-      ValueError: Two distributions of one call are too close.
-    """
+    """Draws the distributions of a model."""
     size = model.vocab_size
     d = trial_distributions.draw_distributions(
       'random', count=model.contexts, size=size, seed=seed, pairs=pairs
@@ -427,16 +400,7 @@ class _Case:
 
 
 def _find_worst(case: _Case, emitted: np.ndarray) -> Worst | None:
-  """Finds the token with the largest error times its prefix's probability.
-
-  Args:
-    case: The model and its declared law.
-    emitted: Emitted law of gamma + 1 tokens, [V] * (gamma + 1).
-
-  Returns:
-    The prefix and token; None if no prefix has positive probability in both
-    laws.
-  """
+  """Finds the token with the largest error times its prefix's probability."""
   max_error, worst = -1.0, None
   gamma, table = case.start.gamma, case.start.table
   for length in range(gamma + 1):

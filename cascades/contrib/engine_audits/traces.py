@@ -61,13 +61,7 @@ _IMPROBABLE = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class _Probs:
-  """Probabilities of the listed tokens of a distribution.
-
-  Attributes:
-    tokens: Ids of the listed tokens, [n].
-    probs: Probabilities of the listed tokens, [n].
-    rest: Total probability of all other tokens.
-  """
+  """Probabilities of the listed tokens of a distribution."""
 
   tokens: np.ndarray
   probs: np.ndarray
@@ -83,15 +77,7 @@ class _Probs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Block:
-  """One block of a trace; the fields are those of the file.
-
-  Attributes:
-    line: Number of the line in the file, from 1.
-    q: The drafter's distributions.
-    p: The verifier's distributions.
-    drafts: Ids of the drafted tokens.
-    tokens: Ids of the emitted tokens.
-  """
+  """One block of a trace; the fields are those of the file."""
 
   line: int
   q: list[_Probs]
@@ -216,11 +202,7 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
 
 
 def _block(number: int, line: bytes | bytearray) -> _Block:
-  """Parses one line of a trace.
-
-  Raises:
-    ValueError: The line is not a block; the message has no line number.
-  """
+  """Parses one line of a trace."""
   fields = bounded.parse_json(line)
   needed = {'q', 'p', 'drafts', 'tokens'}
   if not isinstance(fields, dict) or not needed <= fields.keys():
@@ -251,11 +233,7 @@ def _block(number: int, line: bytes | bytearray) -> _Block:
 
 
 def _ids(name: str, value: Any) -> list[int]:
-  """Returns a field of a line if it is a list of token ids.
-
-  Raises:
-    ValueError: The field is something else.
-  """
+  """Returns a field of a line if it is a list of token ids."""
   if not isinstance(value, list) or not all(
     isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in value
   ):
@@ -264,15 +242,7 @@ def _ids(name: str, value: Any) -> list[int]:
 
 
 def _probs(name: str, value: Any) -> _Probs:
-  """Parses one distribution of a line, and normalizes its sum to 1.
-
-  Args:
-    name: Field of the line: 'q' or 'p'.
-    value: List of probabilities, or object with tokens, probs and rest.
-
-  Raises:
-    ValueError: The value is not a distribution.
-  """
+  """Parses one distribution of a line, and normalizes its sum to 1."""
   rest = 0.0
   try:
     if isinstance(value, Mapping):
@@ -426,15 +396,7 @@ class _FrequencyCounter:
     self._first_line: dict[int, int] = {}
 
   def add(self, line: int, token: int, pi: _Probs, q: _Probs | None) -> None:
-    """Counts one emitted token.
-
-    Args:
-      line: Line of the token's block.
-      token: Id of the token.
-      pi: The law at the token's position.
-      q: The drafter's distribution there; None if unavailable, in which case a
-        set that depends on q skips the token.
-    """
+    """Counts one emitted token."""
     in_set = _SETS[self.kind](pi, q)
     if in_set is None:
       return

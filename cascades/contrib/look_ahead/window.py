@@ -49,12 +49,6 @@ def look_ahead(
   after a draft that only l accepted, the next W - 1 tokens are the drafts. At
   the method's strict lenience the law is p. Otherwise the law depends on where
   blocks begin: a text has no single probability.
-
-  Args:
-    inputs: The block.
-    accept_uniforms: Uniform numbers, one for each draft.
-    sample_uniforms: Uniform numbers of the token after the accepted ones.
-    argument: W, 2 or more.
   """
   window = argument
   method, draft_length = inputs.method, inputs.draft_lengths[0]

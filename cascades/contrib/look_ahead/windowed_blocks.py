@@ -15,10 +15,6 @@ def blocks(
 
   A draft would be accepted by strict decoding, by the lenient method only, or
   by neither, with min(1, p / q), max(0, a - min(1, p / q)) and the rest.
-
-  Args:
-    start: The start of the block.
-    window: W: the judged draft and the W - 1 drafts after it.
   """
   table, gamma = start.table, start.gamma
   for draft, chance, rows in start.drafts():

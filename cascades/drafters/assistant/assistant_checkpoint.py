@@ -52,14 +52,7 @@ class _Fields(Schema):
 def _published(
   backbone: int, num_heads: int, num_kv_heads: int, num_global_kv_heads: int
 ) -> dict[str, Any]:
-  """Returns the config.json of a published assistant.
-
-  Args:
-    backbone: Width of the verifier.
-    num_heads: Query heads.
-    num_kv_heads: Key and value heads of layers with a window.
-    num_global_kv_heads: Key and value heads of layers without a window.
-  """
+  """Returns the config.json of a published assistant."""
   is_small = num_kv_heads == num_global_kv_heads
   width = 256 if is_small else 1024
   return dict(
@@ -114,16 +107,7 @@ def make_drafter(
   verifier: checkpoints.Checkpoint,
   fill_unselected_logits: bool,
 ) -> assistant_drafter.AssistantDrafter:
-  """Makes the drafter of an assistant for a verifier.
-
-  Args:
-    checkpoint: The assistant.
-    verifier: A Gemma 4 of the size that the assistant was made for.
-    fill_unselected_logits: See `AssistantDrafter`.
-
-  Raises:
-    ValueError: The verifier is no Gemma 4, or has another size or tokenizer.
-  """
+  """Makes the drafter of an assistant for a verifier."""
   _check_verifier(checkpoint, verifier)
   config = checkpoint.config
   layer_types = config['text_config']['layer_types']
@@ -154,17 +138,7 @@ def _is_folder(name: str | pathlib.Path) -> bool:
 def describe(
   name: str | pathlib.Path, dtype: str | None = None
 ) -> tuple[DrafterFootprint, dict[str, jax.ShapeDtypeStruct]]:
-  """Returns the footprint of an assistant and the shapes of its parameters.
-
-  Args:
-    name: Folder of the assistant, or a key of `PUBLISHED`, with its owner and
-      a revision or without.
-    dtype: Type of the parameters after loading; None for bfloat16, the type of
-      published assistants, or float32 if anything is stored in float16.
-
-  Raises:
-    ValueError: The config.json is not that of an assistant.
-  """
+  """Returns the footprint of an assistant and the shapes of its parameters."""
   checkpoints.check_dtype(dtype)
   if _is_folder(name):
     folder = pathlib.Path(name)
@@ -181,17 +155,7 @@ def describe(
 def load(
   folder: str | pathlib.Path, dtype: str | None = None
 ) -> AssistantCheckpoint:
-  """Reads an assistant.
-
-  Args:
-    folder: A Hugging Face folder, or a key of `PUBLISHED`, which is downloaded
-      from the hub.
-    dtype: Type of the parameters after loading; None keeps the stored type, but
-      for float16, which becomes float32.
-
-  Raises:
-    ValueError: The folder is missing, incomplete, or no assistant's.
-  """
+  """Reads an assistant."""
   checkpoints.check_dtype(dtype)
   plain, hub_name = _published_name(folder)
   if plain in PUBLISHED and not _is_folder(folder):
@@ -212,15 +176,7 @@ def load(
 def _full_config(
   folder: pathlib.Path | str, content: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns the fields of a config.json, with all defaults filled in.
-
-  Args:
-    folder: The folder, for errors.
-    content: The fields that the file has.
-
-  Raises:
-    ValueError: A field has a value that is not supported.
-  """
+  """Returns the fields of a config.json, with all defaults filled in."""
   label = f'drafter: {folder}/config.json'
   config = _Fields.check(content, label)
   groups, top = config.num_centroids, config.centroid_intermediate_top_k
@@ -291,17 +247,7 @@ def _arrange(
   folder: Any,
   dtype: str | None,
 ) -> PyTree:
-  """Returns the parameters of an `AssistantDrafter`.
-
-  Args:
-    config: Fields of the assistant.
-    arrays: Tensors of the folder by name.
-    folder: The folder, for errors.
-    dtype: Type of the parameters; None as for `load`.
-
-  Raises:
-    ValueError: The groups of tokens do not have each token once.
-  """
+  """Returns the parameters of an `AssistantDrafter`."""
   text = config['text_config']
   params = {
     'before': arrays['pre_projection.weight'].T,
@@ -349,11 +295,7 @@ def _arrange(
 def _check_verifier(
   checkpoint: AssistantCheckpoint, verifier: checkpoints.Checkpoint
 ) -> None:
-  """Refuses a verifier that an assistant was not made for.
-
-  Raises:
-    ValueError: The verifier is no Gemma 4, or has another size or tokenizer.
-  """
+  """Refuses a verifier that an assistant was not made for."""
   model, config = verifier.model, checkpoint.config
   text, verifier_config = config['text_config'], model.module.config
 

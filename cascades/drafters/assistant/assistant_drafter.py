@@ -56,12 +56,7 @@ class AssistantDrafter(StepwiseDrafter):
   def views(
     self, cache: PyTree, length: Int[Array, '']
   ) -> dict[str, KeyValueView]:
-    """Returns the keys and values that layers of each type attend to.
-
-    Args:
-      cache: The verifier's cache; lacks the last token.
-      length: Tokens of the sequence.
-    """
+    """Returns the keys and values that layers of each type attend to."""
     views, position = {}, length - 1
     for layer_type, i in self.model.last_cached_layers.items():
       layer = cache[f'layer_{i}']
@@ -82,18 +77,7 @@ class AssistantDrafter(StepwiseDrafter):
     state: Float[Array, 'D'],
     token: Int[Array, ''],
   ) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
-    """Reads one token.
-
-    Args:
-      params: Parameters of the assistant and of the verifier.
-      views: The keys and values of each type of layer.
-      position: Position of the queries.
-      state: The verifier's last hidden state, or the state of the last step.
-      token: The token.
-
-    Returns:
-      The next state, and the logits of the next token.
-    """
+    """Reads one token."""
     assistant, verifier = params
     embedded = self.model.embed(verifier, token)
     scale = jnp.sqrt(embedded.shape[-1]).astype(embedded.dtype)
@@ -119,12 +103,7 @@ class AssistantDrafter(StepwiseDrafter):
   def logits(
     self, assistant: PyTree, u: Float[Array, 'd']
   ) -> Float[Array, 'V']:
-    """Returns the logits of all tokens.
-
-    Args:
-      assistant: Parameters of the assistant.
-      u: The normed output of the last layer.
-    """
+    """Returns the logits of all tokens."""
     table = assistant['table']
     if self.top is None:
       return table @ u

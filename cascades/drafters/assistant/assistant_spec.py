@@ -60,11 +60,7 @@ class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
     return assistant_checkpoint.load(self.require_folder(), dtype)
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
-    """Binds the assistant to a Gemma 4 of the size that it was made for.
-
-    Raises:
-      ValueError: The verifier is no Gemma 4, or has another size or tokenizer.
-    """
+    """Binds the assistant to a Gemma 4 of the size that it was made for."""
     from cascades.decoding import BoundDrafter
     from cascades.drafters.assistant import assistant_checkpoint
 

@@ -112,15 +112,7 @@ class EagleCheckpoint(NamedTuple):
 def make_drafter(
   checkpoint: EagleCheckpoint, verifier: checkpoints.Checkpoint
 ) -> eagle_drafter.EagleDrafter:
-  """Makes the drafter of a head for a verifier.
-
-  Args:
-    checkpoint: The head.
-    verifier: A verifier of the size that the head was trained for.
-
-  Raises:
-    ValueError: The verifier has another size or other layers.
-  """
+  """Makes the drafter of a head for a verifier."""
   config = checkpoint.config
   layer = config['transformer_layer_config']
   return eagle_drafter.EagleDrafter(
@@ -142,16 +134,7 @@ def is_speculator(name: str | pathlib.Path) -> bool:
 def describe(
   name: str | pathlib.Path, dtype: str | None = None
 ) -> tuple[DrafterFootprint, dict[str, jax.ShapeDtypeStruct]]:
-  """Returns the footprint of a head and the shapes of its parameters.
-
-  Args:
-    name: Folder of the head.
-    dtype: Type of the parameters after loading; None for bfloat16, the type of
-      published heads, or float32 if anything is stored in float16.
-
-  Raises:
-    ValueError: The folder holds another kind of head.
-  """
+  """Returns the footprint of a head and the shapes of its parameters."""
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(name)
   config, tensors = _read_config(folder), tensor_files.open_folder(folder)
@@ -166,16 +149,7 @@ def describe(
 def load(
   folder: str | pathlib.Path, dtype: str | None = None
 ) -> EagleCheckpoint:
-  """Reads a head.
-
-  Args:
-    folder: A folder of the `speculators` library: config.json and safetensors.
-    dtype: Type of the parameters after loading; None for the stored type of
-      `fc.weight`, or float32 if anything is stored in float16.
-
-  Raises:
-    ValueError: The folder is incomplete, or holds another kind of head.
-  """
+  """Reads a head."""
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
   config = _read_config(folder)
@@ -199,11 +173,7 @@ def load(
 
 
 def _read_config(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the fields of a config.json, with all defaults filled in.
-
-  Raises:
-    ValueError: A field has a value that is not supported.
-  """
+  """Returns the fields of a config.json, with all defaults filled in."""
   label = f'drafter: {folder}/config.json'
   head = _Head.check(tensor_files.read_config(folder), label)
   layer = head.transformer_layer_config
@@ -238,12 +208,7 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
 def _shapes(
   config: Mapping[str, Any], tensors: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of the tensors that a head must have, by name.
-
-  Args:
-    config: Fields of the head, as `_read_config` returns them.
-    tensors: Tensors of the folder by name; decides which optional ones count.
-  """
+  """Returns the shapes of the tensors that a head must have, by name."""
   layer = config['transformer_layer_config']
   width, hidden = layer['hidden_size'], layer['intermediate_size']
   num_states = len(config[_LAYER_IDS] or range(3))
@@ -286,16 +251,7 @@ def _fc_norm_names(num_states: int) -> list[str]:
 def _arrange(
   config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Any
 ) -> PyTree:
-  """Returns the parameters of an `EagleDrafter`.
-
-  Args:
-    config: Fields of the head.
-    arrays: Tensors of the folder by name.
-    folder: The folder, for errors.
-
-  Raises:
-    ValueError: The draft vocabulary has ids that are no tokens.
-  """
+  """Returns the parameters of an `EagleDrafter`."""
   layer = config['transformer_layer_config']
   size = layer['head_dim']
 
@@ -342,11 +298,7 @@ def _arrange(
 def _check_verifier(
   checkpoint: EagleCheckpoint, verifier: checkpoints.Checkpoint
 ) -> tuple[int, ...]:
-  """Returns the layers that a head reads, if the verifier fits the head.
-
-  Raises:
-    ValueError: The verifier has another size, or layers that do not fit.
-  """
+  """Returns the layers that a head reads, if the verifier fits the head."""
   model, config = verifier.model, checkpoint.config
   verifier_config = model.module.config
   num_layers = verifier_config.num_layers

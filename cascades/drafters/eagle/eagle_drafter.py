@@ -38,14 +38,7 @@ from cascades.drafters.stepwise import Recurrence, StepwiseDrafter
 
 
 class _Carry(NamedTuple):
-  """The state of a draft; its first token is the last token of the text.
-
-  Attributes:
-    count: Tokens read so far in this block.
-    g: The state that predicted the next token to read; H is its width.
-    keys: Keys of these tokens, K heads of size h.
-    values: Values of these tokens.
-  """
+  """The state of a draft; its first token is the last token of the text."""
 
   count: Int[Array, '']
   g: Float[Array, 'H']
@@ -56,13 +49,7 @@ class _Carry(NamedTuple):
 def apply_rope(
   x: Float[Array, 'N h'], position: Int[Array, ''], theta: float
 ) -> Float[Array, 'N h']:
-  """Applies Llama's rotary position embedding.
-
-  Args:
-    x: N heads. Dimension i is rotated together with dimension i + h / 2.
-    position: Index in the sequence.
-    theta: Base of the frequencies.
-  """
+  """Applies Llama's rotary position embedding."""
   half = x.shape[-1] // 2
   angles = position * theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   cos, sin = jnp.cos(angles), jnp.sin(angles)
@@ -168,12 +155,7 @@ class EagleDrafter(StepwiseDrafter):
     }
 
   def view(self, state: PyTree, length: Int[Array, '']) -> KeyValueView:
-    """Returns the pairs of a text that a block attends to.
-
-    Args:
-      state: The cache.
-      length: Tokens of the text.
-    """
+    """Returns the pairs of a text that a block attends to."""
     slots, position = jnp.arange(len(state['k'])), length - 1
     # The first step reads the pair of the last token, so it is hidden here.
     is_visible = (slots > 0) & (slots < position)
@@ -189,18 +171,7 @@ class EagleDrafter(StepwiseDrafter):
     carry: _Carry,
     token: Int[Array, ''],
   ) -> tuple[_Carry, Float[Array, 'V']]:
-    """Reads one token.
-
-    Args:
-      params: Parameters of the head and of the verifier.
-      view: The pairs of the text before the last token.
-      position: Index of the last token of the text.
-      carry: State of the draft.
-      token: The token.
-
-    Returns:
-      The next state of the draft, and the logits of the next token.
-    """
+    """Reads one token."""
     head, (count, g, keys, values) = params[0], carry
     x, y = self._pair(params, g, token)
     key, value = self._key_value(head, x, position + count)
@@ -221,12 +192,7 @@ class EagleDrafter(StepwiseDrafter):
   def logits(
     self, head: PyTree, u: Float[Array | np.ndarray, 'H']
   ) -> Float[Array, 'V']:
-    """Returns the logits of all the verifier's tokens.
-
-    Args:
-      head: Parameters of the head.
-      u: The normed state, norm(y).
-    """
+    """Returns the logits of all the verifier's tokens."""
     logits, size = head['table'] @ u, self.model.vocab_size
     if 'tokens' not in head:
       # Further rows are the padding of the verifier's table.

@@ -45,11 +45,7 @@ class EagleSpec(drafter_spec.CheckpointSpec['EagleCheckpoint']):
     return eagle_checkpoint.load(self.require_folder(), dtype)
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
-    """Binds the head to a verifier of the size that it was trained for.
-
-    Raises:
-      ValueError: The verifier has another size or other layers.
-    """
+    """Binds the head to a verifier of the size that it was trained for."""
     from cascades.decoding import BoundDrafter
     from cascades.drafters.eagle import eagle_checkpoint
 

@@ -69,15 +69,7 @@ class RecurrentCheckpoint(NamedTuple):
 def verifier_params(
   checkpoint: RecurrentCheckpoint, verifier: checkpoints.Checkpoint
 ) -> PyTree:
-  """Returns the verifier's parameters as a head uses them.
-
-  Args:
-    checkpoint: The head.
-    verifier: The verifier that the head was trained for.
-
-  Raises:
-    ValueError: The verifier is another one, or lacks a token of the head.
-  """
+  """Returns the verifier's parameters as a head uses them."""
   actual = fingerprint(verifier)
   part = _NORM if verifier.model.layout == 'int8' else slice(None)
   if actual[part] != checkpoint.fingerprint[part]:
@@ -103,19 +95,7 @@ def save(
   verifier: checkpoints.Checkpoint,
   draft_vocab_ids: np.ndarray | None = None,
 ) -> None:
-  """Writes a head that was trained for a verifier.
-
-  Args:
-    folder: Created if it does not exist.
-    head: Parameters of the head.
-    verifier: The verifier that the head was trained for.
-    draft_vocab_ids: Increasing ids of the tokens that the head drafts; None for
-      all tokens.
-
-  Raises:
-    OSError: A file cannot be written. The message names it, and the folder
-      stays as it was.
-  """
+  """Writes a head that was trained for a verifier."""
   tensors = {name: np.asarray(x) for name, x in head.items()}
   if draft_vocab_ids is not None:
     tensors[_VOCAB_IDS] = np.asarray(draft_vocab_ids, np.int32)
@@ -135,16 +115,7 @@ class _Fields(Schema):
 def load(
   folder: pathlib.Path | str, dtype: str | None = None
 ) -> RecurrentCheckpoint:
-  """Reads a head.
-
-  Args:
-    folder: A folder as `save` writes it.
-    dtype: Type of the parameters after loading; None keeps the stored type, but
-      for float16, which becomes float32.
-
-  Raises:
-    ValueError: The folder is incomplete or damaged.
-  """
+  """Reads a head."""
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
   file = folder / HEAD_FILE
@@ -168,11 +139,7 @@ def load(
 def _read_tensors(
   file: pathlib.Path,
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-  """Reads the parameters of a head, and the ids of the tokens it drafts.
-
-  Raises:
-    ValueError: The tensors are not those of a head.
-  """
+  """Reads the parameters of a head, and the ids of the tokens it drafts."""
   tensors = tensor_files.open_file(file)
   stored_ids = tensors.pop(_VOCAB_IDS, None)
   # Checked before anything is read, as NumPy lacks some types.

@@ -26,13 +26,7 @@ Head = dict[str, Array]
 
 
 def init_head(key: jax.Array, size: int, layers: int = 2) -> Head:
-  """Returns a random head.
-
-  Args:
-    key: Random key.
-    size: Width of the verifier's hidden states, D.
-    layers: Layers after the join of hidden state and recurrent state.
-  """
+  """Returns a random head."""
   keys = iter(jax.random.split(key, 4))
 
   def matrix(*shape):
@@ -55,20 +49,7 @@ def read(
   state: Float[Array, 'D'],
   token: Int[Array, ''],
 ) -> tuple[Float[Array, 'D'], Float[Array, 'D']]:
-  """Reads one token.
-
-  Args:
-    model: The verifier.
-    params: The verifier's parameters.
-    head: The head's parameters.
-    hidden: The verifier's hidden state that predicted the last token, h.
-    state: The recurrent state, s_{t-1}.
-    token: The token.
-
-  Returns:
-    The next recurrent state, s_t, and the features that logits are made of,
-    f_t, both in the type of `hidden`.
-  """
+  """Reads one token."""
   embedded = model.embed(params, token).astype(hidden.dtype)
   # Rows of Gemma's table have about unit length; states, unit variance.
   embedded = embedded * hidden.shape[-1] ** 0.5
@@ -89,11 +70,7 @@ def step(
   state: Float[Array, 'D'],
   token: Int[Array, ''],
 ) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
-  """Reads one token; the arguments are those of `read`.
-
-  Returns:
-    The next recurrent state, and the logits of the next token.
-  """
+  """Reads one token; the arguments are those of `read`."""
   state, features = read(
     model, params, head, hidden=hidden, state=state, token=token
   )
@@ -111,22 +88,7 @@ def draft_beams(
   beams: int,
   draft_vocab_ids: Int[Array, 'N'] | None = None,
 ) -> tuple[Int[Array, 'K gamma_1'], Float[Array, 'gamma_1 K V']]:
-  """Returns the drafts with the largest log-probabilities at temperature 1.
-
-  Args:
-    model: The verifier.
-    params: The verifier's parameters.
-    head: The head's parameters.
-    hidden: The verifier's hidden state that predicted the last token.
-    token: The last token of the sequence.
-    gamma: Tokens per draft.
-    beams: Number of drafts, K.
-    draft_vocab_ids: Token ids of the model's logits; None for all tokens.
-
-  Returns:
-    The last token and the drafted ones, for each draft, the best draft first;
-    and the logits after each of these tokens.
-  """
+  """Returns the drafts with the largest log-probabilities at temperature 1."""
 
   @jax.vmap
   def read_beam(state, token):

@@ -67,12 +67,7 @@ class RecurrentSpec(drafter_spec.CheckpointSpec['RecurrentCheckpoint']):
     return recurrent_checkpoint.load(find_folder(path) or path, dtype)
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
-    """Binds the head to the verifier that it was trained for.
-
-    Raises:
-      ValueError: The head was trained for another verifier, or drafts a token
-        that the verifier does not have.
-    """
+    """Binds the head to the verifier that it was trained for."""
     from cascades.decoding import BoundDrafter
     from cascades.drafters.recurrent import (
       recurrent_checkpoint,

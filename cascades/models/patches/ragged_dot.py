@@ -19,10 +19,6 @@ def vmap_as_batch(batched: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
   A token's experts do not depend on other tokens, so that rows of several
   batches can be read together, as long as each row keeps its `end_index`.
-
-  Args:
-    batched: A function of parameters, which all rows share, and of trees of
-      [B, ...] arrays.
   """
 
   @jax.custom_batching.custom_vmap

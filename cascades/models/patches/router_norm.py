@@ -19,12 +19,7 @@ class RouterNorm:
   def replace_args(
     self, module_name: str | None, args: tuple[Any, ...]
   ) -> tuple[Any, ...]:
-    """Returns the arguments that a module is to be called with.
-
-    Args:
-      module_name: The name of the module that is called.
-      args: Its arguments.
-    """
+    """Returns the arguments that a module is to be called with."""
     if module_name == 'pre_ffw_norm':
       self._args = args
     return self._args if module_name == 'router_norm' else args
