@@ -62,9 +62,9 @@ _OPTIONAL = dict(
   # 'test'; '' is the default of the task.
   split='test',
   # Options of published sets: path of the file ('' downloads it from the hub),
-  # worked examples before a question, largest number of tokens of an answer (0:
-  # the task's default, 256 for `file`), and permission to run generated code.
-  task=dict(path='', shots=0, max_new_tokens=0, allow_code_execution=False),
+  # worked examples before a question, and largest number of tokens of an answer
+  # (0: the task's default, 256 for `file`).
+  task=dict(path='', shots=0, max_new_tokens=0),
   # Options of the task `file`. `prompt` and `reference` name fields of its
   # rows, or are templates such as 'Question: {question}'; `id` names a field,
   # and the id of a row without one is its hash. `examples` is a file of worked

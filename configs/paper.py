@@ -7,10 +7,8 @@ rules, from strict to drafter-only; for spec_bench, which has no metric, tokens
 per verifier call and latency by lenience.
 
 The argument is a pair, named after its drafter and its verifier, and a task:
-keys of PAIRS and TASKS below. Results go to
-runs/gemma2_2b_9b/gsm8k. --config.tiny=True rehearses it with the bundled pair
-on four examples. mbpp runs what models write, and needs
---config.task.allow_code_execution=True.
+keys of PAIRS and TASKS below. Results go to runs/gemma2_2b_9b/gsm8k.
+--config.tiny=True rehearses it with the bundled pair on four examples.
 
 gemma2_2b_9b and gemma3_270m_1b_it are repositories of the Hugging Face hub:
 accept their licences there and put a token into HF_TOKEN. To use another copy
@@ -26,67 +24,19 @@ pretrained checkpoints (instruction-tuned ones end in -it instead of -pt).
 gemma3_270m_1b_it is instruction-tuned: its prompts are wrapped in the chat
 template, and its gamma is 5.
 
-Needs: memory and estimated hours for 86 points; for 78 with an assistant, which
-cannot answer alone. From 72 GB on it takes one H200 (141 GB), below that one
-H100 (80 GB). Sizes of assistants, which are repositories of the hub, are those
-of other conversions.
-
-                         gemma2      gemma2      gemma3      gemma3      gemma4
-                          2b_9b      2b_27b     270m_4b      1b_12b     e2b_31b
-  weights                 24 GB       60 GB        8 GB       26 GB       71 GB
-  gsm8k               40 GB 2 h   78 GB 3 h   14 GB 1 h   41 GB 2 h  105 GB 4 h
-  web_questions       35 GB 1 h   72 GB 1 h   13 GB 1 h   36 GB 1 h   94 GB 1 h
-  natural_questions   35 GB 1 h   72 GB 1 h   13 GB 1 h   36 GB 1 h   94 GB 1 h
-  wmt14_en_de         41 GB 1 h   78 GB 1 h   14 GB 1 h   41 GB 1 h  105 GB 1 h
-  mbpp                40 GB 2 h   78 GB 2 h   14 GB 1 h   41 GB 2 h  105 GB 3 h
-  squad_v2            40 GB 1 h   78 GB 1 h   14 GB 1 h   41 GB 1 h  105 GB 1 h
-  trivia_qa           35 GB 1 h   72 GB 1 h   13 GB 1 h   36 GB 1 h   94 GB 1 h
-  cnn_dailymail       46 GB 3 h   84 GB 3 h   16 GB 1 h   46 GB 3 h  116 GB 4 h
-  xsum                46 GB 2 h   84 GB 2 h   16 GB 1 h   46 GB 2 h  116 GB 2 h
-  spec_bench          40 GB 9 h  78 GB 11 h   14 GB 3 h   41 GB 9 h 105 GB 16 h
-
-                            gemma4         gemma4         gemma4         gemma4
-                     assistant_e2b  assistant_e4b  assistant_26b  assistant_31b
-  weights                     9 GB          15 GB          51 GB          62 GB
-  gsm8k                  10 GB 1 h      17 GB 1 h      60 GB 3 h      96 GB 3 h
-  web_questions          10 GB 1 h      17 GB 1 h      57 GB 1 h      85 GB 1 h
-  natural_questions      10 GB 1 h      17 GB 1 h      57 GB 1 h      85 GB 1 h
-  wmt14_en_de            10 GB 1 h      18 GB 1 h      60 GB 1 h      96 GB 1 h
-  mbpp                   10 GB 1 h      17 GB 1 h      60 GB 2 h      96 GB 2 h
-  squad_v2               10 GB 1 h      17 GB 1 h      60 GB 1 h      96 GB 1 h
-  trivia_qa              10 GB 1 h      17 GB 1 h      57 GB 1 h      85 GB 1 h
-  cnn_dailymail          10 GB 1 h      18 GB 1 h      62 GB 3 h     107 GB 4 h
-  xsum                   10 GB 1 h      18 GB 1 h      62 GB 2 h     107 GB 2 h
-  spec_bench             10 GB 3 h      17 GB 4 h     60 GB 12 h     96 GB 13 h
-
-                            gemma3
-                        270m_1b_it
-  weights                     3 GB
-  gsm8k                   4 GB 1 h
-  web_questions           5 GB 1 h
-  natural_questions       5 GB 1 h
-  wmt14_en_de             5 GB 1 h
-  mbpp                    4 GB 1 h
-  squad_v2                4 GB 1 h
-  trivia_qa               5 GB 1 h
-  cnn_dailymail           5 GB 1 h
-  xsum                    5 GB 1 h
-  spec_bench              4 GB 1 h
-
 Expect: a small gain if the drafter is large. A block reads the weights of the
-verifier once and of the drafter gamma + 1 times, at half of the bandwidth as
-above, and emits 1 + a + ... + a^gamma tokens on average, where a is the
-acceptance rate. With gemma2_2b_9b a block of gamma 1 reads 28.9
-GB, in 17.3 ms on an H100 (3.35 TB/s) and 70.7 ms on a TPU v5e (0.82 TB/s, which
-has to be several), 1.57 times a token of the verifier alone: the break-even is
-a = 0.57, and no rule is faster than 1.28 times the verifier. With
-gemma3_270m_1b_it a block of gamma 5 reads 5.2 GB, in 3.1 ms and 12.7 ms, 2.61
-times a token: the break-even is a = 0.64, 0.8 gives 1.41 times, and no rule is
-faster than 2.30 times. A lenient rule moves from strict decoding towards these
-bounds and from the verifier's quality towards the drafter's.
+verifier once and of the drafter gamma + 1 times, at half of the bandwidth, and
+emits 1 + a + ... + a^gamma tokens on average, where a is the acceptance rate.
+With gemma2_2b_9b a block of gamma 1 reads 28.9 GB, in 17.3 ms on an H100 (3.35
+TB/s) and 70.7 ms on a TPU v5e (0.82 TB/s, which has to be several), 1.57 times
+a token of the verifier alone: the break-even is a = 0.57, and no rule is faster
+than 1.28 times the verifier. With gemma3_270m_1b_it a block of gamma 5 reads
+5.2 GB, in 3.1 ms and 12.7 ms, 2.61 times a token: the break-even is a = 0.64,
+0.8 gives 1.41 times, and no rule is faster than 2.30 times. A lenient rule
+moves from strict decoding towards these bounds and from the verifier's quality
+towards the drafter's.
 """
 
-import math
 from typing import NamedTuple
 
 import ml_collections
@@ -111,22 +61,10 @@ class Pair(NamedTuple):
 
 
 class Task(NamedTuple):
-  """Shots, batch size and lengths of a task, in Gemma's tokens.
-
-  Attributes:
-    shots: Worked examples before a question.
-    batch_size: Rows decoded at a time.
-    prompt: Mean tokens of a prompt with its worked examples. Lengths are counts
-      where the set was at hand, else guesses.
-    answer: Mean tokens of an answer.
-    longest: Tokens of the longest prompt plus the longest answer allowed.
-  """
+  """Worked examples before a question, and rows decoded at a time."""
 
   shots: int
   batch_size: int
-  prompt: int
-  answer: int
-  longest: int
 
 
 PAIRS = {
@@ -152,19 +90,18 @@ PAIRS = {
 # Tasks with longer sequences have fewer rows, since caches grow with both.
 TASKS = {
   # Tasks with as many worked examples as in the paper.
-  'gsm8k': Task(8, 16, 820, 150, longest=1400),
-  'web_questions': Task(1, 64, 35, 6, longest=110),
-  'natural_questions': Task(1, 64, 35, 6, longest=110),
-  'wmt14_en_de': Task(5, 32, 260, 40, longest=650),
+  'gsm8k': Task(8, 16),
+  'web_questions': Task(1, 64),
+  'natural_questions': Task(1, 64),
+  'wmt14_en_de': Task(5, 32),
   # Tasks of the paper for which it does not report the number of examples.
-  'mbpp': Task(3, 16, 550, 90, longest=1300),
-  'squad_v2': Task(2, 16, 390, 8, longest=1150),
-  'trivia_qa': Task(1, 64, 40, 6, longest=120),
-  'cnn_dailymail': Task(1, 8, 1100, 80, longest=3400),
+  'squad_v2': Task(2, 16),
+  'trivia_qa': Task(1, 64),
+  'cnn_dailymail': Task(1, 8),
   # A task that the paper has for T5 only; here in its setting for Gemma.
-  'xsum': Task(1, 8, 650, 30, longest=3300),
+  'xsum': Task(1, 8),
   # A set that the paper lacks: first turns, without examples and metric.
-  'spec_bench': Task(0, 8, 330, 400, longest=3000),
+  'spec_bench': Task(0, 8),
 }
 _INF = float('inf')
 
@@ -231,87 +168,3 @@ def sweep(add):
   add(method='chow', lenience=inner, verification='sequential')
   add(method='diff', lenience=inner, verification='sequential')
   add(method='sequence_mean', lenience=(-1.0, *inner, 1.0))
-
-
-class Device(NamedTuple):
-  """Memory in bytes, bandwidth and bf16 operations per second of a device."""
-
-  name: str
-  memory: float
-  bandwidth: float
-  compute: float
-
-
-class Needs(NamedTuple):
-  """Bytes of weights, total bytes, device and hours of a sweep."""
-
-  weights: int
-  total: int
-  device: str
-  hours: int
-
-
-_DEVICES = (
-  Device('H100 (80 GB)', 80e9, 3.35e12, 0.99e15),
-  Device('H200 (141 GB)', 141e9, 4.8e12, 0.99e15),
-)
-
-
-def needs(config: ml_collections.ConfigDict, curves) -> Needs:
-  """Estimates the memory and hours of a sweep on one task of `TASKS`.
-
-  Bytes are counted as the sweep counts them before it decodes, for the longest
-  prompts. Hours are not measured. The estimate assumes that a block reads all
-  weights and caches at half of the device's bandwidth, that a prompt takes two
-  operations per parameter and token at 40 % of the peak rate, that 7 of 10
-  drafts are accepted, and that a curve compiles for a minute.
-
-  Args:
-    config: Fields of a sweep, from `get_config`.
-    curves: The curves of the config, from `curve_plan.plan_curves`.
-
-  Returns:
-    The needs on the smallest device with a tenth of its memory left.
-  """
-  from cascades import drafters
-  from cascades.models import checkpoints
-  from cascades.sampler import batching, memory
-
-  verifier, drafter = config.verifier, config.drafter
-  pair = checkpoints.describe(verifier), drafters.parse_spec(drafter).describe()
-  (task,) = config.tasks
-  size = TASKS[task]
-  needed = memory.estimate(
-    *pair,
-    batch_size=config.batch_size,
-    cache_length=batching.bucket(size.longest),
-    gamma=config.gamma,
-  )
-  device = next(d for d in _DEVICES if needed.total < 0.9 * d.memory)
-  verifier, drafter = (
-    memory.estimate(model, None, batch_size=1, cache_length=1, gamma=0).params
-    for model in pair
-  )
-  per_block = (1 - 0.7 ** (config.gamma + 1)) / (1 - 0.7)
-  seconds = 0.0
-  is_model = drafters.kind_of(config.drafter).is_language_model
-  for curve in curves:
-    if not is_model and (curve.baseline_model == 'drafter' or curve.confidence):
-      # The sweep skips these curves, since the drafter cannot answer alone.
-      continue
-    seconds += 60.0
-    if curve.confidence:
-      # The cascade selects among the answers of the models alone.
-      continue
-    # In bfloat16 a parameter is two bytes, and a token takes two operations.
-    read = (verifier + drafter) * size.prompt * config.num_examples
-    seconds += read / (0.4 * device.compute)
-    tokens, weights = per_block, verifier + (config.gamma + 1) * drafter
-    if not curve.config.gamma:
-      single_model = {'verifier_only': verifier, 'drafter_only': drafter}
-      tokens, weights = 1.0, single_model[curve.method]
-    answers = config.num_examples * max(1, len(curve.leniences))
-    blocks = answers * size.answer / tokens / config.batch_size
-    seconds += blocks * (weights + needed.caches) / (0.5 * device.bandwidth)
-  hours = math.ceil(seconds / 3600)
-  return Needs(needed.params, needed.total, device.name, hours)

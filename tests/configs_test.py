@@ -14,8 +14,7 @@ import pytest
 
 from cascades import methods
 from cascades.config import DecodingConfig
-from cascades.drafters.assistant import assistant_checkpoint
-from cascades.models import checkpoints, gemma_library
+from cascades.models import checkpoints
 from cascades.sampler import batching, memory
 from configs import common, paper
 from experiments import cli, records, sweep
@@ -293,17 +292,11 @@ def test_curves_that_are_there_twice_or_not_at_all_are_refused():
     curve_plan.check_curves([], {})
 
 
-def test_the_paper_has_every_published_set_and_says_which_runs_code():
+def test_the_paper_has_every_published_set():
   # Captions are the project's own choice, for a model that a laptop runs.
   captions = {name for name in TASKS if name.startswith('multi30k')}
   published = {name for name, task in TASKS.items() if not task.configure}
   assert set(paper.TASKS) == published - set(GENERATED) - captions
-  (task,) = (task for task in paper.TASKS if TASKS[task].runs_code)
-  said, _, after = paper.__doc__.partition(
-    '--config.task.allow_code_execution=True'
-  )
-  assert after
-  assert f'{task} runs what models write' in said
 
 
 def _local(name):
@@ -336,8 +329,6 @@ def test_a_pair_on_a_task_is_the_papers_setting(name):
   instructed = pair == 'gemma3_270m_1b_it'
   assert config.get('chat', False) == instructed
   assert (config.gamma, config.temperature) == (5 if instructed else 1, 1.0)
-  # Nothing runs what models write unless its user says so.
-  assert config.task.allow_code_execution is False
 
 
 _NAME_BOTH = 'argument: must be a pair and a task, such as '
@@ -442,52 +433,6 @@ def test_what_configs_share_is_a_default():
 
 
 @pytest.mark.slow
-def test_the_paper_says_what_a_sweep_needs(monkeypatch):
-  described = functools.cache(checkpoints.describe)
-  monkeypatch.setattr(
-    checkpoints, 'describe', lambda name, *args: described(_local(name), *args)
-  )
-  known = gemma_library.gemma_checkpoints()
-  weights, cells, points = {}, {}, {}
-  for name in _OF_PAIRS:
-    module, config = _load(name)
-    assert _local(config.verifier) in known
-    is_model = _local(config.drafter) in known
-    assert is_model or config.drafter in assistant_checkpoint.PUBLISHED
-    chosen = curve_plan.plan_curves(config, module, {})
-    needed = module.needs(config, chosen)
-    pair, task = name.split(',')
-    weights[pair] = f'{needed.weights / 1e9:.0f} GB'
-    gigabytes = f'{needed.total / 1e9:.0f}'
-    cells.setdefault(task, []).append(f'{gigabytes} GB {needed.hours} h')
-    large = int(gigabytes) >= 72
-    assert needed.device == ('H200 (141 GB)' if large else 'H100 (80 GB)')
-    counted = [
-      max(1, len(curve.leniences))
-      for curve in chosen
-      if is_model or not (curve.baseline_model == 'drafter' or curve.confidence)
-    ]
-    points.setdefault(is_model, set()).add(sum(counted))
-  needs = paper.__doc__.partition('Needs: ')[2].partition('\n\nExpect: ')[0]
-  header, *tables = needs.split('\n\n')
-  header = ' '.join(header.split())
-  (each,), (with_assistants,) = points[True], points[False]
-  assert f'for {each} points; for {with_assistants} with an assistant' in header
-  assert 'From 72 GB on it takes one H200 (141 GB)' in header
-  written, rows = [], {}
-  for table in tables:
-    families, pairs, *lines = (x.split() for x in table.strip().splitlines())
-    written += map('_'.join, zip(families, pairs, strict=True))
-    for name, *line in lines:
-      rows.setdefault(name, []).extend(line)
-  assert written == [*weights]
-  assert {name: ' '.join(row) for name, row in rows.items()} == {
-    'weights': ' '.join(weights.values()),
-    **{task: ' '.join(cells[task]) for task in paper.TASKS},
-  }
-
-
-@pytest.mark.slow
 def test_the_paper_says_what_a_block_takes():
   expect = ' '.join(paper.__doc__.partition('Expect: ')[2].split())
   for name in ('gemma2_2b_9b', 'gemma3_270m_1b_it'):
@@ -516,9 +461,6 @@ def test_the_paper_says_what_a_block_takes():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-  sys.platform != 'linux', reason='mbpp runs code: its sandbox needs Linux'
-)
 def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
   # Prompts of a length, one at a time, so that all share what is compiled.
   bucket = batching.bucket
@@ -542,7 +484,7 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     task = name.partition(',')[2]
     module, config = _load(name)
     config.update(tiny=True, batch_size=1, lenience=(0.5,))
-    config.task.update(path=str(files[task]), allow_code_execution=True)
+    config.task.update(path=str(files[task]))
     workdir = tmp_path / name
     records.write_text(workdir / 'costs.json', costs)
     given = dict.fromkeys(('method', 'lenience'))
@@ -571,17 +513,7 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
 
 
 def _examples(task, path):
-  return TASKS[task].load(path=path, shots=0, allow_code_execution=True)
-
-
-def test_code_is_not_run_unless_the_config_says_so(tmp_path):
-  module, config = _load('gemma2_2b_9b,mbpp')
-  config.tiny = True
-  with pytest.raises(ValueError, match='allow_code_execution=True'):
-    sweep.run(
-      config, curve_plan.plan_curves(config, module, {}), tmp_path / 'w'
-    )
-  assert not (tmp_path / 'w').exists()
+  return TASKS[task].load(path=path, shots=0)
 
 
 def test_results_of_every_config_lie_apart(tmp_path):

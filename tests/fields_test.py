@@ -84,7 +84,6 @@ _GOOD |= {
   'task.path': [None, '', 'x'],
   'task.shots': [None, 0, 1],
   'task.max_new_tokens': [None, 0, 1],
-  'task.allow_code_execution': [None, True],
 }
 
 

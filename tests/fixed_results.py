@@ -532,14 +532,11 @@ def task_digests() -> dict[str, str]:
     if task.source is not None:
       # The sample of a published set that the tests have.
       given['path'] = str(min(_TASKS.glob(f'{name}.*')))
-    if task.runs_code:
-      given['allow_code_execution'] = True
     examples = list(task.load(num_examples=8, **given))
     found[f'prompts {name}'] = digest(
       [dataclasses.astuple(e) for e in examples]
     )
-    if not task.runs_code:
-      found[f'scores {name}'] = digest(_scores(task, examples))
+    found[f'scores {name}'] = digest(_scores(task, examples))
   return found
 
 

@@ -284,42 +284,40 @@ def test_a_task_without_a_few_shot_split_is_named(fields, is_named, tmp_path):
   assert [x.startswith(message) for x in task.notes()] == [True] * is_named
 
 
+def test_an_error_rate_is_subtracted_from_1(tmp_path):
+  text = 'include: common\ntask: own\nmetric_list: [{metric: ter}]\n'
+  _write(tmp_path, {'own': text})
+  (task,) = harness_tasks.load_tasks(f'lm_eval:{tmp_path}/own.yaml').values()
+  example = next(task.load())
+  assert task.score_example(example.reference, example)['quality'] == 1
+  assert task.score_example('x y', example)['quality'] == 0
+  assert '|1 minus it' in task.signature()
+
+
 def test_groups_and_folders_are_their_tasks(folder):
   both = ['lm_eval:words_bleu', 'lm_eval:words_filtered']
   for path in (folder, folder / 'group.yaml'):
     assert sorted(harness_tasks.load_tasks(f'lm_eval:{path}')) == both
 
 
-def test_python_of_a_user_is_run_only_if_allowed(overlap):
-  spec = f'lm_eval:{overlap}'
-  with pytest.raises(ValueError, match=r"^tasks: .*'!function'.* line 5"):
-    harness_tasks.load_tasks(spec)
+def test_python_of_a_user_is_not_run(overlap):
+  message = r"^tasks: .* names Python code .*'!function' in line 5.*harness its"
+  with pytest.raises(ValueError, match=message):
+    harness_tasks.load_tasks(f'lm_eval:{overlap}')
   assert not (overlap / 'was_run').exists()
-  ((name, task),) = harness_tasks.load_tasks(spec, True).items()
-  model = _Canned()
-  results = _evaluate(model, overlap, ['words_overlap'], limit=5)
-  scores = _check_equal(task, 'none', model, results)
-  # Lower is better.
-  assert scores[0] == {'quality': 0.6, 'missed': 0.4}
-  assert '|1 minus it' in task.signature()
-  # The code is part of what names the points.
-  (overlap / 'overlap.py').write_text(_SCORE + '\n# Another.\n')
-  (changed,) = harness_tasks.load_tasks(spec, True).values()
-  assert changed.identity != task.identity
-  assert name == 'lm_eval:words_overlap'
 
 
 @pytest.mark.parametrize(
   ('text', 'message'),
   [
-    ('doc_to_text: !<!functio%6E> a.b', 'runs Python code'),
-    ('metric_list: [{metric: ./evil}]', 'has a metric that the harness lacks'),
-    ('metric_list: [{metric: acc, hf_evaluate: true}]', 'has a metric that'),
-    ('include: [common, evil.inc]', r'evil.inc runs Python code'),
+    ('doc_to_text: !<!functio%6E> a.b', 'own.yaml names Python'),
+    ('metric_list: [{metric: ./evil}]', 'has a metric of the hub'),
+    ('metric_list: [{metric: acc, hf_evaluate: true}]', 'has a metric of the'),
+    ('include: [common, evil.inc]', r'evil.inc names Python code'),
     ('doc_to_text: [', 'is damaged'),
     ('include: nowhere', 'nowhere is missing'),
     ('output_type: multiple_choice', 'has the output type multiple_choice'),
-    ('unsafe_code: true', 'runs programs that models write'),
+    ('unsafe_code: true', 'has programs of models as answers'),
     ('repeats: 8', 'needs 8 answers per prompt'),
     ('doc_to_text: "{{nothing}}"', "cannot be loaded .*'nothing' is undefined"),
     (
@@ -343,7 +341,7 @@ def test_unusable_yaml_is_one_sentence(tmp_path, text, message):
   ('spec', 'message'),
   [
     ('lm_eval:{0}/filtered.yaml@x', r"no filter 'x'; choose one of first-word"),
-    ('lm_eval:{0}/nowhere', 'is neither a .yaml file nor a folder'),
+    ('lm_eval:{0}/nowhere', 'is not known; give a name'),
     ('lm_eval:{0}/nowhere.yaml', 'nowhere.yaml is missing'),
   ],
 )
@@ -439,5 +437,5 @@ def test_the_command_takes_a_task(overlap):
     f'--task=lm_eval:{overlap}',
   )
   assert done.returncode == 2
-  assert done.stderr.startswith(f'error: tasks: {overlap}/overlap.yaml runs Py')
+  assert done.stderr.startswith(f'error: tasks: {overlap}/overlap.yaml names P')
   assert done.stderr.count('\n') == 1

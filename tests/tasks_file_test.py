@@ -482,13 +482,12 @@ def test_rows_are_read_as_a_stream(name, tmp_path):
 def test_every_metric_of_the_library_scores_rows_between_0_and_1():
   assert TASKS['file'].metrics == ()
   for name, metric in METRICS.items():
-    if name != 'pass_at_1':
-      reference = '#### 12 or (B)' if metric.needs_reference else '[12]'
-      for answer, quality in ((reference, 1), ('', 0)):
-        scores = metric.score(answer, (reference, reference))
-        assert metric.row_quality(scores) == pytest.approx(quality), name
-      several = metric.score(reference, ('other 5 (A)', reference))
-      assert metric.row_quality(several) == pytest.approx(1), name
+    reference = '#### 12 or (B)' if metric.needs_reference else '[12]'
+    for answer, quality in ((reference, 1), ('', 0)):
+      scores = metric.score(answer, (reference, reference))
+      assert metric.row_quality(scores) == pytest.approx(quality), name
+    several = metric.score(reference, ('other 5 (A)', reference))
+    assert metric.row_quality(several) == pytest.approx(1), name
 
 
 def test_metrics_of_names_of_tasks():

@@ -1,11 +1,11 @@
-"""Metrics that users name: choices, JSON, patterns, functions, programs."""
+"""Metrics that users name: choices, JSON, patterns, functions."""
 
 import sys
 import types
 
 import pytest
 
-from experiments.tasks import METRICS, metric_specs, sandbox
+from experiments.tasks import METRICS, metric_specs
 from experiments.tasks.answer_metrics import choice_letter
 
 
@@ -129,14 +129,3 @@ def test_a_function_returns_a_number_from_0_to_1(monkeypatch, tmp_path):
       ValueError, match=r'^metric: .* (.* of type int|cannot be imp)'
     ):
       metric_specs.find(f'metrics_of_mine:{spec}')
-
-
-def test_tests_of_a_program_are_the_reference():
-  try:
-    sandbox.check()
-  except ValueError:
-    pytest.skip('this machine cannot confine programs')
-  program, tests = 'def f(x):\n  return x + 1', ('assert f(1) == 2', 'f(2)')
-  assert _score('pass@1', program, tests) == 1
-  assert _score('pass@1', program, (*tests, 'assert f(3) == 3')) == 0
-  assert _score('pass@1', program, f'a program\n```\n{tests[0]}') == 1

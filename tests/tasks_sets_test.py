@@ -17,8 +17,7 @@ from experiments.tasks import GENERATED, TASKS, published_files
 
 _DATA = pathlib.Path(__file__).parent / 'data'
 _FOLDER = _DATA / 'tasks'
-# What runs code has tests of its own, in tasks_mbpp_test.py.
-_NAMES = [n for n, task in TASKS.items() if task.source and not task.runs_code]
+_NAMES = [name for name, task in TASKS.items() if task.source]
 # Examples of the set's own files; a folder with gsm8k/ and spec_bench/.
 _REAL = os.environ.get('CASCADES_DATA')
 real = pytest.mark.skipif(

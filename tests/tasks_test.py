@@ -171,7 +171,7 @@ def test_chrf_is_sacrebleus():
 
   scores = TASKS['numerals'].score(' four hundred two', ' four hundred ten')
   want = CHRF().sentence_score('four hundred two', ['four hundred ten']).score
-  assert scores == {'exact_match': 0.0, 'chrf': want}
+  assert scores == {'exact_match': 0.0, 'chrf': pytest.approx(want)}
   assert 0 < want < 100
 
 
@@ -189,7 +189,6 @@ def _examples(task, split):
   given = {}
   if task.source is not None:
     given['path'] = str(min((_DATA / 'tasks').glob(f'{task.name}.*')))
-    given['allow_code_execution'] = task.runs_code
   for seed in (0, 1):
     for e in task.load(split=split, seed=seed, num_examples=300, **given):
       yield [e.id, e.prompt, e.reference]

@@ -286,7 +286,7 @@ _OWN = {
   'experiments/training/terms.py',
   # What was just made, and pipes between processes of one run.
   *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),
-  *('experiments/benchmarks/peers.py', 'experiments/tasks/confined.py'),
+  'experiments/benchmarks/peers.py',
   'experiments/sweeps/process_group.py',
   *(
     'experiments/sweeps/wandb_tracker.py',

@@ -142,7 +142,6 @@ FIELDS: dict[str, Check] = dict(
     path=or_none(or_empty(name_of_file)),
     shots=or_none(integer(0)),
     max_new_tokens=or_none(integer(0)),
-    allow_code_execution=or_none(flag),
   ),
   file=table(
     path=or_empty(text),

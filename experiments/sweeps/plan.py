@@ -137,8 +137,7 @@ def configured_tasks(config) -> dict[str, Any]:
   tasks = {}
   for name in config.tasks:
     if harness_tasks.is_harness_task(name):
-      allow = bool(task_fields.get('allow_code_execution'))
-      tasks |= harness_tasks.load_tasks(name, allow)
+      tasks |= harness_tasks.load_tasks(name)
     elif name in TASKS:
       task = TASKS[name]
       task = task.configure(config) if task.configure else task
@@ -174,7 +173,6 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
       num_examples=config.num_examples,
       path=path,
       shots=shots,
-      allow_code_execution=bool(task_fields.get('allow_code_execution')),
     )
   )
   for line in task.notes():

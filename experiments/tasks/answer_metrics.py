@@ -14,14 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cascades.registries import Registry
-from experiments.tasks import sandbox, short_answers
+from experiments.tasks import short_answers
 from experiments.tasks.final_numbers import MARK, final_number, marked_number
 from experiments.tasks.short_answers import Reference, accepted_answers
 
 # The longest n-grams of BLEU have four words.
 _ORDERS = range(1, 5)
-# Ends a program, and in a reference of `pass_at_1` separates it from its tests.
-CODE_END = '```'
 # The reference of a question that its passage does not answer.
 UNANSWERABLE = 'unanswerable'
 
@@ -44,7 +42,6 @@ class Metric:
     scale: The first score of a perfect answer, 1 or 100.
     needs_reference: False if an answer is scored without a reference.
     accepts: Returns True for a text that can be a reference; None if all can.
-    runs_code: True if the metric runs programs that models write, in `sandbox`.
   """
 
   name: str
@@ -56,7 +53,6 @@ class Metric:
   scale: float = 1.0
   needs_reference: bool = True
   accepts: Callable[[str], bool] | None = None
-  runs_code: bool = False
 
   def row_quality(self, scores: Mapping[str, float]) -> float:
     """Returns the quality of one answer in [0, 1] from its scores.
@@ -70,11 +66,7 @@ class Metric:
 METRICS: Registry[Metric] = Registry(
   'metric',
   Metric,
-  aliases={
-    'exact': 'exact_match',
-    'normalised_exact': 'short_answer',
-    'pass@1': 'pass_at_1',
-  },
+  aliases={'exact': 'exact_match', 'normalised_exact': 'short_answer'},
 )
 
 
@@ -243,29 +235,10 @@ def _chrf(answer: str, reference: Reference) -> dict[str, float]:
   return {'chrf': _rounded(score)}
 
 
-def _chrf_unrounded(answer: str, reference: Reference) -> dict[str, float]:
-  """Returns chrF in 0..100 of texts without white space around them."""
-  references = [text.strip() for text in accepted_answers(reference)]
-  texts = answer.strip(), references
-  return {'chrf': _chrf_scorer().sentence_score(*texts).score}
-
-
 def _chrf_signature() -> str:
   """Returns sacrebleu's signature of chrF."""
   _chrf_scorer().corpus_score(['a'], [['a']])
   return f'chrF|{_chrf_scorer().get_signature()}'
-
-
-def _pass_at_1(answer: str, reference: Reference) -> dict[str, float]:
-  """Runs a program and its tests; `stopped` is 1 if a limit ended it."""
-  tests = '\n'.join(
-    text.partition(CODE_END)[2] or text for text in accepted_answers(reference)
-  )
-  outcome = sandbox.run(answer, tests)
-  return {
-    'pass@1': float(outcome.passed),
-    'stopped': float(outcome.result in ('timeout', 'output')),
-  }
 
 
 _BUILTIN = (
@@ -365,22 +338,6 @@ _BUILTIN = (
     score=_chrf,
     scale=100.0,
     signature=_chrf_signature,
-  ),
-  # The numerals of earlier records have these digits.
-  Metric(
-    name='chrf_unrounded',
-    help='chrF (Popovic 2015), by sacrebleu, with all digits.',
-    scores=('chrf',),
-    score=_chrf_unrounded,
-    scale=100.0,
-    signature=_chrf_signature,
-  ),
-  Metric(
-    name='pass_at_1',
-    help='The program passes its tests, which are run confined.',
-    scores=('pass@1', 'stopped'),
-    score=_pass_at_1,
-    runs_code=True,
   ),
 )
 for _metric in _BUILTIN:

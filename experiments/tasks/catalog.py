@@ -20,12 +20,11 @@ left to `lm_eval:NAME`; it draws worked examples from the set, and
 from typing import Any
 
 from experiments.tasks import numerals, published_files, roman, word_problems
-from experiments.tasks.answer_metrics import CODE_END, UNANSWERABLE
+from experiments.tasks.answer_metrics import UNANSWERABLE
 from experiments.tasks.sources import Source
 from experiments.tasks.task import SPLITS
 from experiments.tasks.task_spec import TaskSpec
 
-_SAME_SPLITS = {split: split for split in SPLITS}
 # Sets whose test answers are secret: results are of the development set.
 _DEVELOPMENT_SPLITS = {'train': 'train', 'test': 'validation'}
 
@@ -41,7 +40,7 @@ _MULTI30K: dict[str, Any] = dict(
     download='the raw files of task 1 from github.com/multi30k/dataset',
     read=published_files.read_pairs,
     hub='bentrevett/multi30k',
-    splits=_SAME_SPLITS,
+    splits={split: split for split in SPLITS},
     files=published_files.pair_files,
   ),
   metrics=('bleu', 'chrf'),
@@ -61,7 +60,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   TaskSpec(
     name='numerals',
     problem=numerals.draw,
-    metrics=('exact_match', 'chrf_unrounded'),
+    metrics=('exact_match', 'chrf'),
     max_new_tokens=32,
   ),
   TaskSpec(
@@ -86,33 +85,6 @@ CATALOG: tuple[TaskSpec, ...] = (
     # A blank line does not end an answer: some reference answers contain one.
     stop_strings=('\nQuestion:',),
     max_new_tokens=400,
-  ),
-  # Small Python programs (Austin et al. 2021, arXiv 2108.07732), CC BY 4.0. The
-  # three tests of the prompt decide; the challenge tests are not used, as is
-  # usual.
-  TaskSpec(
-    name='mbpp',
-    source=Source(
-      download=(
-        'mbpp.jsonl of github.com/google-research/google-research, folder mbpp'
-      ),
-      hub='google-research-datasets/mbpp',
-      config='full',
-      splits=_SAME_SPLITS,
-      is_in_split=published_files.is_in_mbpp_split,
-    ),
-    fields=published_files.mbpp_fields,
-    key='id',
-    question=(
-      'Task: {text}\nThese tests must pass:\n{tests}\nAnswer:\n```python'
-    ),
-    answer='\n{code}\n```\n{harness}',
-    metrics=('pass_at_1',),
-    separator='',
-    shots=3,
-    stop_strings=(CODE_END,),
-    max_new_tokens=512,
-    runs_code=True,
   ),
   # Questions on a passage, half of them without an answer in it (Rajpurkar et
   # al. 2018, arXiv 1806.03822), CC BY-SA 4.0. The official script expects an

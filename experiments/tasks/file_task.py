@@ -24,7 +24,7 @@ from experiments.tasks import halves, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.data_files import MEND, DataFile
 from experiments.tasks.short_answers import Reference, accepted_answers
-from experiments.tasks.task import Example, Task, check_code, check_split
+from experiments.tasks.task import Example, Task, check_split
 
 NAME = 'file'
 # Everything, or one half.
@@ -197,7 +197,6 @@ class FileReader:
     num_examples: int = 500,
     path: str | None = None,
     shots: int | None = None,
-    allow_code_execution: bool = False,
   ) -> Iterator[Example]:
     """Yields examples in the order of the file; see `Task.load`."""
     del seed  # The order is that of the file.
@@ -211,8 +210,6 @@ class FileReader:
       raise ValueError(
         'data: no file is given; give one, such as --data=mine.jsonl.'
       )
-    if self.metric and self.metric.runs_code:
-      check_code(NAME, allow_code_execution)
     head = self._worked_examples()
     file = DataFile('data', self.settings.path)
     self._files[file.name] = file
@@ -427,7 +424,6 @@ def _configure(config: Mapping[str, Any]) -> Task:
     max_new_tokens=_MAX_NEW_TOKENS,
     shots=settings.shots,
     stop_strings=tuple(settings.stop_strings or stop_strings),
-    runs_code=metric is not None and metric.runs_code,
     reader=reader,
   )
 

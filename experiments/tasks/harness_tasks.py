@@ -85,9 +85,7 @@ def is_harness_task(name: str) -> bool:
   return name.startswith(PREFIX)
 
 
-def load_tasks(
-  spec: str, allow_code_execution: bool = False
-) -> dict[str, HarnessTask]:
+def load_tasks(spec: str) -> dict[str, HarnessTask]:
   """Returns the tasks of a name, by their names in a sweep."""
   try:
     import lm_eval  # noqa: F401
@@ -100,10 +98,9 @@ def load_tasks(
   target, filter_name = spec.removeprefix(PREFIX), ''
   if _AT in target and not pathlib.Path(target).exists():
     target, _, filter_name = target.rpartition(_AT)
-  catalog = harness_files.open_catalog(target, allow_code_execution)
-  catalog.check_members(allow_code_execution)
+  manager, names = harness_files.find_tasks(target)
   with harness_documents.one_sentence(f'{spec} cannot be loaded'):
-    loaded = catalog.load()
+    loaded = manager.load(names)['tasks']
   suffix = f'{_AT}{filter_name}' if filter_name else ''
   tasks = [
     _sweep_task(task, PREFIX + _file_name(name + suffix), filter_name)
@@ -123,15 +120,8 @@ def _sweep_task(task: Any, name: str, filter_name: str) -> HarnessTask:
   documents = harness_documents.Documents(task, name, filter_name)
   generation = Generation.from_task(documents.generation_kwargs)
 
-  def load(
-    split='test',
-    seed=0,
-    num_examples=500,
-    path=None,
-    shots=None,
-    allow_code_execution=False,
-  ):
-    del seed, allow_code_execution  # The order is the harness's.
+  def load(split='test', seed=0, num_examples=500, path=None, shots=None):
+    del seed  # The order is the harness's.
     check_split(name, split, _SPLITS)
     if path:
       raise ValueError(

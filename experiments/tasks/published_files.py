@@ -26,8 +26,6 @@ from experiments.tasks.sources import (
 
 _Fields = Mapping[str, Any]
 
-# First and last id of each split of MBPP; the first ten tasks are for prompts.
-_MBPP_IDS = {'train': (601, 974), 'validation': (511, 600), 'test': (11, 510)}
 # Categories of Spec-Bench that are not of MT-bench, which has its own.
 SPEC_BENCH_CATEGORIES = (
   *('translation', 'summarization', 'qa', 'math_reasoning', 'rag'),
@@ -44,27 +42,6 @@ def gsm8k_fields(row: _Fields) -> _Fields:
   if marked_number(fields['answer']) is None:
     raise DamagedError(f"has an 'answer' without a number after {MARK}")
   return fields
-
-
-def is_in_mbpp_split(row: _Fields, split: str) -> bool:
-  """Returns True if the id of a program is in a split, as published."""
-  first, last = _MBPP_IDS[split]
-  return first <= get_field(row, 'task_id', int) <= last
-
-
-def mbpp_fields(row: _Fields) -> _Fields:
-  """Returns a program, its tests as shown, and the harness that runs them."""
-  tests = get_texts(row, 'test_list')
-  if not tests:
-    raise DamagedError("has an empty 'test_list'")
-  # A few tasks have setup code that their tests depend on.
-  setup = get_field(row, 'test_setup_code').strip()
-  return {
-    **row,
-    'id': str(get_field(row, 'task_id', int)),
-    'tests': '\n'.join(tests),
-    'harness': '\n'.join((setup, *tests)),
-  }
 
 
 def read_squad(path: pathlib.Path) -> Iterator[Row]:

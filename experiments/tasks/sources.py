@@ -161,8 +161,6 @@ class Source:
     config: Name of the hub's configuration of the set.
     splits: Names of the hub's splits by ours. If the answers of a test split
       are secret, 'test' is the split on which results are published.
-    is_in_split: `is_in_split(row, split)` selects the rows of a split in a file
-      that holds several; None if a file holds one split.
     revision: Revision of the hub's files.
     files: Returns the files that a path names.
   """
@@ -174,7 +172,6 @@ class Source:
   splits: Mapping[str, str] = dataclasses.field(
     default_factory=lambda: {'train': 'train', 'test': 'test'}
   )
-  is_in_split: Callable[[Mapping[str, Any], str], bool] | None = None
   revision: str | None = None
   files: Callable[[pathlib.Path], Sequence[pathlib.Path]] = lambda path: [path]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from cascades import Conversation, arguments
-from experiments.tasks import sandbox
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.short_answers import Reference
 from experiments.tasks.sources import Source
@@ -41,13 +40,11 @@ class Task:
 
   Attributes:
     name: Key in `TASKS`.
-    load: `load(split='test', seed=0, num_examples=500, path=None, shots=None,
-      allow_code_execution=False)` yields `Example`s; the same arguments always
-      yield the same examples, and a smaller `num_examples` a prefix. `path` is
-      a file of the set as its authors publish it, else the set comes from the
-      Hugging Face hub; `shots` is the number of worked examples before the
-      question, by default the task's. Tasks with `runs_code` refuse to load
-      unless `allow_code_execution` is True.
+    load: `load(split='test', seed=0, num_examples=500, path=None, shots=None)`
+      yields `Example`s; the same arguments always yield the same examples, and
+      a smaller `num_examples` a prefix. `path` is a file of the set, else the
+      set comes from the Hugging Face hub; `shots` is the number of worked
+      examples before the question, by default the task's.
     metrics: Metrics of an answer: keys of `METRICS`, or metrics that are not
       registered. The quality is the first score of the first metric; tasks
       without metrics measure only speed.
@@ -61,7 +58,6 @@ class Task:
     shots: Worked examples before the question.
     stop_strings: Texts that end an answer, for models that would go on with the
       next question; metrics see the answer up to the first of them.
-    runs_code: True if a metric runs programs that models write, in `sandbox`.
     configure: Returns the task of a config's fields; None for a task that needs
       none of them.
 
@@ -77,7 +73,6 @@ class Task:
   source: Source | None = None
   shots: int = 0
   stop_strings: tuple[str, ...] = ()
-  runs_code: bool = False
   configure: Callable[[Mapping[str, Any]], 'Task'] | None = None
 
   def __post_init__(self):
@@ -158,17 +153,6 @@ def truncate(answer: str, stop_strings: Sequence[str]) -> str:
   for stop in stop_strings:
     answer = answer.partition(stop)[0]
   return answer
-
-
-def check_code(name: str, is_allowed: bool) -> None:
-  """Checks that the programs that a task runs may and can be run."""
-  if not is_allowed:
-    raise ValueError(
-      f'task: {name} runs the programs that models write, confined as'
-      ' experiments/tasks/sandbox.py describes; allow this with'
-      ' --config.task.allow_code_execution=True.'
-    )
-  sandbox.check()
 
 
 def check_split(name: str, split: str, splits: Collection[str]) -> None:

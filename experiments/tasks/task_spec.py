@@ -28,7 +28,6 @@ from experiments.tasks.task import (
   SPLITS,
   Example,
   Task,
-  check_code,
   check_split,
   split_of,
 )
@@ -76,7 +75,6 @@ class TaskSpec:
       '' takes them from the file `worked/NAME.jsonl`.
     separator: Text between a question and its answer.
     stop_strings: Texts that end an answer.
-    runs_code: True if a metric runs programs that models write.
 
   Raises:
     ValueError: There is not exactly one of `problem` and `source`.
@@ -99,7 +97,6 @@ class TaskSpec:
   worked_beside: str = ''
   separator: str = ' '
   stop_strings: tuple[str, ...] = ()
-  runs_code: bool = False
 
   def __post_init__(self):
     if (self.problem is None) == (self.source is None):
@@ -114,8 +111,7 @@ def build_task(spec: TaskSpec) -> Task:
   Its `load` raises ValueError for an unknown split. A generated task takes
   neither path nor shots, and ends early when no new problem is found. Examples
   of a published set come in an order that the seed shuffles, for sets are
-  sorted by subject; too many shots and an absent or damaged set are refused,
-  and so is code that must not, or cannot safely, be run.
+  sorted by subject; too many shots and an absent or damaged set are refused.
   """
   return Task(
     name=spec.name,
@@ -126,7 +122,6 @@ def build_task(spec: TaskSpec) -> Task:
     source=spec.source,
     shots=spec.shots,
     stop_strings=spec.stop_strings,
-    runs_code=spec.runs_code,
   )
 
 
@@ -138,11 +133,8 @@ def _load(
   num_examples: int | None = 500,
   path: str | None = None,
   shots: int | None = None,
-  allow_code_execution: bool = False,
 ) -> Iterator[Example]:
   """Yields the examples of a task."""
-  if spec.runs_code:
-    check_code(spec.name, allow_code_execution)
   check_split(spec.name, split, spec.source.splits if spec.source else SPLITS)
   if spec.source:
     head, prefix = _head(spec, path, shots), f'{spec.name}/{split}'
@@ -204,8 +196,6 @@ def _read(
   try:
     for number, (location, row) in enumerate(source.rows(path, split)):
       with error_location(location):
-        if source.is_in_split and not source.is_in_split(row, split):
-          continue
         problem = _fill(spec, row, number)
         if problem[0] in keys:
           raise DamagedError(f'has the id {problem[0]!r} a second time')
