@@ -34,7 +34,7 @@ class Bounds(NamedTuple):
 # A config.json has 15 KB; an index of tensors 110 KB and 1,300 values.
 FIELDS = Bounds(2**24, 2**20, 2**16)
 # A tokenizer.json of Gemma's has 33 MB and 1.8 million values: 262,144 pieces
-# and their pairs. A data set such as SQuAD has 40 MB.
+# and their pairs.
 TABLE = Bounds(2**32, 2**28, 2**26)
 # A block of a trace with full distributions has 700 KB and 35,000 values.
 LINE = Bounds(2**26, 2**22, 2**16)

@@ -1,6 +1,7 @@
 """The project's tasks: what is generated, and sets that others published.
 
-A file of a published set is in the format of its authors (`Source.download`).
+A file of a published set is a table with the columns of the Hugging Face hub;
+of Multi30k, the authors' two files of sentences.
 
 lm-evaluation-harness 0.4.13 makes none of the prompts below, so that no set is
 left to `lm_eval:NAME`; it draws worked examples from the set, and
@@ -93,8 +94,6 @@ CATALOG: tuple[TaskSpec, ...] = (
   TaskSpec(
     name='squad_v2',
     source=Source(
-      download='dev-v2.0.json of rajpurkar.github.io/SQuAD-explorer',
-      read=published_files.read_squad,
       hub='rajpurkar/squad_v2',
       splits=_DEVELOPMENT_SPLITS,
     ),
@@ -110,13 +109,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   # Berant et al. 2013, EMNLP; no stated licence.
   TaskSpec(
     name='web_questions',
-    source=Source(
-      download=(
-        'webquestions.examples.test.json of github.com/percyliang/sempre'
-      ),
-      read=published_files.read_web_questions,
-      hub='Stanford/web_questions',
-    ),
+    source=Source(hub='Stanford/web_questions'),
     answers='answers',
     **_SHORT_ANSWERS,
   ),
@@ -125,10 +118,6 @@ CATALOG: tuple[TaskSpec, ...] = (
   TaskSpec(
     name='natural_questions',
     source=Source(
-      download=(
-        'NQ-open.dev.jsonl of'
-        ' github.com/google-research-datasets/natural-questions'
-      ),
       hub='google-research-datasets/nq_open',
       splits=_DEVELOPMENT_SPLITS,
     ),
@@ -139,11 +128,6 @@ CATALOG: tuple[TaskSpec, ...] = (
   TaskSpec(
     name='trivia_qa',
     source=Source(
-      download=(
-        'unfiltered-web-dev.json of triviaqa-unfiltered.tar.gz from'
-        ' nlp.cs.washington.edu/triviaqa'
-      ),
-      read=published_files.read_trivia_qa,
       hub='mandarjoshi/trivia_qa',
       config='unfiltered.nocontext',
       splits=_DEVELOPMENT_SPLITS,
@@ -155,15 +139,10 @@ CATALOG: tuple[TaskSpec, ...] = (
   ),
   # News and a few highlights, a line each, not anonymised (Hermann et al. 2015,
   # arXiv 1506.03340; See et al. 2017, arXiv 1704.04368). The code that makes it
-  # is Apache-2.0, the articles belong to the papers. Of this set and the next,
-  # the authors publish a file per article; a file is the hub's table instead,
-  # as .parquet, .csv or a JSON object a line.
+  # is Apache-2.0, the articles belong to the papers.
   TaskSpec(
     name='cnn_dailymail',
     source=Source(
-      download=(
-        'the test table (3.0.0) of huggingface.co/datasets/abisee/cnn_dailymail'
-      ),
       hub='abisee/cnn_dailymail',
       config='3.0.0',
     ),
@@ -180,7 +159,6 @@ CATALOG: tuple[TaskSpec, ...] = (
   TaskSpec(
     name='xsum',
     source=Source(
-      download='the test table of huggingface.co/datasets/EdinburghNLP/xsum',
       hub='EdinburghNLP/xsum',
       # Where the hub keeps a table of what a script would have to make.
       revision='refs/convert/parquet',
@@ -194,20 +172,10 @@ CATALOG: tuple[TaskSpec, ...] = (
     max_new_tokens=96,
   ),
   # newstest2014 (Bojar et al. 2014, Findings of the Workshop on Statistical
-  # Machine Translation); for research. sacrebleu writes its files:
-  #   sacrebleu -t wmt14/full -l en-de --echo src > newstest2014.en
-  #   sacrebleu -t wmt14/full -l en-de --echo ref > newstest2014.de
+  # Machine Translation); for research.
   TaskSpec(
     name='wmt14_en_de',
-    source=Source(
-      download=(
-        'newstest2014.en and .de, as sacrebleu writes them (-t wmt14/full)'
-      ),
-      read=published_files.read_pairs,
-      hub='wmt/wmt14',
-      config='de-en',
-      files=published_files.pair_files,
-    ),
+    source=Source(hub='wmt/wmt14', config='de-en'),
     question='English: {translation.en}\nGerman:',
     answer='{translation.de}',
     metrics=('bleu',),

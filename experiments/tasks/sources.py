@@ -1,8 +1,7 @@
 """Sources of published sets: files, or the Hugging Face hub.
 
-A file is in the format that the set's authors publish. Its rows are converted
-to the shape of the hub's, so that a task reads a single kind of rows. Each
-row comes with its location, which errors name.
+A file is a table with the columns of the hub's, unless its `Source` reads
+another form. Each row comes with its location, which errors name.
 """
 
 import codecs
@@ -51,30 +50,6 @@ def read_lines(path: pathlib.Path) -> list[str]:
   return text_lines
 
 
-def _parse(
-  text: str, location: str, bounds: bounded.Bounds = bounded.LINE
-) -> Any:
-  try:
-    return bounded.parse_json(text, bounds)
-  except ValueError as e:
-    raise DamagedError(f'{location} {str(e).removeprefix("it ")}') from None
-
-
-def read_json(path: pathlib.Path) -> Any:
-  """Returns the value of a JSON file."""
-  text = '\n'.join(read_lines(path))
-  return _parse(text, str(path), bounded.TABLE)
-
-
-def read_list(path: pathlib.Path) -> Iterator[Row]:
-  """Yields the rows of a JSON file that holds a list."""
-  rows = read_json(path)
-  if not isinstance(rows, list):
-    raise DamagedError(f'{path} is not a JSON list')
-  for number, row in enumerate(rows):
-    yield f'{path}, [{number}],', row
-
-
 def read_table(path: pathlib.Path) -> Iterator[Row]:
   """Yields the rows of a table: `.csv`, `.parquet`, or JSON objects a line."""
   if path.suffix in ('.csv', '.parquet'):
@@ -94,7 +69,10 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
   for number, line in enumerate(read_lines(path), 1):
     if line.strip():
       location = f'{path}, line {number},'
-      yield location, _parse(line, location)
+      try:
+        yield location, bounded.parse_json(line)
+      except ValueError as e:
+        raise DamagedError(f'{location} {str(e).removeprefix("it ")}') from None
 
 
 def get_field(row: Any, name: str, kind: type = str) -> Any:
@@ -111,26 +89,9 @@ def get_field(row: Any, name: str, kind: type = str) -> Any:
     # Lists of a parquet file are arrays.
     value = value.tolist()
   if not isinstance(value, kind):
-    words = {
-      str: 'a text',
-      list: 'a list',
-      dict: 'an object',
-      bool: 'true or false',
-      int: 'a number',
-    }
+    words = {str: 'a text', list: 'a list', dict: 'an object', int: 'a number'}
     raise DamagedError(f'has a field {name!r} that is not {words[kind]}')
   return value
-
-
-def rows_in(location: str, row: Any, name: str) -> Iterator[Row]:
-  """Yields the rows in a list field of a row."""
-  with error_location(location):
-    values = get_field(row, name, list)
-  prefix = f'{location}, '
-  if location.endswith(','):
-    prefix = f'{location[:-1]}.'
-  for number, value in enumerate(values):
-    yield f'{prefix}{name}[{number}],', value
 
 
 def get_text(row: Any, name: str) -> str:
@@ -155,7 +116,8 @@ class Source:
   """The file format and the hub name of a published set.
 
   Attributes:
-    download: The file to download, in words: 'test.jsonl of github.com/...'.
+    download: The file to download, in words: 'test.jsonl of github.com/...', by
+      default the hub's table.
     read: Yields the rows of a file in the shape of the hub's.
     hub: Name on the Hugging Face hub; None if the set is not on the hub.
     config: Name of the hub's configuration of the set.
@@ -165,7 +127,7 @@ class Source:
     files: Returns the files that a path names.
   """
 
-  download: str
+  download: str = ''
   read: Callable[[pathlib.Path], Iterator[Row]] = read_table
   hub: str | None = None
   config: str | None = None
@@ -174,6 +136,12 @@ class Source:
   )
   revision: str | None = None
   files: Callable[[pathlib.Path], Sequence[pathlib.Path]] = lambda path: [path]
+
+  def __post_init__(self):
+    if not self.download:
+      config = f', configuration {self.config}' if self.config else ''
+      table = f'{self.splits["test"]} table of huggingface.co/datasets'
+      object.__setattr__(self, 'download', f'the {table}/{self.hub}{config}')
 
   def rows(self, path: str | None, split: str) -> Iterator[Row]:
     """Yields the rows of a file, or of a split on the hub."""
