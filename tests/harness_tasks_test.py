@@ -316,6 +316,7 @@ def test_python_of_a_user_is_not_run(overlap):
     ('include: [common, evil.inc]', r'evil.inc names Python code'),
     ('doc_to_text: [', 'is damaged'),
     ('include: nowhere', 'nowhere is missing'),
+    ('include: 5', 'is damaged'),
     ('output_type: multiple_choice', 'has the output type multiple_choice'),
     ('unsafe_code: true', 'has programs of models as answers'),
     ('repeats: 8', 'needs 8 answers per prompt'),

@@ -22,6 +22,8 @@ from cascades.untrusted import bounded
 # The type of tasks whose answers are generated.
 GENERATION = 'generate_until'
 _LARGEST_FILE = 1 << 20
+# The parser of the harness, whose constructors are safe.
+_LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 _MEND = 'correct it as the documentation of lm-evaluation-harness describes'
 
 
@@ -49,9 +51,7 @@ def find_tasks(target: str) -> tuple[TaskManager, list[str]]:
         ' has one.'
       )
   else:
-    visited: set[pathlib.Path] = set()
-    for file in files:
-      _check_file(file, visited)
+    _check_files(files)
     folder = path.parent if is_file else path
     manager = TaskManager(include_path=folder, include_defaults=False)
     names = manager.all_subtasks
@@ -111,25 +111,25 @@ def _check_members(manager: Any, names: list[str], is_own: bool) -> None:
         raise _refusal(f'lm_eval:{name}', 'has a metric of the hub')
 
 
-def _check_file(path: pathlib.Path, visited: set[pathlib.Path]) -> None:
-  """Refuses code in a file of the user's and in those that it includes."""
-  path = path.resolve()
-  if path in visited:
-    return
-  visited.add(path)
-  try:
-    text = bounded.read_bytes(path, 'tasks', _MEND, _LARGEST_FILE)
-  except FileNotFoundError:
-    raise ValueError(f'tasks: {path} is missing; give a YAML file.') from None
-  try:
-    fields = yaml.safe_load(text)
-    names = fields.get('include') or ()
-    names = [names] if isinstance(names, str) else [*names]
-  # Constructors of dates, numbers and truth values raise errors of their own.
-  except Exception as error:
-    reason = ' '.join(str(error).replace('"<byte string>", ', '').split())[:300]
-    if isinstance(error, yaml.constructor.ConstructorError):
-      raise _refusal(str(path), f'names Python code ({reason})') from None
-    raise ValueError(f'tasks: {path} is damaged ({reason}); {_MEND}.') from None
-  for name in names:
-    _check_file(path.parent / str(name), visited)
+def _check_files(files: list[pathlib.Path]) -> None:
+  """Refuses code in files of the user's and in those that they include."""
+  paths = [file.resolve() for file in files]
+  for path in paths:
+    try:
+      text = bounded.read_bytes(path, 'tasks', _MEND, _LARGEST_FILE)
+    except FileNotFoundError:
+      raise ValueError(f'tasks: {path} is missing; give a YAML file.') from None
+    try:
+      names = yaml.load(text, Loader=_LOADER).get('include') or ()
+      names = [names] if isinstance(names, str) else map(str, names)
+      included = [(path.parent / name).resolve() for name in names]
+    # Constructors of dates, numbers and truth values raise errors of their own.
+    except Exception as error:
+      reason = str(error).replace('"<byte string>", ', '')
+      reason = ' '.join(reason.split())[:300]
+      if 'constructor for the tag' in reason:
+        raise _refusal(str(path), f'names Python code ({reason})') from None
+      raise ValueError(
+        f'tasks: {path} is damaged ({reason}); {_MEND}.'
+      ) from None
+    paths += [file for file in included if file not in paths]
