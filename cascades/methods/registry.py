@@ -102,47 +102,30 @@ def get_acceptance_residual_fns(method: str | Method, lenience: float):
     lenience: The notebook's `alpha`.
 
   Returns:
-    Two functions of (probs_small, probs_large, probs_small_unscaled,
-    probs_large_unscaled, token_small), shapes [B, 1, V] (four times) and
-    [B, 1]. The first gives the probability [B, 1] of keeping `token_small`,
-    the second the distribution [B, 1, V] to sample from otherwise, normalized
-    unlike the notebook's. The notebook also divides by max(q, 1e-10), which
-    accepts rarer tokens too seldom; here the divisor is q.
+    Two functions of the notebook's probs_small, probs_large,
+    probs_small_unscaled, probs_large_unscaled, shapes [B, 1, V], and
+    token_small, [B, 1]. The first gives the probability [B, 1] of keeping
+    `token_small`, the second the distribution [B, 1, V] to sample from
+    otherwise, normalized unlike the notebook's. The notebook also divides by
+    max(q, 1e-10), which accepts rarer tokens too seldom; here the divisor is q.
 
   Raises:
     ValueError: No such method.
   """
-  method = get_method(method)
+  method, lenience_value = get_method(method), jnp.asarray(lenience)
 
-  def over_positions(fn):
-    def at_position(q, p, q_gate, p_gate):
-      d = Distributions(q=q, p=p, q_gate=q_gate, p_gate=p_gate)
-      return fn(d, jnp.asarray(lenience))
+  def at_positions(fn, *probs):
+    def at_position(*probs):
+      return fn(Distributions(*probs), lenience_value)
 
-    return jax.vmap(jax.vmap(at_position))
+    return jax.vmap(jax.vmap(at_position))(*probs)
 
-  def acceptance(
-    probs_small,
-    probs_large,
-    probs_small_unscaled,
-    probs_large_unscaled,
-    token_small,
-  ):
-    probs = over_positions(method.acceptance)(
-      probs_small, probs_large, probs_small_unscaled, probs_large_unscaled
-    )
-    return jnp.take_along_axis(probs, token_small[..., None], -1)[..., 0]
+  def acceptance(q, p, q_gate, p_gate, token):
+    probs = at_positions(method.acceptance, q, p, q_gate, p_gate)
+    return jnp.take_along_axis(probs, token[..., None], -1)[..., 0]
 
-  def residual(
-    probs_small,
-    probs_large,
-    probs_small_unscaled,
-    probs_large_unscaled,
-    token_small,
-  ):
-    del token_small
-    return over_positions(method.residual)(
-      probs_small, probs_large, probs_small_unscaled, probs_large_unscaled
-    )
+  def residual(q, p, q_gate, p_gate, token):
+    del token
+    return at_positions(method.residual, q, p, q_gate, p_gate)
 
   return acceptance, residual
