@@ -21,7 +21,6 @@ above it in this list.
   drafters             the kinds of drafters, their names and their options
   fingerprints         hashes of weights, settings and tokenizers
   decisions            settings that a sweep chose, with their evidence
-  migration            removed names, and the names that replace them
   sampler              strings in, strings and counts out
   proof                audits: a method emits the law that it declares
   contrib              plug-ins of the registries; the core never imports it
@@ -57,7 +56,7 @@ _HOME = {
 ROOMS = (
   'arguments declarations untrusted extras compilation plain atomic registries'
   ' verification_config methods schedules config verification models decoding'
-  ' drafters fingerprints decisions migration sampler proof contrib'
+  ' drafters fingerprints decisions sampler proof contrib'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])
@@ -68,13 +67,8 @@ def __getattr__(name: str):
     value = getattr(importlib.import_module(f'cascades.{_HOME[name]}'), name)
     globals()[name] = value
     return value
-  # `tasks.py` raises an error that names the new place.
-  if name in ROOMS or name == 'tasks':
+  if name in ROOMS:
     return importlib.import_module(f'cascades.{name}')
-  from cascades import migration
-
-  if new := migration.RENAMED_ATTRIBUTES.get(name):
-    raise AttributeError(f'cascades.{name} was renamed; write cascades.{new}.')
   raise AttributeError(f'module cascades has no attribute {name!r}')
 
 

@@ -25,7 +25,7 @@ import tqdm
 from absl import app, flags, logging
 
 import cascades
-from cascades import compilation, migration
+from cascades import compilation
 from cascades.declarations import Declared, Option, options_of
 from cascades.untrusted import display
 
@@ -174,15 +174,6 @@ def _config_message(error: Exception) -> str | None:
 
 def _sentence(error: Exception) -> str:
   """Returns the sentence for a mistake of the user."""
-  if isinstance(error, flags.Error | AttributeError):
-    # A flag, or a field of a config, that was renamed.
-    for name in migration.RENAMED_OPTIONS:
-      if re.search(rf'\b{name}\b', str(error)):
-        return f'{migration.replacement(name)}'
-    # These are words of other messages too: only the name of the field counts.
-    for name in migration.RENAMED_TRAINING_FIELDS:
-      if re.match(rf'\W*{name}\b', str(error)):
-        return f'{migration.training_replacement(name)}'
   if message := _config_message(error):
     return message
   if isinstance(error, OSError) and error.filename and error.strerror:

@@ -13,7 +13,6 @@ import statistics
 from absl import app, flags
 from ml_collections import config_flags
 
-from cascades import migration
 from experiments import cli
 from experiments.sweeps import plan, workdirs
 
@@ -33,7 +32,6 @@ def main() -> None:
   """Trains the models of the config named by the flags."""
   cli.require_config(_CONFIG.value, 'configs/train_tiny.py')
   config = _CONFIG.value
-  migration.refuse_training_fields(config)
   names = list(config.models) if 'models' in config else [config.name]
   if _ONLY.value not in (None, *names):
     raise app.UsageError(

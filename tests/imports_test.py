@@ -1,7 +1,6 @@
 """A house of rooms: each imports only what stands above it."""
 
 import ast
-import importlib
 import pathlib
 
 import pytest
@@ -65,29 +64,3 @@ def test_the_library_knows_no_flags_and_no_torch():
   for path in _LIBRARY:
     roots = {name.split('.')[0] for name in imported(path)}
     assert not roots & {'absl', 'configs', 'experiments', 'pickle', 'torch'}
-
-
-@pytest.mark.parametrize(
-  'statement',
-  [
-    'import cascades.tasks',
-    'from cascades import tasks',
-    'from cascades.tasks import TASKS',
-    'import cascades\ncascades.tasks',
-  ],
-)
-def test_the_library_says_where_its_tasks_went(statement):
-  with pytest.raises(ImportError, match=r'^cascades\.tasks: .*checkout') as e:
-    exec(statement, {})
-  assert 'import experiments.tasks' in str(e.value)
-  assert '\n' not in str(e.value)
-
-
-@pytest.mark.parametrize('name', ['branching', 'engines', 'traces'])
-def test_audits_of_engines_are_found_where_they_were(name):
-  with pytest.warns(
-    DeprecationWarning, match=r'contrib\.engine_audits'
-  ) as caught:
-    moved = getattr(importlib.import_module('cascades.proof'), name)
-  assert moved.__name__ == f'cascades.contrib.engine_audits.{name}'
-  assert len(caught) == 1

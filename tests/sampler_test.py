@@ -121,6 +121,19 @@ def test_greedy_strict_beyond_the_sliding_window(real):
   assert got.counts['residual'] > 0
 
 
+def test_an_unknown_argument_is_named(pair):
+  with pytest.raises(TypeError, match="'method'"):
+    cascades.Sampler(*pair, method='opt')
+  sampler = cascades.Sampler(*pair)
+  for call, arguments in (
+    (sampler.sample, ('x',)),
+    (sampler.stream, ('x',)),
+    (sampler.sample_curve, (['x'], [0.5])),
+  ):
+    with pytest.raises(TypeError, match=f'^gama: .* Sampler.{call.__name__};'):
+      list(call(*arguments, gama=2))
+
+
 def test_the_answer_has_the_shape_of_the_question(pair, prompts):
   sampler = small.sampler(*pair, temperature=0)
   one = sampler.sample(prompts[-1], max_new_tokens=32)

@@ -16,20 +16,3 @@
 
 Audits of other engines are in `cascades.contrib.engine_audits`.
 """
-
-import importlib
-import warnings
-
-_MOVED = ('branching', 'engines', 'traces')
-
-
-def __getattr__(name: str):
-  if name not in _MOVED:
-    raise AttributeError(f'module {__name__} has no attribute {name!r}')
-  path = f'cascades.contrib.engine_audits.{name}'
-  warnings.warn(
-    f'{__name__}.{name} moved to {path}; import it from there.',
-    DeprecationWarning,
-    stacklevel=2,
-  )
-  return importlib.import_module(path)

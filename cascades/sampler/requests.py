@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypedDict
 
-from cascades import arguments, migration
+from cascades import arguments
 from cascades.sampler.outputs import ConversationState
 
 
@@ -89,6 +89,9 @@ class SampleRequest:
 
 def make_request(options: RequestOptions, function: str) -> SampleRequest:
   """Makes a request of the keyword arguments of a method of `Sampler`."""
-  unknown = [x for x in options if x not in RequestOptions.__annotations__]
-  migration.refuse_options(unknown, f'Sampler.{function}')
+  for name in options:
+    if name not in RequestOptions.__annotations__:
+      raise TypeError(
+        f'{name}: is not an argument of Sampler.{function}; leave it out.'
+      )
   return SampleRequest(**options)

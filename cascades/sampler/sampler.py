@@ -14,7 +14,6 @@ from cascades import (
   decisions,
   decoding,
   drafters,
-  migration,
   schedules,
 )
 from cascades.config import DecodingConfig
@@ -77,9 +76,7 @@ class Sampler:
     config: DecodingConfig | None = None,
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
-    **removed: Any,
   ):
-    migration.refuse_options(removed)
     config = DecodingConfig() if config is None else config
     arguments.instance(
       'config', config, DecodingConfig, 'a cascades.DecodingConfig'

@@ -12,7 +12,7 @@ from typing import Any
 
 import ml_collections
 
-from cascades import arguments, drafters, migration
+from cascades import arguments, drafters
 from cascades.config import DecodingConfig
 from cascades.declarations import Option, options_of
 from experiments.analysis import analysis_config
@@ -205,8 +205,6 @@ def _check(
 ) -> None:
   """Checks fields by their names, with what stands before those in errors."""
   for name, value in values.items():
-    if sentence := migration.replacement(f'{name}'):
-      raise ValueError(sentence)
     if name not in checks:
       near = difflib.get_close_matches(str(name), checks, 1, 0.0)
       raise ValueError(
