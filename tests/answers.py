@@ -76,6 +76,7 @@ def make_trace(sources='drb', **changes) -> records.Trace:
     sources=['pdrb'.index(source) for source in sources],
     deferred=[0] * n,
     logprobs=[0.0] * n,
+    rejected=[None] * n,
   )
   return records.Trace(**fields | changes)
 

@@ -29,6 +29,7 @@ _VIEW = records.View(
   deferred=[0, 0, 1],
   drafter_argmax=['<a>\n', ' c', '</s>'],
   verifier_argmax=['<b>', ' b', '</s>'],
+  rejected=[None] * 3,
 )
 
 

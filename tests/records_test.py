@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import pathlib
-import shutil
 
 import counts
 import pytest
@@ -13,7 +11,6 @@ from answers import make_failure, make_record, make_trace
 from cascades.config import DecodingConfig
 from experiments import records, tasks
 
-_OLD_WORKDIR = pathlib.Path(__file__).parent / 'fixtures/old_workdir'
 RECORD = make_record(
   method='opt', text=' vier ☃', deferred=None, emitted=2, examined=1, residual=0
 )
@@ -102,6 +99,7 @@ def test_a_view_is_found_by_what_it_is_of(tmp_path):
     deferred=None,
     drafter_argmax=['\n'],
     verifier_argmax=['☃'],
+    rejected=[None],
   )
   other = dataclasses.replace(view, lenience=0.5, deferred=[1])
   path = tmp_path / 'views' / 'sums.jsonl'
@@ -235,26 +233,3 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
       records.write(tmp_path / name, iter([RECORD, records.read_all]))
   assert records.read(path) == [RECORD]
   assert [p.name for p in tmp_path.iterdir()] == ['a.jsonl']
-
-
-def test_a_workdir_with_the_names_of_0_1_opens(tmp_path):
-  folder = shutil.copytree(_OLD_WORKDIR, tmp_path / 'run')
-  (lines,) = records.read_points(folder).values()
-  (view,) = records.read_views(folder).values()
-  traces = records.read_traces(folder, 'numerals')
-  assert [''.join(t.token_strings) for t in traces] == [r.text for r in lines]
-  assert ''.join(view.drafter_argmax) == f'{lines[0].text}</s>'
-  assert view.verifier_argmax == view.drafter_argmax
-  # What is written has the new names, and the old name is none beside them.
-  line = records.dumps(traces[0])
-  assert records.loads(line, records.Trace) == traces[0]
-  assert 'pieces' not in line
-  with pytest.raises(ValueError, match='pieces'):
-    records.loads(line[:-1] + ', "pieces": []}', records.Trace)
-  settings = dict(verifier='tiny-verifier', drafter='tiny-drafter', seed=0)
-  path = folder / 'config.json'
-  with pytest.raises(ValueError, match='another fill_unselected_logits;'):
-    records.claim(path, settings | {'fill_unselected_logits': True}, 'run')
-  settings |= {'fill_unselected_logits': False}
-  records.claim(path, settings, 'run')
-  assert records.read_json(path) == settings

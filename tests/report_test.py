@@ -98,7 +98,8 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
     ]
     records.write(path / 'examples' / f'{task}.jsonl', asked)
   metrics.summarize(lines, COSTS).to_csv(path / 'summary.csv', index=False)
-  (path / 'costs.json').write_text(json.dumps(dataclasses.asdict(COSTS)))
+  costs = unit_costs.CostMeasurements((unit_costs.CostRange(COSTS, COSTS),))
+  (path / 'costs.json').write_text(costs.to_json())
   known = {x.task: tasks.quality_metric(x.task) for x in lines}
   scales = {k: dict(scale=m.scale if m else 1.0) for k, m in known.items()}
   config = {'data': scales} | (config or {})

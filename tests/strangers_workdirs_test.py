@@ -15,6 +15,7 @@ import sys
 import types
 from unittest import mock
 
+import answers
 import pandas as pd
 import pytest
 import report_test
@@ -96,9 +97,7 @@ def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, case):
   path, stale = (tmp_path / x / 'a.jsonl' for x in ('records', 'stale/records'))
   path.parent.mkdir()
   path.write_text(DAMAGED[case] + '\n')
-  trace = records.Trace(
-    id='1', tokens=[], token_strings=[], sources=[], deferred=None, logprobs=[]
-  )
+  trace = answers.make_trace('', id='1', deferred=None)
   records.write(tmp_path / 'traces/a.jsonl.gz', [trace])
   point = types.SimpleNamespace(
     name='a', first=0, last=1, curve=types.SimpleNamespace(leniences=(1.0,))

@@ -34,6 +34,7 @@ def _view(trace, **changes):
     deferred=[1] * n,
     drafter_argmax=['a'] * n,
     verifier_argmax=['a'] * n,
+    rejected=[None] * n,
   )
   return records.View(**fields | changes)
 

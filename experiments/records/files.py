@@ -13,7 +13,6 @@ from typing import Any
 from cascades.atomic import write_bytes, write_text
 from cascades.untrusted import bounded, schema
 from experiments import tasks
-from experiments.records import old_names
 from experiments.records.record_schema import Record, Trace, View, dumps, loads
 
 
@@ -28,7 +27,7 @@ def claim(
   """Writes the settings of a workdir, or checks that they have not changed."""
   text = json.dumps(fields, indent=2) + '\n'
   if bound and path.exists():
-    previous = old_names.replace('settings', read_json(path))
+    previous = read_json(path)
     current = json.loads(text)
     names = sorted(
       name

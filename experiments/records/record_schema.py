@@ -26,7 +26,6 @@ from cascades.plain import digest, plain
 from cascades.untrusted import bounded, schema
 from cascades.verification_config import CONSTANT, NO_CAP, SOURCES
 from experiments import tasks
-from experiments.records import old_names
 
 # How the name of a curve shows each option that is not at its default.
 _VARIANT_WORDS = {
@@ -72,7 +71,7 @@ class Trace:
     logprobs: The verifier's log-probability of each token at temperature 1; for
       the drafter alone, the drafter's.
     rejected: Id of the draft that each residual token replaces; None for the
-      other tokens, and with several drafts. None in older files.
+      other tokens, and with several drafts.
   """
 
   id: str
@@ -81,7 +80,7 @@ class Trace:
   sources: list[int]
   deferred: list[int] | None
   logprobs: list[float]
-  rejected: list[int | None] | None = None
+  rejected: list[int | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,8 +92,7 @@ class Record:
     method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
     lenience: Lenience of the method; nan for a method without lenience.
     gamma: Tokens drafted per block; 0 for plain decoding. 1 for a sequential
-      cascade, which has no blocks; records without a results version have
-      another number there, which has no meaning.
+      cascade, which has no blocks.
     verification: Verification of blocks; a name of `VERIFICATIONS`.
     gate: Distributions that the deferral rule reads: 'raw' or 'processed'.
     bonus_from: Distribution of bonus tokens: 'target' or 'verifier'.
@@ -206,7 +204,7 @@ class View:
     drafter_argmax: The drafter's most likely token at each position, as text.
     verifier_argmax: The verifier's most likely token at each position.
     rejected: The draft that each residual token replaces, as text; None for the
-      other tokens. None in older files.
+      other tokens.
   """
 
   point: str
@@ -218,7 +216,7 @@ class View:
   deferred: list[int] | None
   drafter_argmax: list[str]
   verifier_argmax: list[str]
-  rejected: list[str | None] | None = None
+  rejected: list[str | None]
 
   @property
   def key(self) -> tuple:
@@ -279,6 +277,7 @@ def failed_example(reason: str, **fields: Any) -> Outcome:
     sources=[],
     deferred=None,
     logprobs=[],
+    rejected=[],
   )
   return Outcome(record, trace)
 
@@ -294,9 +293,8 @@ def dumps(line: Any) -> str:
 
 
 def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
-  """Reads a line that `dumps` wrote, of this version or an older one."""
-  fields = old_names.replace(kind.__name__, bounded.parse_json(text))
-  fields = dict(_schema(kind).parse(fields))
+  """Reads a line that `dumps` wrote."""
+  fields = dict(_schema(kind).parse(bounded.parse_json(text)))
   if kind is tasks.Example:
     if isinstance(fields['reference'], list):
       fields['reference'] = tuple(fields['reference'])
@@ -393,7 +391,7 @@ def _check_lengths(line: Trace | View, names: tuple[str, ...]) -> None:
   length = len(getattr(line, first))
   for name in names:
     values = getattr(line, name)
-    # A method without a deferral rule has no deferrals, an old file no drafts.
+    # A method without a deferral rule has no deferrals.
     if values is None:
       continue
     if len(values) != length:

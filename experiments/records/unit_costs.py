@@ -120,7 +120,7 @@ class CostRange:
   Attributes:
     low: The 0.1 quantile, close to the time of a call on an idle machine.
     high: The 0.9 quantile.
-    processor: Name of the processor; None in older files.
+    processor: Name of the processor; None if it is not known.
   """
 
   low: Costs
@@ -185,8 +185,6 @@ class CostMeasurements:
       fields = bounded.parse_json(text)
     except ValueError as e:
       raise ValueError(f'costs: {e}; {advice}.') from None
-    if isinstance(fields, dict) and 'times' not in fields:
-      fields = {'times': [{'low': fields, 'high': fields}]}
     measurements = _MeasurementFields.check(fields, 'costs', advice)
     times = tuple(
       CostRange(Costs.from_dict(x.low), Costs.from_dict(x.high), x.processor)

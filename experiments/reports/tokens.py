@@ -56,7 +56,7 @@ def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
   if source == 'residual':
     # The page has no probabilities of the rejected draft.
     token = 'the replacement'
-    if view.rejected and (draft := view.rejected[index]) is not None:
+    if (draft := view.rejected[index]) is not None:
       details.append(f'rejected draft: {_quoted(draft)}')
     details.append(f'q, p, π of {token}, not of the rejected draft')
   if view.deferred is not None:

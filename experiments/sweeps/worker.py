@@ -396,7 +396,7 @@ class Worker:
       requests, scoring.inspect_tokens(decoder, texts), strict=True
     ):
       sources = request.trace.sources[: len(scores)]
-      drafts = (request.trace.rejected or [])[: len(scores)]
+      drafts = request.trace.rejected[: len(scores)]
       # With bonus='verifier' the bonus token is drawn from p, not from pi.
       pi = [
         score.p if config.bonus == 'verifier' and source == _BONUS else score.pi
@@ -413,8 +413,7 @@ class Worker:
           deferred=[int(x.deferred) for x in scores] if has_rule else None,
           drafter_argmax=[_text(tokenizer, x.drafter_token) for x in scores],
           verifier_argmax=[_text(tokenizer, x.verifier_token) for x in scores],
-          rejected=[x if x is None else _text(tokenizer, x) for x in drafts]
-          or None,
+          rejected=[x if x is None else _text(tokenizer, x) for x in drafts],
         )
       )
     return views

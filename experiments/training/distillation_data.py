@@ -31,7 +31,7 @@ _DATA_FIELDS = (
   *('seed', 'verifier', 'shots', 'held_out', 'answers', 'temperatures'),
   *('answer_length', 'texts', 'row_length', 'dtype'),
 )
-# File of these fields in a workdir; the name is the same in older workdirs.
+# File of these fields in a workdir.
 _DATA_FILE = 'lessons.json'
 # Rows whose hidden states are computed at a time.
 _BATCH_SIZE = 4

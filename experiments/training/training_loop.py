@@ -68,11 +68,6 @@ def make_optimizer(
   )
 
 
-# Names of fields in the file of a workdir: an earlier name lets a training that
-# began under it resume.
-_NAMES_IN_FILES = {'phrasing_style': 'author', 'kl_fraction': 'turn'}
-
-
 def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
   """Returns the fields of a training that determine the trained model.
 
@@ -84,8 +79,7 @@ def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
     if not field.startswith(('eval_', 'log_', 'checkpoint_'))
     and field not in ('models', 'text')
   }
-  fields |= config.models[name].to_dict() if 'models' in config else {}
-  return {_NAMES_IN_FILES.get(name, name): x for name, x in fields.items()}
+  return fields | (config.models[name].to_dict() if 'models' in config else {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
