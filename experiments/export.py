@@ -1,9 +1,8 @@
-"""Writes a model as a Hugging Face folder, or as a GGUF file for llama.cpp.
+"""Writes a model as a Hugging Face folder.
 
 Command: python -m experiments.export --model=tiny-verifier --folder=exported
 Shows: each file with its size in bytes. The model is anything that `load_model`
-takes: a Gemma 2, 3, 3n or 4, and for GGUF a Gemma 2 or 3. A GGUF file has the
-name of the model.
+takes: a Gemma 2, 3, 3n or 4.
 """
 
 import pathlib
@@ -16,15 +15,11 @@ _MODEL = flags.DEFINE_string(
   'model', None, "Model: a name, file, folder, or 'OWNER/NAME' on the hub."
 )
 _FOLDER = flags.DEFINE_string('folder', None, 'Folder to write the model to.')
-_FORMAT = flags.DEFINE_enum(
-  'format', 'huggingface', ['huggingface', 'gguf'], 'Format of the files.'
-)
 _TENSOR_TYPE = flags.DEFINE_enum(
   'stored',
   None,
-  ['float32', 'float16', 'bfloat16', 'int8'],
-  'Dtype of the stored tensors; by default that of the loaded model. float16'
-  ' needs --format=gguf, and int8 needs --format=huggingface.',
+  ['float32', 'bfloat16', 'int8'],
+  'Dtype of the stored tensors; by default that of the loaded model.',
 )
 _SHARD_GB = flags.DEFINE_float(
   'shard_gb', 5.0, 'Maximum size of a file of tensors, in units of 1e9 bytes.'
@@ -43,14 +38,7 @@ def main() -> None:
   from cascades.models import checkpoints
 
   folder = pathlib.Path(_FOLDER.value)
-  as_gguf = _FORMAT.value == 'gguf'
-  if _TENSOR_TYPE.value == ('int8' if as_gguf else 'float16'):
-    needed = 'huggingface' if as_gguf else 'gguf'
-    raise ValueError(f'stored: {_TENSOR_TYPE.value} needs --format={needed}.')
-  # The folder '.' has a name too; a version, as in 'mine-v1.5', is no suffix.
-  model_name = pathlib.Path(_MODEL.value).resolve().name.removesuffix('.gguf')
-  name = f'{model_name}.gguf' if as_gguf else 'config.json'
-  if (folder / name).exists():
+  if (folder / 'config.json').exists():
     raise ValueError(
       f'folder: {folder} already holds a model; choose another --folder.'
     )
@@ -58,10 +46,7 @@ def main() -> None:
     cli.make_folder(folder, option='folder')
     model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
     cli.say(f'writing {folder}')
-    if as_gguf:
-      checkpoints.save_gguf(folder / name, model, _TENSOR_TYPE.value)
-    else:
-      checkpoints.save_model(folder, model, _SHARD_GB.value, _TENSOR_TYPE.value)
+    checkpoints.save_model(folder, model, _SHARD_GB.value, _TENSOR_TYPE.value)
   files = sorted(file for file in folder.iterdir() if file.is_file())
   for file in files:
     print(f'{file.stat().st_size:>15,}  {file}')

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import small
 import tiers
+from fixtures import gguf_writer
 
 import cascades
 from cascades import decoding, drafters, load_model, methods
@@ -27,7 +28,7 @@ from cascades.drafters import binding
 from cascades.drafters.assistant import assistant_checkpoint
 from cascades.drafters.assistant.assistant_spec import AssistantSpec
 from cascades.methods import processing
-from cascades.models import checkpoints, language
+from cascades.models import language
 from cascades.proof import exact
 from configs import common
 from experiments import records, sweep
@@ -303,7 +304,7 @@ def test_a_verifier_of_another_size_is_refused(tmp_path):
   assert 'another verifier (with 1 key heads of size 8' in said
   # Files of GGUF are of Gemma 2 and 3.
   file = tmp_path / 'tiny.gguf'
-  checkpoints.save_gguf(file, load_model('tiny-drafter'))
+  gguf_writer.save_gguf(file, load_model('tiny-drafter'))
   for name in 'tiny-verifier', file:
     said = _refused(load_model(name), _folders('shared')[1])
     assert 'another verifier (a Gemma 4)' in said

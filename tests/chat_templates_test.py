@@ -9,6 +9,7 @@ import jax
 import jinja2.sandbox
 import pytest
 import small
+from fixtures import gguf_writer
 
 from cascades.models import (
   chat_templates,
@@ -374,7 +375,7 @@ def _checkpoint():
 @pytest.mark.parametrize('kind', ['folder', 'gguf'])
 def test_a_model_is_asked_by_its_own_template(tmp_path, kind):
   path = tmp_path / ('model.gguf' if kind == 'gguf' else 'model')
-  save = checkpoints.save_gguf if kind == 'gguf' else checkpoints.save_model
+  save = gguf_writer.save_gguf if kind == 'gguf' else checkpoints.save_model
   save(path, _checkpoint())
   one = small.sampler(str(path), gamma=0, cache_length=200)
   assert one.tokenizer.chat_template == _source('folded')
@@ -413,7 +414,7 @@ def test_a_template_goes_with_the_model_that_it_came_with(tmp_path):
 def test_a_template_of_a_gguf_that_is_no_text_is_refused(tmp_path, monkeypatch):
   monkeypatch.setattr(_checkpoint().tokenizer, 'chat_template', 'x')
   file = tmp_path / 'model.gguf'
-  checkpoints.save_gguf(file, _checkpoint())
+  gguf_writer.save_gguf(file, _checkpoint())
   header = gguf_header.read_header(file)
   header.fields['tokenizer.chat_template'] = 3
   with pytest.raises(ValueError, match=r'chat_template: must be a text, got 3'):

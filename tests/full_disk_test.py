@@ -93,11 +93,6 @@ SAVES = [
     12_000,
     lambda folder: checkpoints.save_model(folder, model(), shard_gb=2e-5),
   ),
-  (
-    'a.gguf',
-    2000,
-    lambda folder: checkpoints.save_gguf(folder / 'a.gguf', model()),
-  ),
   ('model.safetensors', 2000, save_reduced),
   ('head.safetensors', 2000, save_head),
   ('rule.json', 200, save_rule),

@@ -10,6 +10,7 @@ import pytest
 import small
 from absl import flags
 from absl.testing import flagsaver
+from fixtures import gguf_writer
 from safetensors.numpy import load_file
 from small import FIXTURES, dtypes, load, read_json, same
 
@@ -199,7 +200,8 @@ def test_tokens_that_a_folder_suppresses_are_written(kind, tmp_path):
     checkpoints.save_model(again, listing)
   else:
     source = listing if kind == 'gguf' else plain
-    checkpoints.save_gguf(again / 'a.gguf', source)
+    again.mkdir()
+    gguf_writer.save_gguf(again / 'a.gguf', source)
   if kind == 'beside gguf':
     tensor_files.write_json(again / _GENERATION, {'suppress_tokens': [5, 9]})
   assert checkpoints.load_model(again).tokenizer.suppress_tokens == (5, 9)
@@ -250,23 +252,23 @@ def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
   assert (folder / tensor_files.INDEX).exists()
   want = checkpoints.load_model('tiny-drafter', 'bfloat16')
   same(checkpoints.load_model(folder).params, want.params)
-  # As one file beside it; and neither is written over.
-  gguf = said | dict(format='gguf', stored='float16')
-  with flagsaver.flagsaver(**gguf):
+  with (
+    flagsaver.flagsaver(**said),
+    pytest.raises(ValueError, match='already holds a model; choose another'),
+  ):
     export.main()
-  file = folder / 'tiny-drafter.gguf'
-  assert str(file) in capsys.readouterr().out
-  assert checkpoints.load_model(file).model == want.model
-  for stored, other in ('float16', 'huggingface'), ('int8', 'gguf'):
-    with flagsaver.flagsaver(**said, stored=stored, format=other):
-      message = conftest.refused('stored', export.main)
-    assert message.startswith(f'stored: {stored} needs --format=')
-  for again in said, gguf:
-    with (
-      flagsaver.flagsaver(**again),
-      pytest.raises(ValueError, match='already holds a model; choose another'),
-    ):
-      export.main()
+
+
+def test_what_a_folder_cannot_hold_is_refused_and_nothing_is_left(tmp_path):
+  folder = tmp_path / 'out'
+  model, params, tokenizer = load('tiny-drafter')
+  params = model.restrict_vocab(params, [0, 1, 2, 3, 300])
+  few = checkpoints.Checkpoint(model, params, tokenizer)
+  with pytest.raises(ValueError, match='a restricted vocabulary is not suppo'):
+    checkpoints.save_model(folder, few)
+  with pytest.raises(ValueError, match=r"stored: must be .* got 'float16'"):
+    checkpoints.save_model(folder, load('tiny-drafter'), stored='float16')
+  assert not [*tmp_path.iterdir()]
 
 
 def test_the_launcher_needs_a_model_and_a_folder():

@@ -21,7 +21,7 @@ Checkpoints
   tensor_files        safetensors; `int8_files`
   hub                 repositories of the Hugging Face hub
   huggingface         folders in that layout; `huggingface_export`
-  gguf_files          files of llama.cpp's format; `gguf_header`, `gguf_export`
+  gguf_files          files of llama.cpp's format; `gguf_header`
   orbax_files         checkpoints of gemma's authors, and gemma's downloads
   shared_table        layers that share the embedding table of another model
   bundled             models of the package; `assets` holds them

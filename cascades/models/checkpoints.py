@@ -12,17 +12,16 @@ import dataclasses
 import functools
 import logging
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from cascades import arguments, atomic, compilation
+from cascades import arguments, compilation
 from cascades.models import (
   builtin_formats,
-  gguf_export,
   hub,
   huggingface_export,
   int8_weights,
@@ -45,7 +44,6 @@ __all__ = [
   'load_folder',
   'load_model',
   'matching_formats',
-  'save_gguf',
   'save_model',
 ]
 
@@ -134,7 +132,11 @@ def save_model(
   stored: str | None = None,
 ) -> None:
   """Writes a checkpoint in Hugging Face layout, whatever its format was."""
-  _check_stored(stored, param_dtypes.DTYPES)
+  if stored not in (None, *param_dtypes.DTYPES):
+    raise ValueError(
+      f'stored: must be one of {", ".join(param_dtypes.DTYPES)}, got'
+      f" {arguments.quote(stored)}; leave it out to keep the model's."
+    )
   model, params, tokenizer = checkpoint
   config = huggingface_export.make_config(model, params, tokenizer.stops)
   keeps_int8 = stored is None and model.layout == 'int8'
@@ -155,27 +157,6 @@ def save_model(
     shard_gb=shard_gb,
     gate_by_rows=model.gate_by_rows,
   )
-
-
-def save_gguf(
-  file: str | pathlib.Path, checkpoint: Checkpoint, stored: str | None = None
-) -> None:
-  """Writes a checkpoint as a GGUF file, whatever its format was."""
-  _check_stored(stored, gguf_export.STORED)
-  model, params, tokenizer = checkpoint
-  params = _exportable_params(model, params, model.unpack)
-  model = dataclasses.replace(model, layout=None)
-  with atomic.replace_file(pathlib.Path(file)) as part:
-    gguf_export.save(part, model, params, tokenizer, stored=stored)
-
-
-def _check_stored(stored: str | None, dtypes: Iterable[str]) -> None:
-  """Refuses a dtype that a format of files does not store."""
-  if stored not in (None, *dtypes):
-    raise ValueError(
-      f'stored: must be one of {", ".join(dtypes)}, got'
-      f" {arguments.quote(stored)}; leave it out to keep the model's."
-    )
 
 
 def _exportable_params(

@@ -160,17 +160,6 @@ class _Tokens(Schema):
 
 
 _SCHEMAS = {'gemma2': _Gemma2, 'gemma3': _Gemma3}
-# Period of local and global layers in files that lack it.
-PERIODS = {
-  name: schema.model_fields['local'].default
-  for name, schema in _SCHEMAS.items()
-}
-# Names of required fields: in a config.json, and in a GGUF file.
-SIZES = {
-  name: field.alias
-  for name, field in _Gemma3.model_fields.items()
-  if field.is_required()
-}
 _NAMES = {
   'model.embed_tokens.weight': 'token_embd.weight',
   'model.norm.weight': 'output_norm.weight',
@@ -255,7 +244,7 @@ def read_config(file: gguf_header.File) -> dict[str, Any]:
     **{name: x for name, x in fields if name in renamed},
     'model_type': FAMILIES[family],
     'vocab_size': table.shape[0],
-    'query_pre_attn_scalar': query_scale(family, dict(fields)),
+    'query_pre_attn_scalar': _query_scale(family, dict(fields)),
     'tie_word_embeddings': 'output.weight' not in file.tensors,
     # Norms are float32 beside matrices of any type.
     'dtype': 'bfloat16' if matrices == {'BF16'} else 'float32',
@@ -267,7 +256,7 @@ def read_config(file: gguf_header.File) -> dict[str, Any]:
   return config
 
 
-def query_scale(family: str, config: Mapping[str, Any]) -> int:
+def _query_scale(family: str, config: Mapping[str, Any]) -> int:
   """Returns the divisor of the square of queries, `query_pre_attn_scalar`."""
   if (family, config['num_hidden_layers']) in _SCALED_BY_WIDTH:
     return config['hidden_size'] // config['num_attention_heads']
