@@ -13,6 +13,7 @@ import abc
 import datetime
 import pathlib
 from collections.abc import Iterable
+from typing import Any
 
 from cascades import arguments
 from cascades.models import tokenizers
@@ -207,7 +208,7 @@ class FolderTemplate(ChatTemplate):
     budget = sum(cost * number for cost, number in steps)
     # Both results have the same time.
     now = datetime.datetime.now()
-    variables = self._variables | dict(
+    variables: dict[str, Any] = self._variables | dict(
       add_generation_prompt=add_generation_prompt,
       tools=None,
       documents=None,

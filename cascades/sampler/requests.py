@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from cascades import arguments
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 from cascades.sampler.outputs import ConversationState
 
 
@@ -91,7 +93,10 @@ def make_request(options: RequestOptions, function: str) -> SampleRequest:
   """Makes a request of the keyword arguments of a method of `Sampler`."""
   for name in options:
     if name not in RequestOptions.__annotations__:
+      advice = 'leave it out'
+      if name in options_of(DecodingConfig):
+        advice = f'give Sampler the config DecodingConfig({name}=...)'
       raise TypeError(
-        f'{name}: is not an argument of Sampler.{function}; leave it out.'
+        f'{name}: is not an argument of Sampler.{function}; {advice}.'
       )
   return SampleRequest(**options)

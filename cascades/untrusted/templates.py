@@ -188,7 +188,7 @@ def _delegate(name: str) -> Callable[..., Any]:
   def delegated(self: _Content, *args: Any, **options: Any) -> Any:
     unmask = self.mask.unmask
     text = unmask(self)
-    args = [unmask(x) if isinstance(x, str) else x for x in args]
+    args = (*(unmask(x) if isinstance(x, str) else x for x in args),)
     result = method(text, *args, **options)
     if name in _CASES:
       # Some letters become several.
@@ -233,7 +233,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
       finalize=self._measure,
       extensions=[jinja2.ext.loopcontrols, _Generation],
     )
-    self.budget, self.mask = 0, None
+    self.budget = 0
+    self.mask: Mask | None = None
     # Also of macros and blocks.
     self.concat = lambda texts: self._wrap(''.join(texts))
     names = 'range', 'dict', 'namespace'
