@@ -29,7 +29,7 @@ ROOMS = (
 # Packages that these parts import and the library does not.
 NEEDED = (
   'absl datasets filelock fsspec matplotlib ml_collections optax pandas'
-  ' pyarrow regex rouge_score sacrebleu statsmodels tqdm'
+  ' pyarrow regex rouge_score sacrebleu tqdm'
 ).split()
 # The check of a device runs where nothing can be installed.
 _LIGHT_COMMAND, _LIGHT_NEEDED = 'experiments.accelerator', ('absl', 'tqdm')

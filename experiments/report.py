@@ -33,7 +33,11 @@ _FIGURES = flags.DEFINE_bool(
 _COMPARE = flags.DEFINE_list(
   'compare', [], 'Two points to compare instead, with a comma between them.'
 )
-cli.define_options(AnalysisConfig)
+# The rest are those of a sweep's decision.
+_OPTIONS = 'margin', 'resamples', 'seed'
+cli.define_options(
+  {name: options_of(AnalysisConfig)[name] for name in _OPTIONS}
+)
 cli.define_rules()
 
 
@@ -48,11 +52,10 @@ def main() -> None:
   # Leniences are sorted from a method's strict end, which its rule declares.
   cli.load_rules()
   # Imported after the flags are parsed, so that a mistyped flag fails at once.
-  from experiments.reports import default_config, write_report
+  from experiments.reports import write_report
 
-  options = [x for x in options_of(AnalysisConfig) if flags.FLAGS[x].present]
-  config = default_config(workdirs[0]).replace(
-    **{name: flags.FLAGS[name].value for name in options}
+  config = AnalysisConfig(
+    **{name: flags.FLAGS[name].value for name in _OPTIONS}
   )
   if _COMPARE.value:
     from experiments.analysis import named_points, runs

@@ -21,10 +21,9 @@
 #
 # A sweep writes a folder of records: the prompts, the answers of every method
 # at every lenience, and their costs. This notebook loads such a folder, draws
-# the curves, chooses a lenience on half of the examples, evaluates it on the
-# other half, chooses one with a guarantee, and compares two methods with
-# intervals. Everything here is also on the page that `python -m
-# experiments.report` writes; here you can change it.
+# the curves, shows the decision with its trials, and compares two points with
+# intervals. `python -m experiments.report` writes a page of the curves and the
+# decision; here you can change them.
 
 # %%
 # Makes the project's checkout importable. In Colab, clones and installs it, and
@@ -73,6 +72,8 @@ if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
 
   config = quickstart.get_config()
   config.tasks, config.num_examples = ('word_problems',), 100
+  # A setting is chosen, instead of the one that the config fixes.
+  config.decision.method, config.decision.risk = '', 0.1
   curves = [
     Curve.from_config(config, 'verifier_only', ()),
     Curve.from_config(config, 'drafter_only', ()),
@@ -89,7 +90,7 @@ if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
 
 # %%
 from experiments import records
-from experiments.analysis import calibration, comparisons, runs
+from experiments.analysis import comparisons, named_points, runs
 from experiments.reports import AnalysisConfig, styles
 
 first = records.read_all(WORKDIR)[0]
@@ -107,7 +108,7 @@ points.table[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
 # paired intervals.
 
 # %%
-config = AnalysisConfig(loss=0.05, latency=0.75)
+config = AnalysisConfig()
 frame = comparisons.compare(points, config)
 frame[
   'variant lenience quality difference difference_low difference_high'
@@ -148,75 +149,40 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# ## 4. Choose a lenience
+# ## 4. The decision
 #
 # The best point of a curve looks better than it is on the examples that it was
-# chosen on. So choose on one half of the examples, for a target (here: lose at
-# most 0.05 of quality), and evaluate on the other half: is the target met
-# there, and how much latency is lost to the best choice there (regret)?
+# chosen on. So a sweep ends with a decision: a setting is chosen on one half of
+# the examples and reported on the other half. One that may lose quality must be
+# certified: its mean loss is at most `risk` with probability 1 - `delta`. Its
+# trials are the settings with their numbers on the half that chooses.
 
 # %%
-calibrated = calibration.calibrate(points, config)
-selection = calibrated[calibrated.target == 'quality']
-print(f'at most {config.loss:g} of quality lost')
-selection[
-  'task variant lenience loss latency kept best_lenience regret'.split()
-].round(3)
+import textwrap
+
+import pandas as pd
+
+from cascades.decisions import Decision
+
+decision = Decision.load(pathlib.Path(WORKDIR) / 'decision.json')
+print(textwrap.fill(decision.sentence, 79))
+pd.DataFrame(decision.evidence['trials']).round(3)
 
 # %% [markdown]
-# ## 5. Choose a lenience with a guarantee
+# ## 5. Compare two points
 #
-# How far does this choice hold on unseen examples? `control` tests the
-# leniences of a curve, strict ones first, and stops at the first that is not
-# shown to meet the target: the lenience before it loses at most `risk` of the
-# quality with probability 1 - `delta`, for any distribution of examples
-# (learn-then-test, Angelopoulos et al. 2021). A guarantee needs more examples
-# than a choice: `needed` is their number if no example loses quality.
+# Example by example, on all that both answered: the difference has a far
+# narrower interval than either quality, because both answered the same
+# problems. A name is `method@lenience`, with `@gamma` where a sweep has
+# several.
 
 # %%
-import dataclasses
+FIRST, SECOND = 'chow@0.4', 'token_v3@0.8'
 
-from experiments.analysis import risk
-
-risk_config = dataclasses.replace(config, risk=0.1, delta=0.1)
-guaranteed = risk.control(points, risk_config)
-confidence = 1 - risk_config.delta
-print(f'at most {risk_config.risk:g} lost, in {confidence:.0%} of all cases')
-guaranteed[
-  'task variant lenience strict lost latency p found tried needed'.split()
-].round(3)
+for sentence in named_points.compare([run], [FIRST, SECOND], config):
+  print(textwrap.fill(sentence, 79))
 
 # %% [markdown]
-# ## 6. Compare two methods
-#
-# At their chosen leniences, on the half that they were not chosen on, example
-# by example: the difference has a far narrower interval than either quality,
-# because both methods answered the same problems.
-
-# %%
-_, evaluation = calibration.halves(points, config.seed)
-first, second = selection[selection.task == task].point.astype(int)[:2]
-difference = comparisons.pair(evaluation, first, second, config)
-names = [
-  f'{points.table.variant[i]} at lenience {points.table.lenience[i]:g}'
-  for i in (first, second)
-]
-print(f'{names[0]} over {names[1]}, {difference["n"]} examples:')
-for name in ('gained', 'faster'):
-  low, high = difference[f'{name}_low'], difference[f'{name}_high']
-  print(f'  {name} {difference[name]:.3f} ({low:.3f} to {high:.3f})')
-
-# %% [markdown]
-# The same for every method against the verifier, by McNemar's exact test, with
-# Holm's correction for the number of methods:
-
-# %%
-comparisons.significance(evaluation, selection.point.tolist())[
-  'task variant lenience n only_verifier only_method p p_holm'.split()
-].round(3)
-
-# %% [markdown]
-# Fifty examples distinguish little: a small test has wide intervals. `python -m
-# experiments.sweep --config=configs/quickstart.py` decodes at least a hundred
-# examples with every method of the paper, and its page has the same
-# comparisons.
+# A hundred examples distinguish little: a small test has wide intervals.
+# `python -m experiments.sweep --config=configs/quickstart.py` decodes more of
+# them with every method of the paper, and its page has the same comparisons.

@@ -363,7 +363,7 @@ def test_a_damaged_file_is_a_sentence(change, sentence, tmp_path):
 _LEAN = """
 import importlib.machinery, runpy, socket, sys
 hidden = {'tensorflow', 'tensorflow_datasets', 'grain', 'datasets'}
-hidden |= {'rouge_score', 'statsmodels'}
+hidden |= {'rouge_score'}
 class Finder(importlib.machinery.PathFinder):
   @classmethod
   def find_spec(cls, name, path=None, target=None):

@@ -39,8 +39,8 @@ _MISTAKES = {
     (['--workdir={}'], 'has no records; run'),
     (['--workdir={}/none'], 'there is no folder'),
     (
-      ['--workdir={}', '--risk=3'],
-      'risk: must be a number from 0.001 to 0.999, got 3.0; give a',
+      ['--workdir={}', '--margin=3'],
+      'margin: must be a number from 0 to 1, got 3.0',
     ),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
     (['--nodebug'], 'workdir: no folder is given; give the folder'),

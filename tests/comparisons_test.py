@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from experiments.analysis import (
-  calibration,
   comparisons,
   headline,
   method_kinds,
@@ -241,20 +240,6 @@ def test_what_nobody_knows_is_nan_and_never_as_good(points):
   assert frame.loc[2].difference == 0
 
 
-def test_mcnemar_is_corrected_for_the_methods_of_a_task(points):
-  table = comparisons.significance(points, [2, 4, 6]).set_index('variant')
-  assert len(table) == 3
-  point_row = table[table.lenience == 1.0].iloc[0]
-  counted = point_row[['n', 'only_verifier', 'only_method']]
-  assert counted.tolist() == [200, 60, 0]
-  assert point_row.p == pytest.approx(2 * 0.5**60)
-  assert point_row.p_holm == pytest.approx(3 * point_row.p)
-  assert table.loc['diff'].p_holm == pytest.approx(2 * 2 * 0.5**10)
-  # It is for right and wrong alone.
-  answers = points.answers.assign(quality=points.answers.quality * 0.3)
-  assert comparisons.significance(Points(points.table, answers), [4]).empty
-
-
 def test_a_corpus_quality_is_made_of_sums_in_every_draw():
   points = make({k: SPECS[k] for k in (ALONE, ('opt', 0.5, 4))}, 30)
   points.table[['task', 'scale']] = 'wmt14_en_de', 100.0
@@ -277,65 +262,9 @@ def test_a_corpus_quality_is_made_of_sums_in_every_draw():
   assert opt.quality == pytest.approx(METRICS['bleu'].corpus(sums))
   assert opt.difference == pytest.approx(opt.quality - 100)
   assert opt.difference_low < opt.difference < opt.difference_high < 0
-  assert (opt.scale, bool(opt.exact), bool(opt.as_good)) == (100, False, False)
+  assert (opt.scale, bool(opt.as_good)) == (100, False)
   config = AnalysisConfig(margin=0.5, resamples=60)
   assert comparisons.compare(points, config).as_good[1]
-
-
-# --- Calibration.
-
-
-def test_halves_are_of_the_ids_alone():
-  sides = [calibration.half(str(i), 0) for i in range(400)]
-  assert 150 < sum(sides) < 250
-  assert sides == [calibration.half(str(i), 0) for i in range(400)]
-  assert sides != [calibration.half(str(i), 1) for i in range(400)]
-
-
-def test_a_lenience_is_chosen_and_judged_apart(points):
-  # On the half that chooses, lenience 1 loses nothing; on the other, much.
-  side = points.answers.id.map(lambda i: calibration.half(i, 0))
-  answers = points.answers.copy()
-  verifier_row = answers[answers.point == 0].quality.to_numpy()
-  lucky = (answers.point == 4) & (side == 0)
-  answers.loc[lucky, 'quality'] = verifier_row[side[:200].to_numpy() == 0]
-  table = calibration.calibrate(Points(points.table, answers), CHOICE)
-  by_quality = table[table.target == 'quality'].set_index('variant')
-  opt = by_quality.loc['opt']
-  assert opt.lenience == 1.0
-  assert not opt.kept
-  assert opt.loss > 0.2
-  assert opt.best_lenience == 0.5
-  assert opt.regret == pytest.approx(0.4 - 0.6)
-  assert by_quality.loc['diff'].regret == 0
-
-
-def test_what_only_some_points_answered_decides_nothing(points):
-  # Lenience 0.5 gives none of the answers that the verifier gets wrong.
-  verifier_row = points.answers[points.answers.point == 0]
-  hard = verifier_row[verifier_row.quality == 0].id
-  is_lost = (points.answers.point == 3) & points.answers.id.isin(hard)
-  answers = points.answers[~is_lost].reset_index(drop=True)
-  table = calibration.calibrate(Points(points.table, answers), CHOICE)
-  opt = table[table.variant == 'opt']
-  assert len(opt)
-  # Where the verifier is right, nobody is better.
-  assert (opt.loss >= 0).all()
-
-
-def test_a_target_of_latency_takes_the_best_quality(points):
-  config = AnalysisConfig(resamples=500, latency=0.65)
-  table = calibration.calibrate(points, config)
-  table = table[table.target == 'latency']
-  opt = table.set_index('variant').loc['opt']
-  # Gamma is everyone's: the faster point at gamma 2 is no choice.
-  assert (opt.lenience, opt.gamma, opt.kept) == (0.5, 4, True)
-  assert opt.regret == 0
-  # Nothing of diff is as fast: the fastest there is, and told so.
-  assert not table.set_index('variant').loc['diff'].kept
-  # One example cannot be halved.
-  point_row = make({k: SPECS[k] for k in (ALONE, ('opt', 0.5, 4))}, n=1)
-  assert calibration.calibrate(point_row, CHOICE).empty
 
 
 # --- Plainer ways.

@@ -5,10 +5,8 @@ import functools
 import html
 import json
 import math
-import shutil
 import types
 
-import launching
 import numpy as np
 import pytest
 import small
@@ -18,7 +16,7 @@ from cascades.config import DecodingConfig
 from cascades.decisions import Decision
 from cascades.declarations import options_of
 from cascades.sampler import sampler
-from experiments import records, reports, sweep, tasks
+from experiments import records, sweep, tasks
 from experiments.analysis import certification, fixed_setting, risk
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Answers, Setting
@@ -322,18 +320,6 @@ def test_a_decision_has_its_evidence(decided):
   assert '<h2>Decision</h2>' in page
   assert html.escape(fields['sentence'][:60]) in page
   assert 'certified if at most 0.5' in page
-  assert 'The decision above is stricter' in page
-
-
-def test_a_page_has_the_risk_and_delta_of_its_decision(decided, tmp_path):
-  workdir = shutil.copytree(decided[1], tmp_path / 'run')
-  assert reports.default_config(workdir).risk == 0.9
-  assert reports.default_config(tmp_path) == reports.AnalysisConfig()
-  given = f'--workdir={workdir}', '--delta=0.2', '--resamples=9', '--nofigures'
-  assert launching.run('experiments.report', *given).returncode == 0
-  page = (workdir / 'report/index.html').read_text()
-  assert 'is at most 0.9 of the best score below the verifier alone' in page
-  assert 'with probability at least 0.8 ' in page
 
 
 def test_other_models_than_the_decisions_are_refused(decided):

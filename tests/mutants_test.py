@@ -505,11 +505,6 @@ strata_forgotten: a mixture has as many examples of a task as chance gives it
 worse_is_fine: to be no worse is to be better by the margin
   > -margin => > margin
 
-=== comparisons_test:test_mcnemar_is_corrected_for_the_methods_of_a_task
-@@ experiments.records.stats:holm answers
-uncorrected: p-values are not corrected for the number of methods
-  = corrected => = corrected / is_valid.sum()
-
 === comparisons_test:test_examples_that_one_did_not_answer_are_out_of_the_pair
 @@ experiments.analysis.comparisons:_compared answers
 strangers: examples that only the method answered are compared all the same
@@ -519,11 +514,6 @@ strangers: examples that only the method answered are compared all the same
 @@ experiments.analysis.comparisons:best_as_fast answers
 slower_is_as_fast: the best within the verifier's latency may be slower
   >= 1 => >= 0.5
-
-=== comparisons_test:test_a_lenience_is_chosen_and_judged_apart
-@@ experiments.analysis.calibration:halves answers
-judged_where_chosen: a lenience is judged on the half that it was chosen on
-  for i in (0, 1) => for i in (0, 0)
 
 === comparisons_test:test_what_truncation_alone_is_worth_is_told
 @@ experiments.analysis.method_kinds:compare_with_truncation

@@ -1,18 +1,14 @@
 """Leniences with a guarantee: it holds, it finds some, and it says when not."""
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
-from comparisons_test import join, make
 
-from experiments.analysis import mixture, risk
-from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis import risk
 
 DRAWS = 2000
 RISK, DELTA = 0.05, 0.1
-CHOICE = AnalysisConfig()
 
 
 def sample_losses(wrong, n, seed=0):
@@ -84,53 +80,3 @@ def test_fewer_examples_than_needed_show_nothing():
   assert risk.p_value(np.zeros(0), RISK, DELTA) == 1
   # Not even gains make up for them.
   assert risk.needed(0.02, 0.1) > risk.needed(0.05, 0.1)
-
-
-SPECS = {
-  ('verifier_only', math.nan, 0): (0.80, 1.0, 0.010, 10),
-  ('token_v3', -1.0, 4): (0.80, 0.8, 0.009, 10),
-  ('token_v3', 0.3, 4): (0.80, 0.7, 0.009, 10),
-  ('token_v3', 0.6, 4): (0.79, 0.6, 0.009, 10),
-  ('token_v3', 1.0, 4): (0.40, 0.5, 0.009, 10),
-  # Strict where its lenience is the largest.
-  ('fuzzy_kl_pq', 0.0, 4): (0.80, 0.8, 0.009, 10),
-}
-
-
-def _controlled(n, config=CHOICE, specs=SPECS):
-  """Returns the result for the curve of TokenV3 on some examples."""
-  table = risk.control(make(specs, n=n), config)
-  return table.set_index('variant').loc['token_v3']
-
-
-def test_each_curve_has_its_loosest_lenience():
-  row = _controlled(200)
-  assert (row.lenience, row.strict, row.found, row.tried) == (0.6, False, 2, 3)
-  assert row.lost == pytest.approx(0.01)
-  assert row.latency == pytest.approx(0.6)
-  assert row.p <= 0.1
-  assert row.examples == 200
-  # A looser choice finds more.
-  for share, count in ((0.005, 0), (0.5, 3)):
-    config = dataclasses.replace(CHOICE, risk=share)
-    assert _controlled(200, config).found == count
-
-
-def test_too_few_examples_give_strict_and_say_how_many_it_takes():
-  row = _controlled(20)
-  assert (row.lenience, row.strict, row.found) == (-1.0, True, 0)
-  assert row.latency == pytest.approx(0.8)
-  assert row.needed == risk.needed(0.05, 0.1) == 60
-  # A curve without a strict point has no guarantee for free.
-  row = _controlled(20, specs={k: v for k, v in SPECS.items() if k[1] != -1.0})
-  assert (row.lenience, row.strict, row.found) == (0.3, False, 0)
-
-
-def test_several_tasks_are_one_more():
-  sums, words = make(SPECS, n=50), make(SPECS, n=50, task='words', seed=1)
-  table = risk.control(join(sums, words), CHOICE).set_index(['variant', 'task'])
-  assert table.loc[('token_v3', 'sums'), 'found'] == 0
-  together = table.loc[('token_v3', mixture.ALL)]
-  assert together.examples == 100
-  assert together.found == 2
-  assert together.latency == pytest.approx(0.6)

@@ -10,8 +10,6 @@ import scipy.stats
 from experiments.records.stats import (
   bootstrap,
   bootstrap_sums_interval,
-  holm,
-  mcnemar,
   not_inferior,
   paired_interval,
 )
@@ -201,18 +199,6 @@ def test_strata_are_drawn_apart():
   assert mean - apart[0] > 3 * half
 
 
-def test_no_inferiority_and_mcnemar_are_their_definitions():
+def test_no_inferiority_is_its_definition():
   low = np.array([-0.02, -0.01, -0.005, math.nan])
   assert not_inferior(low, 0.01).tolist() == [False, False, True, False]
-  first = [1] * 12 + [0] * 3 + [1] * 50 + [0] * 35
-  second = [0] * 12 + [1] * 3 + [1] * 50 + [0] * 35
-  below = sum(math.comb(15, k) for k in range(4)) / 2**15
-  assert mcnemar(first, second) == pytest.approx(2 * below)
-  assert mcnemar(second, first) == pytest.approx(2 * below)
-  assert mcnemar(first, first) == 1
-
-
-def test_holm_multiplies_by_the_tests_that_are_left():
-  got = holm([0.01, 0.04, math.nan, 0.03])
-  np.testing.assert_allclose(got, [0.03, 0.06, math.nan, 0.06])
-  assert np.isnan(holm([math.nan])).all()

@@ -24,7 +24,7 @@ def share(name: str, value: Any, low: float, high: float) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisConfig(Declared):
-  """Margins, calibration targets and bootstrap settings of an analysis.
+  """Margins, guarantees and bootstrap settings of an analysis.
 
   Qualities are shares of the best score of a task.
   """
@@ -46,21 +46,7 @@ class AnalysisConfig(Declared):
     0,
     kind=int,
     low=0,
-    help='Seed of the resamples and of the halves of the examples.',
-  )
-  loss: float = option(
-    0.02,
-    kind=float,
-    low=0,
-    high=1,
-    help='Largest quality loss (best score = 1) of a calibrated lenience.',
-  )
-  latency: float = option(
-    0.75,
-    kind=float,
-    low=0,
-    help='Largest modelled latency per token of a calibrated lenience; the'
-    ' verifier alone has 1.',
+    help='Seed of the resamples.',
   )
   risk: float = option(
     0.05,
@@ -68,7 +54,7 @@ class AnalysisConfig(Declared):
     low=0.001,
     high=1,
     check=lambda value: share('risk', value, 0.001, 0.999),
-    help='Largest quality loss of a guaranteed lenience, as a share of the best'
+    help='Largest quality loss of a certified setting, as a share of the best'
     ' score: 3 points of BLEU or chrF are 0.03.',
   )
   delta: float = option(

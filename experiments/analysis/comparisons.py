@@ -173,15 +173,11 @@ def rates(points: Points) -> pd.DataFrame:
         is_known = np.isfinite(answers['quality']).sum(0) == n
         quality = np.where(is_known, total['quality'] / n, math.nan)
         quality = quality * points.table.scale[indices]
-      values = answers['quality']
-      right_or_wrong = np.isin(values, (0, 1)) | np.isnan(values)
-      exact = right_or_wrong.all(0) & np.isfinite(values).any(0)
       parts.append(
         points.table.loc[indices].assign(
           quality=quality,
           latency=total['latency'] / total['emitted'],
           mean_output_tokens=total['emitted'] / n,
-          exact=exact & (not is_corpus(task)),
         )
       )
   return pd.concat(parts).sort_index()
@@ -353,33 +349,3 @@ def at_common_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   common = gammas.mode().iloc[0] if len(gammas) else 0
   largest = frame.groupby(CURVE).gamma.transform('max')
   return frame[(frame.gamma == common) | (largest == 0)]
-
-
-def significance(points: Points, tested: Sequence[int]) -> pd.DataFrame:
-  """Runs McNemar's test of points against the verifier alone."""
-  rows = []
-  exact = rates(points).exact
-  for _, indices in _groups(points.table):
-    reference = references(points.table.loc[indices])
-    quality = matrices(points, indices)['quality']
-    for column in np.flatnonzero(np.isin(indices, tested)):
-      pair = [column, reference[column]]
-      if min(pair) < 0 or len(set(pair)) < 2 or not exact[indices[pair]].all():
-        continue
-      method, verifier = quality[np.isfinite(quality[:, pair]).all(1)][
-        :, pair
-      ].T
-      keys = [*CURVE, 'lenience', 'gamma']
-      rows.append(
-        points.table.loc[indices[column], keys].to_dict()
-        | {
-          'n': len(method),
-          'only_verifier': int((verifier > method).sum()),
-          'only_method': int((method > verifier).sum()),
-          'p': stats.mcnemar(method, verifier) if len(method) else math.nan,
-        }
-      )
-  columns = [*CURVE, 'lenience', 'gamma', 'n', 'only_verifier', 'only_method']
-  frame = pd.DataFrame(rows, columns=[*columns, 'p'])
-  corrected = frame.groupby(GROUP).p.transform(stats.holm)
-  return frame.assign(p_holm=corrected)

@@ -2,8 +2,7 @@
 
 The results are the speed-up at the verifier's quality, the quality within the
 verifier's latency, and the gain over both models. Each is the best of many
-points on the examples that it was chosen on. `calibration` and `risk` tell what
-holds for a point that was chosen beforehand.
+points on the examples that it was chosen on.
 """
 
 import dataclasses

@@ -235,29 +235,3 @@ def bootstrap_sums_interval(
 def not_inferior(low: float | np.ndarray, margin: float) -> bool | np.ndarray:
   """Returns True if a quality is not inferior to another by a margin."""
   return np.asarray(low) > -margin
-
-
-def mcnemar(first: Sequence[float], second: Sequence[float]) -> float:
-  """Returns the p-value of McNemar's exact test (1947) on paired answers."""
-  from statsmodels.stats import contingency_tables
-
-  right = np.asarray(first) > 0.5, np.asarray(second) > 0.5
-  table = [
-    [np.sum(right[0] & right[1]), np.sum(right[0] & ~right[1])],
-    [np.sum(~right[0] & right[1]), np.sum(~right[0] & ~right[1])],
-  ]
-  return float(contingency_tables.mcnemar(table, exact=True).pvalue)
-
-
-def holm(p_values: Sequence[float]) -> np.ndarray:
-  """Adjusts p-values for multiple tests by Holm (1979); nan stays nan."""
-  from statsmodels.stats import multitest
-
-  adjusted = np.array(p_values, dtype=np.float64)
-  is_valid = ~np.isnan(adjusted)
-  if is_valid.any():
-    _, corrected, *_ = multitest.multipletests(
-      adjusted[is_valid], method='holm'
-    )
-    adjusted[is_valid] = corrected
-  return adjusted

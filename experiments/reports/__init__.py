@@ -59,7 +59,7 @@ from experiments.reports import (
 )
 from experiments.reports.page import PageContent
 
-__all__ = ['AnalysisConfig', 'default_config', 'write_report']
+__all__ = ['AnalysisConfig', 'write_report']
 
 # Writes a file at a path.
 _Writer = Callable[[pathlib.Path], None]
@@ -78,7 +78,7 @@ def write_report(
   """
   is_comparison = not isinstance(workdir, str | pathlib.Path)
   folders = list(map(pathlib.Path, workdir if is_comparison else [workdir]))
-  config = config or default_config(folders[0])
+  config = config or AnalysisConfig()
   paths.check_tree(folders[0], ['trackers/wandb'])
   contents = [runs.read(path) for path in folders]
   names = runs.names(contents)
@@ -105,23 +105,6 @@ def write_report(
     text, _ = page.render(content, [*left_out, *failed])
     records.write_text(path, text)
   return path
-
-
-def default_config(workdir: str | pathlib.Path) -> AnalysisConfig:
-  """Returns the defaults, with risk and delta of a workdir's decision."""
-  path = pathlib.Path(workdir) / 'decision.json'
-  if not path.is_file():
-    return AnalysisConfig()
-  # Imports JAX, which other pages do without.
-  from cascades.decisions import Decision
-
-  try:
-    evidence = Decision.load(path).evidence
-    names = {'risk', 'delta'} & {*evidence}
-    return AnalysisConfig(**{name: evidence[name] for name in names})
-  except ValueError:
-    # The page says that the decision is damaged.
-    return AnalysisConfig()
 
 
 def _page_content(

@@ -74,7 +74,7 @@ def footer(runs_by_name: Mapping[str, Run], config: AnalysisConfig) -> str:
   """Returns unit costs, bootstrap settings, run settings and versions."""
   versions = {'python': platform.python_version()} | {
     name: importlib.metadata.version(name)
-    for name in ('numpy', 'scipy', 'pandas', 'matplotlib', 'statsmodels')
+    for name in ('numpy', 'scipy', 'pandas', 'matplotlib')
   }
   is_comparison = len(runs_by_name) > 1
   costs, sources, details = [], [], []

@@ -5,7 +5,7 @@ to read it, and selects the columns and figures that are shown.
 
   section            A section of the page, and the frames of all sections.
   point_comparisons  Points against the verifier, peers, and each other.
-  lenience_choices   Leniences chosen for a target, with guarantees and tests.
+  lenience_choices   The decision.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,6 @@ SECTIONS: tuple[_Builder, ...] = (
   point_comparisons.simpler_decoding,
   point_comparisons.pareto_front,
   point_comparisons.gain_over_both,
-  lenience_choices.guaranteed,
-  lenience_choices.calibrated,
-  lenience_choices.significance,
 )
 
 

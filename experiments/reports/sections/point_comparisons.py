@@ -47,8 +47,7 @@ def two_sided(context: SectionContext) -> Section:
     f' difference is above {styles.MINUS}{context.config.margin:g} of the best'
     ' score. The right columns show the point of the highest quality that takes'
     ' no longer than the verifier alone. A dash marks a method without such a'
-    ' point. Both points are chosen on these same examples, which favours them;'
-    ' a section below chooses leniences on separate examples.',
+    ' point. Both are chosen on these same examples, which favours them.',
     [Table('two_sided_modelled', 'Fastest and best points', table, columns)],
   )
 

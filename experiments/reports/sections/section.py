@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from experiments.analysis import calibration, comparisons, mixture
+from experiments.analysis import comparisons, mixture
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points
 from experiments.reports import styles
@@ -55,7 +55,7 @@ class SectionContext:
   Attributes:
     points: Points and answers.
     curve_styles: Styles by variant.
-    config: Margins, targets and bootstrap settings.
+    config: Margin and bootstrap settings.
     timed_points: Points that were timed against each other; None if none were.
     decision: The decision.json of the run; None if there is none.
   """
@@ -75,11 +75,6 @@ class SectionContext:
   def mixed(self) -> pd.DataFrame:
     """Every point over all tasks, compared with both models alone."""
     return mixture.mix(self.points, self.config)
-
-  @functools.cached_property
-  def calibrated(self) -> pd.DataFrame:
-    """Leniences chosen on half of the examples, judged on the other half."""
-    return calibration.calibrate(self.points, self.config)
 
   @property
   def gamma_varies(self) -> bool:
