@@ -2,8 +2,8 @@
 
 Command: python -m experiments.report --workdir=runs/sweep
 Shows: the path of the page, `report/index.html` under the workdir. Tables (CSV,
-Markdown, LaTeX) and figures (SVG, PNG) are written beside the page. The command
-needs no accelerator and loads no model.
+Markdown) and figures (SVG, PNG) are written beside the page. The command needs
+no accelerator and loads no model.
 
 Several workdirs, `--workdir=runs/a,runs/b`, are compared on one page, in
 `report/with-b` of the first. Their prompts, data, seed, temperature,

@@ -700,10 +700,9 @@ def test_every_section_is_on_the_page_and_its_tables_are_files(graded_page):
   for label, variant in (('OPT', 'opt'), ('TokenV3', 'token_v3')):
     number = f'{table.speedup[variant]:.2f}'
     assert cells[label].startswith(number)
-    for suffix in ('md', 'tex'):
-      text = (path.parent / f'tables/two_sided_modelled.{suffix}').read_text()
-      row = next(line for line in text.splitlines() if label in line)
-      assert number in row
+    text = (path.parent / 'tables/two_sided_modelled.md').read_text()
+    row = next(line for line in text.splitlines() if label in line)
+    assert number in row
   kinds = (path.parent / 'tables/kinds.md').read_text().splitlines()
   assert kinds[2].startswith('| Kind | Task | Fastest |')
   assert kinds[2].endswith('| Quality difference | Best: modelled speed-up |')
@@ -754,7 +753,7 @@ def test_a_further_section_is_a_function_on_the_list(tmp_path, monkeypatch):
   assert dict(cells_of(parts['Failed examples'], 'Failed'))['OPT'] == '0'
   assert set(csv(path, 'failures').failed) == {0}
   suffixes = {p.suffix for p in (path.parent / 'tables').iterdir()}
-  assert suffixes == {'.csv', '.md', '.tex'}
+  assert suffixes == {'.csv', '.md'}
 
 
 def test_the_tables_numbers_are_the_summarys(graded_page):
@@ -883,9 +882,8 @@ def test_what_may_differ_stands_on_the_page_and_at_every_table(tmp_path):
   assert {f'<p class="notice">{said}</p>'} == set(titles)
   assert page.count(said) == 1 + len(titles)
   for table in (path.parent / 'tables').iterdir():
-    note = said.replace('_', r'\_') if table.suffix == '.tex' else said
     text = table.read_text()
-    assert note in text or text.count('\n') <= 1, table
+    assert said in text or text.count('\n') <= 1, table
 
 
 def test_weights_are_told_by_their_hashes(tmp_path):

@@ -249,11 +249,11 @@ def test_a_table_or_figure_that_fails_leaves_the_page(
       raise OverflowError('too large')
     save(self, folder)
 
-  def latex(*_):
+  def markdown(*_):
     raise RecursionError('too deep')
 
   monkeypatch.setattr(drawings.Drawing, 'save', fails)
-  monkeypatch.setattr(tables, 'latex', latex)
+  monkeypatch.setattr(tables, 'markdown', markdown)
   page = report(copy, figures=True).read_text(encoding='utf-8')
   message = capsys.readouterr().err
   for reason in ('OverflowError: too large', 'RecursionError: too deep'):

@@ -241,7 +241,6 @@ def test_each_place_has_its_own_way_to_show_a_text():
   assert display.for_markdown('a|b\n<c>\x1b') == r'a\|b &lt;c\>\\x1b'
   shown = display.for_markdown('https://a www.b @c &lt; $x$ 1.5')
   assert shown == r'https\://a www\.b \@c &amp;lt; \$x\$ 1.5'
-  assert display.for_latex('50%_{\\') == r'50\%\_\{\textbackslash{}'
 
 
 @pytest.mark.parametrize(

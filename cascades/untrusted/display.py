@@ -8,7 +8,6 @@ has one function, which displays such content as escaped characters.
 import html
 import re
 import unicodedata
-from collections.abc import Mapping
 
 # Invisible characters that join letters and emoji, which are left as they are.
 _JOINERS = '\u200c\u200d'
@@ -22,11 +21,6 @@ _NO_XML = re.compile(r'[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
 _MAX_MESSAGE = 1000
 _FORMULA = ('=', '+', '-', '@', '\t', '\r')
 _URL = re.compile(r'(\w[\w+.-]*://)([^\s\'"<>]+)')
-_LATEX = {c: f'\\{c}' for c in '&%$#_{}'} | {
-  '\\': r'\textbackslash{}',
-  '~': r'\textasciitilde{}',
-  '^': r'\textasciicircum{}',
-}
 
 
 def is_invisible(character: str) -> bool:
@@ -99,12 +93,6 @@ def for_markdown(text: str) -> str:
   text = ' '.join(printable(text).split())
   text = re.sub(r'([\\`*|>$@\[\]]|:(?=//)|(?<=www)\.)', r'\\\1', text)
   return text.replace('&', '&amp;').replace('<', '&lt;')
-
-
-def for_latex(text: str, symbols: Mapping[str, str] | None = None) -> str:
-  """Returns a text for a table in LaTeX."""
-  code = _LATEX | dict(symbols or {})
-  return ''.join(code.get(c, c) for c in printable(text))
 
 
 def without_secrets(text: str) -> str:

@@ -3,9 +3,9 @@
 A workdir has `records`, `traces` and `examples`, `summary.csv`, `costs.json`
 and, for the first line of the page, `config.json`. With `views`, the page also
 shows probabilities of tokens.
-The folder `report/` gets `index.html`, `tables/` (CSV, Markdown and LaTeX),
-`figures/` (SVG and PNG), all made of the same frames, and `report.json`, which
-has the bootstrap settings.
+The folder `report/` gets `index.html`, `tables/` (CSV and Markdown), `figures/`
+(SVG and PNG), all made of the same frames, and `report.json`, which has the
+bootstrap settings.
 
 Frames and numbers come from `analysis`; this package presents them.
 
@@ -16,7 +16,7 @@ Frames and numbers come from `analysis`; this package presents them.
   sections         Analysis sections: a title, a guide, tables and figures.
   examples         Answers side by side, and in `tokens` token by token.
   html_parts       Parts of the HTML that sections share.
-  tables           Tables as HTML, Markdown and LaTeX; `columns` has columns.
+  tables           Tables as HTML, CSV and Markdown; `columns` has columns.
   figures          Plots; `drawings` makes SVG elements and files of them.
   styles           Styles of curves and formats of numbers.
   targets          A picture for the audit, not for the page.
@@ -227,7 +227,6 @@ def _tables(
   formats = {
     '.csv': lambda table: table.csv(notice),
     '.md': lambda table: tables.markdown(table, curve_styles, notice),
-    '.tex': lambda table: tables.latex(table, curve_styles, notice),
   }
 
   def writer(table: tables.Table, suffix: str) -> _Writer:

@@ -1,4 +1,4 @@
-"""Tables as sortable HTML for the page, and as CSV, Markdown and LaTeX.
+"""Tables as sortable HTML for the page, and as CSV and Markdown.
 
 All forms of a table are made of the same frame and columns.
 """
@@ -6,7 +6,7 @@ All forms of a table are made of the same frame and columns.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -153,19 +153,6 @@ def interactive(
   return f'<h3>{display.for_html(table.title)}</h3>\n{text}{rows}'
 
 
-def _text_rows(
-  table: Table, curve_styles: styles.CurveStyles
-) -> Iterator[list[str]]:
-  """Yields the headings, then the texts of each row."""
-  yield [table.row_heading, *(c.heading for c in table.columns)]
-  for row in table.frame.to_dict('records'):
-    cells = [_name(row, curve_styles)]
-    for column in table.columns:
-      text, ends = _cell_texts(row, column)
-      cells.append(f'{text} ({ends})' if ends else text)
-    yield cells
-
-
 def markdown(
   table: Table, curve_styles: styles.CurveStyles, notice: str = ''
 ) -> str:
@@ -174,56 +161,20 @@ def markdown(
   def line(cells: Sequence[str]) -> str:
     return f'| {" | ".join(map(display.for_markdown, cells))} |'
 
-  head, *rows = _text_rows(table, curve_styles)
   # All columns but the first are right-aligned.
-  rule = ['---', *['---:'] * len(table.columns)]
+  rows = [
+    [table.row_heading, *(c.heading for c in table.columns)],
+    ['---', *['---:'] * len(table.columns)],
+  ]
+  for row in table.frame.to_dict('records'):
+    cells = [_name(row, curve_styles)]
+    for column in table.columns:
+      text, ends = _cell_texts(row, column)
+      cells.append(f'{text} ({ends})' if ends else text)
+    rows.append(cells)
   parts = [
     f'**{table.title}**',
     notice,
-    '\n'.join(map(line, [head, rule, *rows])),
+    '\n'.join(map(line, rows)),
   ]
   return '\n\n'.join(part for part in parts if part) + '\n'
-
-
-# LaTeX for characters of tables that LaTeX lacks.
-_SYMBOLS = {
-  styles.MINUS: '$-$',
-  '∞': r'$\infty$',
-  styles.DASH: '--',
-  '✓': r'$\checkmark$',
-  '✗': r'$\times$',
-  '²': '$^2$',
-  '≤': r'$\leq$',
-  '\u00a0': '~',
-}
-
-
-def _latex(text: str) -> str:
-  """Escapes a text for LaTeX."""
-  # Joins adjacent pieces of mathematics.
-  return display.for_latex(text, _SYMBOLS).replace('$$', '')
-
-
-def latex(
-  table: Table, curve_styles: styles.CurveStyles, notice: str = ''
-) -> str:
-  """Returns a table as LaTeX, which needs booktabs and amssymb."""
-  head, *rows = _text_rows(table, curve_styles)
-  body = [' & '.join(map(_latex, cells)) + r' \\' for cells in (head, *rows)]
-  caption = ' '.join(part for part in (f'{table.title}.', notice) if part)
-  return '\n'.join(
-    [
-      r'\begin{table}',
-      r'\centering',
-      rf'\caption{{{_latex(caption)}}}',
-      rf'\begin{{tabular}}{{l{"r" * len(table.columns)}}}',
-      r'\toprule',
-      body[0],
-      r'\midrule',
-      *body[1:],
-      r'\bottomrule',
-      r'\end{tabular}',
-      r'\end{table}',
-      '',
-    ]
-  )
