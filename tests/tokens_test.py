@@ -1,4 +1,4 @@
-"""Tests of an answer's tokens on the page: blocks, clocks and titles."""
+"""Tests of an answer's tokens on the page: blocks and titles."""
 
 import dataclasses
 import html
@@ -6,12 +6,10 @@ import re
 
 import pytest
 import report_test
-from answers import COSTS, make_trace
+from answers import make_trace
 
 from experiments import records, tasks
-from experiments.analysis import blocks
 from experiments.analysis.example_selection import SelectedAnswer
-from experiments.records import metrics
 from experiments.reports import examples, tokens
 
 _DRAFT, _RESIDUAL, _BONUS = 'drb'
@@ -44,9 +42,8 @@ def _selected(trace, record=None, view=None):
   return SelectedAnswer(record or _record(trace), trace, example, 'all', view)
 
 
-def _answer(record, trace, view=None, name='x', end=1.0):
-  time = blocks.timeline(record, trace, COSTS)
-  return tokens.answer(_selected(trace, record, view), time, name, end)
+def _answer(record, trace, view=None, name='x'):
+  return tokens.answer(_selected(trace, record, view), name)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +59,7 @@ def _answer(record, trace, view=None, name='x', end=1.0):
 )
 def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
   trace = make_trace(sources)
-  answer_blocks = blocks.split(_record(trace), trace)
+  answer_blocks = tokens.blocks(_record(trace), trace)
   assert list(map(len, answer_blocks)) == sizes
   assert [i for block in answer_blocks for i in block] == list(
     range(len(sources))
@@ -72,49 +69,7 @@ def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
 def test_the_verifier_alone_has_a_block_for_each_token():
   trace = make_trace([_BONUS] * 3)
   record = _record(trace, 'verifier_only')
-  assert list(map(len, blocks.split(record, trace))) == [1, 1, 1]
-  assert blocks.duration(record, COSTS) == pytest.approx(0.030)
-
-
-def test_a_clock_ends_where_the_modelled_latency_says():
-  trace = make_trace([_DRAFT, _RESIDUAL, _DRAFT, _DRAFT, _BONUS])
-  record = _record(trace)
-  seconds = blocks.duration(record, COSTS)
-  # Two blocks: three calls of the drafter, and one that reads three tokens.
-  assert seconds == pytest.approx(2 * (3 * 0.001 + 0.012))
-  latency = metrics.relative_latency([record], COSTS)
-  assert seconds / 5 / COSTS.verifier_token_s == pytest.approx(latency)
-  text = _answer(record, trace, end=seconds)
-  assert re.findall('data-from="(.*?)" data-to="(.*?)"', text) == [
-    ('0', '0.015'),
-    ('0.015', '0.03'),
-  ]
-  assert 'data-step="0.001"' in text
-
-
-def test_blocks_of_a_sequential_cascade_are_as_long_as_they_have_to_be():
-  trace = make_trace([_DRAFT, _DRAFT, _DRAFT, _RESIDUAL, _RESIDUAL, _DRAFT])
-  record = _record(
-    trace,
-    verification='sequential',
-    verifier_calls=2,
-    verifier_tokens=5,
-    drafter_calls=6,
-  )
-  answer_blocks = blocks.timeline(record, trace, COSTS).blocks
-  call = COSTS.verifier_s(2, 5, 2) / 2
-  assert [block.drafting for block in answer_blocks] == pytest.approx(
-    [4 * 0.001, 0.001, 0.001]
-  )
-  assert [block.verifying for block in answer_blocks] == pytest.approx(
-    [call, call, 0]
-  )
-  ends = [block.end for block in answer_blocks]
-  assert [block.start for block in answer_blocks] == [0, *ends[:-1]]
-  ends = re.findall('data-from=.*? data-to="(.*?)"', _answer(record, trace))
-  assert list(map(float, ends)) == pytest.approx(
-    [block.end for block in answer_blocks], abs=1e-6
-  )
+  assert list(map(len, tokens.blocks(record, trace))) == [1, 1, 1]
 
 
 def _titles(trace, view, **changes):
@@ -164,8 +119,7 @@ def test_the_first_token_that_differs_is_framed(longer, index):
   ]
   assert examples.parting(answers) == index
   assert examples.parting(answers[:1]) is None
-  timeline = blocks.timeline(answers[0].record, answers[0].trace, COSTS)
-  text = tokens.answer(answers[0], timeline, 'x', 1.0, index)
+  text = tokens.answer(answers[0], 'x', index)
   framed = ['parts' in x for x in re.findall('<span class="(t .*?)"', text)]
   assert framed == [i == index for i in range(len(longer))]
 
@@ -175,5 +129,5 @@ def test_no_text_of_a_model_is_markup():
   view = _view(trace, drafter_argmax=['<i>\n'], verifier_argmax=['">'])
   text = _answer(_record(trace), trace, view, '<u>"')
   report_test.Page(text)
-  assert not re.search('<[biu]>', text.replace('<i></i>', ''))
+  assert not re.search('<[biu]>', text)
   assert '“<i>↵”, verifier “">”' in _titles(trace, view)[0]

@@ -11,6 +11,5 @@ headline           Summary of a sweep in three headline results.
 mixture            Scores over all tasks together.
 slices             Parts of the summary, and the best point of each.
 example_selection  The answers that a page shows token by token.
-blocks             The blocks of an answer and their modelled times.
 reference_points   The models alone, strict leniences and oracles.
 """

@@ -3,34 +3,16 @@
 The module `analysis.example_selection` selects the answers.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
 
 from cascades.untrusted import display
-from experiments.analysis import blocks
 from experiments.analysis.example_selection import (
   SelectedAnswer,
   with_counterparts,
 )
-from experiments.records import unit_costs
 from experiments.reports import drawings, styles, tokens
-
-
-@dataclasses.dataclass(frozen=True)
-class Presentation:
-  """The styles, labels and unit costs that all examples share.
-
-  Attributes:
-    curve_styles: Styles by variant.
-    show_gamma: True if labels name the gamma of a point.
-    costs: Measured unit costs.
-  """
-
-  curve_styles: styles.CurveStyles
-  show_gamma: bool
-  costs: unit_costs.Costs
 
 
 def _verdict(quality: float) -> str:
@@ -53,17 +35,17 @@ def parting(answers: Sequence[SelectedAnswer]) -> int | None:
 
 def _lane(
   answer: SelectedAnswer,
-  presentation: Presentation,
-  end: float,
+  curve_styles: styles.CurveStyles,
+  show_gamma: bool,
   index: int | None,
 ) -> str:
   """Returns one of the answers to a prompt as HTML."""
   record = answer.record
-  style = presentation.curve_styles[record.variant]
+  style = curve_styles[record.variant]
   name = style.label
   if record.gamma:
     per_call = record.emitted / max(1, record.verifier_calls)
-    gamma = record.gamma if presentation.show_gamma else 0
+    gamma = record.gamma if show_gamma else 0
     name = f'{name}, {styles.point_label(record.lenience, gamma)}'
     counts = (
       f'{record.emitted} tokens in {record.verifier_calls} verifier calls'
@@ -71,16 +53,17 @@ def _lane(
     )
   else:
     counts = f'{record.emitted} tokens, one verifier call per token'
-  timeline = blocks.timeline(record, answer.trace, presentation.costs)
   return f"""<div class="lane">
 <header>{_verdict(record.quality)}
 <span>{drawings.marker(style)} {display.for_html(name)}</span>
 <span>{counts}</span></header>
-{tokens.answer(answer, timeline, name, end, parting=index)}
+{tokens.answer(answer, name, index)}
 </div>"""
 
 
-def _example(answer: SelectedAnswer, presentation: Presentation) -> str:
+def _example(
+  answer: SelectedAnswer, curve_styles: styles.CurveStyles, show_gamma: bool
+) -> str:
   """Returns a prompt with its reference and its answers as HTML."""
   record = answer.record
   # The ids of some tasks begin with the name of the task.
@@ -90,15 +73,13 @@ def _example(answer: SelectedAnswer, presentation: Presentation) -> str:
   if not isinstance(reference, str):
     reference = '\n'.join(reference)
   answers = with_counterparts([answer])
-  end = max(blocks.duration(a.record, presentation.costs) for a in answers)
   index = parting(answers)
-  lanes = '\n'.join(_lane(a, presentation, end, index) for a in answers)
+  lanes = '\n'.join(_lane(a, curve_styles, show_gamma, index) for a in answers)
   prompt = display.for_html(str(answer.example.prompt))
   return f"""<article class="example">
 <header><span>{display.for_html(name)}</span></header>
 <dl><dt>Prompt</dt><dd class="text">{prompt}</dd>
 <dt>Reference</dt><dd class="text">{display.for_html(reference)}</dd></dl>
-{tokens.CONTROLS}
 <div class="lanes">
 {lanes}
 </div>
@@ -106,13 +87,15 @@ def _example(answer: SelectedAnswer, presentation: Presentation) -> str:
 
 
 def section(
-  answers: Sequence[SelectedAnswer], presentation: Presentation
+  answers: Sequence[SelectedAnswer],
+  curve_styles: styles.CurveStyles,
+  show_gamma: bool,
 ) -> str:
   """Returns the section of example answers as HTML; empty without answers."""
   if not answers:
     return ''
   has_verifier = any(not a.record.gamma for a in with_counterparts(answers))
-  articles = '\n'.join(_example(a, presentation) for a in answers)
+  articles = '\n'.join(_example(a, curve_styles, show_gamma) for a in answers)
   return f"""<section>
 <h2>Example answers, token by token</h2>
 <p class="guide">Long runs of accepted drafts save time. At each residual token
@@ -120,8 +103,7 @@ the method rejected a draft. The answers are to the first examples of each task
 and were not picked by their quality; the lenience is a middle one. Point at a
 token, or use the arrow keys, to see its probability under the drafter (q), the
 verifier (p) and the target of the method (π). A frame marks the first token in
-which the two answers to a prompt differ. Both play in modelled time; a draft is
-outlined until the verifier has read it.</p>
+which the two answers to a prompt differ.</p>
 {tokens.legend(has_verifier)}
 {articles}
 </section>"""

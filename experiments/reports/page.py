@@ -1,8 +1,8 @@
 """The page: one HTML file without other files or network requests.
 
 Plots are inline SVG with the colours of the style sheet, which has a light and
-a dark set. The script sorts tables, highlights a curve and plays answers; all
-content is visible without it.
+a dark set. The script sorts tables, highlights a curve and shows the details
+of a token; all content is visible without it.
 """
 
 import dataclasses
@@ -145,12 +145,9 @@ def _header(content: PageContent, title: str, left_out: Sequence[str]) -> str:
 
 def _example_section(content: PageContent) -> str:
   """Returns the section of answers that are shown token by token."""
-  frame, first_run = content.frame, next(iter(content.runs_by_name.values()))
-  gamma_varies = frame.gamma[frame.gamma > 0].nunique() > 1
-  presentation = examples.Presentation(
-    content.curve_styles, gamma_varies, first_run.costs
-  )
-  return examples.section(content.answers, presentation)
+  gammas = content.frame.gamma
+  gamma_varies = gammas[gammas > 0].nunique() > 1
+  return examples.section(content.answers, content.curve_styles, gamma_varies)
 
 
 def render(

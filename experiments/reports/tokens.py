@@ -1,17 +1,15 @@
-"""The tokens of an answer: their sources, blocks, times and probabilities.
+"""The tokens of an answer: their sources, blocks and probabilities.
 
-Without JavaScript the details of a token are its tooltip, and the bars of the
-clock are visible. `tokens.js` shows the same details at the pointer or the
-cursor, and plays the blocks in modelled time.
+Without JavaScript the details of a token are its tooltip. `tokens.js` shows the
+same details at the pointer or the cursor.
 """
 
-from collections.abc import Sequence
+import itertools
 
 from cascades.untrusted import display
 from experiments import records
-from experiments.analysis import blocks
 from experiments.analysis.example_selection import SelectedAnswer
-from experiments.records import Trace, View
+from experiments.records import Record, Trace, View
 from experiments.reports import styles
 
 # Label and meaning of the tokens of each source.
@@ -25,15 +23,8 @@ _VERIFIER_ALONE = ('alone', 'verifier alone', 'one verifier call per token')
 _PARTING = ('parts', 'first difference', 'of the two answers')
 # Symbols of invisible characters.
 _VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
-# Width of a clock in units of its SVG.
-_UNITS = 1000
-
-CONTROLS = """<div class="controls" role="group" aria-label="Playback" hidden>
-<button type="button" class="play">Play</button>
-<button type="button" class="restart">Restart</button>
-<label>Speed
-<input type="range" min="-3" max="3" step="0.5" value="0" /></label>
-<output></output></div>"""
+# Index of accepted drafts in the sources of a trace.
+_DRAFT = records.SOURCES.index('draft')
 
 
 def _probability(p: float) -> str:
@@ -95,55 +86,37 @@ def _token(answer: SelectedAnswer, index: int, parts: bool) -> str:
   return f'<span class="{css_class}" title="{title}"{probs}>{text}</span>'
 
 
-def _clock_bars(timed_blocks: Sequence[blocks.Block], end: float) -> str:
-  """Returns the bars of a clock: low for the drafter, high for the verifier."""
-  low, high = [], []
-  scale = _UNITS / end if end else 0.0
-  for block in timed_blocks:
-    start, split, stop = (
-      seconds * scale for seconds in (block.start, block.drafts_end, block.end)
-    )
-    # A gap after each block, shorter for short blocks.
-    gap = min(2.0, (stop - start) / 4)
-    low.append(f'M{start:.1f} 6h{split - start:.1f}v4H{start:.1f}z')
-    if block.verifying:
-      width = max(0.0, stop - split - gap)
-      high.append(f'M{split:.1f} 0h{width:.1f}v10H{split:.1f}z')
-  return (
-    '<div class="track" aria-hidden="true">'
-    f'<svg viewBox="0 0 {_UNITS} 10" preserveAspectRatio="none">'
-    f'<path class="drafting" d="{"".join(low)}"/>'
-    f'<path class="verifying" d="{"".join(high)}"/></svg><i></i></div>'
-  )
+def blocks(record: Record, trace: Trace) -> list[range]:
+  """Returns the positions of each block's tokens.
+
+  A block holds its accepted drafts and the token after them.
+  """
+  count = len(trace.tokens)
+  ends = [i + 1 for i in range(count) if trace.sources[i] != _DRAFT]
+  if not record.gamma:
+    ends = range(1, count + 1)
+  # An answer may end inside a block.
+  edges = list(dict.fromkeys((0, *ends, count)))
+  return [range(*edge) for edge in itertools.pairwise(edges)]
 
 
 def answer(
-  selected: SelectedAnswer,
-  timeline: blocks.Timeline,
-  name: str,
-  end: float,
-  parting: int | None = None,
+  selected: SelectedAnswer, name: str, parting: int | None = None
 ) -> str:
-  """Returns an answer with its clock as HTML."""
+  """Returns an answer as HTML."""
   record, parts = selected.record, []
-  for block in timeline.blocks:
-    inner = ''.join(_token(selected, i, i == parting) for i in block.tokens)
-    parts.append(
-      f'<span class="block" data-from="{block.start:.6g}"'
-      f' data-to="{block.end:.6g}">{inner}</span>'
-    )
+  for block in blocks(record, selected.trace):
+    inner = ''.join(_token(selected, i, i == parting) for i in block)
+    parts.append(f'<span class="block">{inner}</span>')
   css_class = '' if record.gamma else ' no-blocks'
-  block_html = ''.join(parts)
-  return f"""{_clock_bars(timeline.blocks, end)}
-<p class="clock"><b role="timer">{styles.milliseconds(timeline.end)}</b>
-modelled; per token {styles.number(timeline.pace)} of the verifier alone</p>
-<div class="text tokens{css_class}" data-name="{display.for_html(name)}"
-data-step="{timeline.step:.6g}" data-to="{timeline.end:.6g}"
->{block_html}</div>"""
+  return (
+    f'<div class="text tokens{css_class}"'
+    f' data-name="{display.for_html(name)}">{"".join(parts)}</div>'
+  )
 
 
 def legend(has_verifier: bool) -> str:
-  """Returns the legend of colours, lines and bars as HTML."""
+  """Returns the legend of colours and lines as HTML."""
   kinds_of_tokens = [(source, *texts) for source, texts in SOURCES.items()]
   kinds_of_tokens += [_VERIFIER_ALONE] if has_verifier else []
   kinds_of_tokens.append(_PARTING)
@@ -152,16 +125,8 @@ def legend(has_verifier: bool) -> str:
     f'<span class="t {source}">{display.for_html(name)}</span></span>'
     for source, name, meaning in kinds_of_tokens
   )
-  clock_keys = ''.join(
-    f'<span><svg class="key" viewBox="0 0 20 10"><path class="{kind}"'
-    f' d="M0 {top}h20v{10 - top}H0z"/></svg> {text}</span>'
-    for kind, top, text in (
-      ('drafting', 6, 'drafter runs'),
-      ('verifying', 0, 'verifier runs'),
-    )
-  )
   return (
     f'<p class="sources">{entries}'
     '<span><span class="block"></span><span class="block">'
-    f'a bar begins a block</span></span>{clock_keys}</p>'
+    'a bar begins a block</span></span></p>'
   )
