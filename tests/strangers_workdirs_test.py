@@ -377,5 +377,6 @@ def test_settings_of_other_types_are_refused_by_field(copy, name, fields):
 
 def test_settings_that_nobody_reads_are_shown_however_deep(copy):
   deep = json.loads('[' * 400 + '1' + ']' * 400)
-  (copy / 'config.json').write_text(json.dumps({'other': deep}))
+  config = json.loads((copy / 'config.json').read_text()) | {'other': deep}
+  (copy / 'config.json').write_text(json.dumps(config))
   assert 'other' in report(copy).read_text(encoding='utf-8')
