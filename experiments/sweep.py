@@ -10,21 +10,14 @@ records.
 """
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
 
-from cascades.untrusted import display
 from experiments import cli
-from experiments.sweeps import (
-  curve_plan,
-  launchers,
-  plan,
-  process_group,
-  remote,
-)
+from experiments.sweeps import curve_plan, launchers, plan, process_group
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config of a sweep, such as configs/quickstart.py.'
@@ -32,8 +25,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   'workdir',
   None,
-  'Folder or URL of results, such as gs://bucket/run; by default'
-  ' runs/<name of the config>.',
+  'Folder of results; by default runs/<name of the config>.',
 )
 _TASK = flags.DEFINE_multi_string(
   'task',
@@ -125,12 +117,6 @@ def _run(group: process_group.Group | None) -> None:
     # Without a workdir.
     run(config, curves, pathlib.Path(), **options)
     return
-  if _WORKDIR.value and remote.is_url(_WORKDIR.value):
-    mirror = remote.Mirror(_WORKDIR.value)
-    with mirror.mirrored():
-      run(config, curves, mirror.folder, on_point=mirror.push, **options)
-    print(f'Copied to:  {display.printable(mirror.url)}')
-    return
   # The data is a file, or the task that --task names.
   data = (config.get('file') or {}).get('path', '')
   if _TASK.value:
@@ -147,7 +133,6 @@ def run(
   workdir: pathlib.Path,
   launcher: str = 'local',
   quiet: bool = False,
-  on_point: Callable[[], None] = lambda: None,
   group: process_group.Group | None = None,
   estimate_only: bool = False,
 ) -> None:
@@ -161,7 +146,7 @@ def run(
   if group and not group.is_leader:
     sweep.follow(group)
   else:
-    sweep.run(on_point, estimate_only)
+    sweep.run(estimate_only)
 
 
 if __name__ == '__main__':

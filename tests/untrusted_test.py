@@ -207,16 +207,13 @@ def test_names_lead_to_nothing_outside_of_their_folder(tmp_path):
   ):
     with pytest.raises(ValueError, match=r'index must name a file beside it'):
       paths.sibling(folder, name, where)
-  for name in ('../a', '/a', '..', '', 'a/../../b', 'a\0'):
-    with pytest.raises(ValueError, match='leads out of'):
-      paths.descendant(folder, name, 'workdir')
   for name in ('link', 'link/a', 'link/a/b'):
     with pytest.raises(ValueError, match='link is a symbolic link'):
-      paths.descendant(folder, name, 'workdir')
+      paths.check_links(folder, folder / name)
   assert paths.sibling(folder, 'link', where) == folder / 'link'
-  assert paths.descendant(folder, 'a/b', 'workdir') == folder / 'a/b'
+  paths.check_links(folder, folder / 'a/b')
   # A folder that the user named may be a link.
-  assert paths.descendant(folder / 'link', 'a', 'workdir') == folder / 'link/a'
+  paths.check_links(folder / 'link', folder / 'link/a')
 
 
 def test_what_acts_on_a_terminal_is_spelled():
@@ -247,7 +244,7 @@ def test_each_place_has_its_own_way_to_show_a_text():
   ('text', 'shown'),
   [
     ('ftp://me:pw@host:9/run', 'ftp://me:***@host:9/run'),
-    ('--workdir=s3://:pw@b/c x', '--workdir=s3://:***@b/c x'),
+    ('--data=s3://:pw@b/c x', '--data=s3://:***@b/c x'),
     ('https://b/c?sig=abc&se=1#x', 'https://b/c?***'),
     ('https://h/p#access_token=T', 'https://h/p?***'),
     ('https://ghp_TOKEN@host/x', 'https://***@host/x'),

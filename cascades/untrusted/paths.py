@@ -26,20 +26,6 @@ def sibling(folder: pathlib.Path, name: object, location: str) -> pathlib.Path:
   return folder / str(name)
 
 
-def descendant(folder: pathlib.Path, name: str, location: str) -> pathlib.Path:
-  """Returns a path below a folder, without links and '..' on the way."""
-  parts = pathlib.PurePosixPath(name).parts
-  leads_out = {'..', '/', ''} & {*parts} or '\0' in name or '\\' in name
-  if not parts or leads_out:
-    raise ValueError(
-      f'{location}: {arguments.quote(name)} leads out of {folder}; delete it'
-      ' there, or choose another folder.'
-    )
-  path = folder.joinpath(*parts)
-  check_links(folder, path, location)
-  return path
-
-
 def check_tree(
   folder: pathlib.Path, exempt: Collection[str] = (), location: str = 'workdir'
 ) -> None:

@@ -10,7 +10,7 @@ launchers      Registry of the processes that decode; `ray_cluster` is one.
 worker         A pair of models that decodes points.
 sequence       Cascades of whole answers.
 costs          Measured seconds of a call of each model.
-workdirs       Files of a sweep; `remote` mirrors them to a URL.
+workdirs       Files of a sweep.
 trackers       Registry of services that show a sweep; `tensorboard_tracker` and
                `wandb_tracker` are two, and `tracker_set` calls them.
 """

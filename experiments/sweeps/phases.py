@@ -62,11 +62,7 @@ class Sweep:
     self.config, self.curves, self.workdir = config, curves, workdir
     self._launcher_name, self._quiet = launcher, quiet
 
-  def run(
-    self,
-    on_point: Callable[[], None] = lambda: None,
-    estimate_only: bool = False,
-  ) -> None:
+  def run(self, estimate_only: bool = False) -> None:
     """Decodes the points that are missing in the workdir, and reports all."""
     self.plan()
     with contextlib.ExitStack() as stack:
@@ -75,7 +71,7 @@ class Sweep:
       if estimate_only:
         self.estimate()
         return
-      self.decode(on_point)
+      self.decode()
       self.collect()
     self.report()
 
@@ -181,7 +177,7 @@ class Sweep:
       self._launcher.preview(self._examples, self._measured.costs), self._say
     )
 
-  def decode(self, on_point: Callable[[], None] = lambda: None) -> None:
+  def decode(self) -> None:
     """Decodes the points that are missing."""
     self._trackers.update(self._points, self._measured.costs)
     done = {p for p in self._points if self._files.read_point(p) is not None}
@@ -190,7 +186,6 @@ class Sweep:
     def keep(point: Point, decoded: Sequence[records.Outcome]) -> None:
       self._files.write_point(point, decoded)
       self._trackers.update(self._points, self._measured.costs)
-      on_point()
       done.add(point)
       self._bar.set_description(plan.progress(self._points, done), False)
 
