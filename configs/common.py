@@ -47,8 +47,8 @@ _SWEEP = dict(
   # Cluster of --launcher=ray: its address ('' starts one on this machine), the
   # CPUs and GPUs of a point, and retries of a point whose worker is lost.
   ray=dict(address='', cpus=1, gpus=0, retries=3),
-  # Services that show the points while a sweep runs: 'tensorboard', 'wandb'.
-  trackers=(),
+  # Shows the points in Weights & Biases while a sweep runs.
+  wandb=False,
   # Seed of the selection of examples and of the sampling.
   seed=0,
 )

@@ -4,7 +4,7 @@ Command: python -m experiments.sweep --config=configs/quickstart.py
 Shows: a progress bar, a table, and the path of the report.
 
 The package `sweeps` has the parts: `plan` makes the points of a config,
-`phases` runs them, `launchers` and `worker` decode, `workdirs` keeps results.
+`phases` runs them, `worker` decodes, `workdirs` keeps results.
 The same command resumes a sweep that was stopped, and ends with the same
 records.
 """
@@ -17,7 +17,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments import cli
-from experiments.sweeps import curve_plan, launchers, plan, process_group
+from experiments.sweeps import curve_plan, plan, process_group
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config of a sweep, such as configs/quickstart.py.'
@@ -33,7 +33,12 @@ _TASK = flags.DEFINE_multi_string(
   "Task instead of the config's tasks: a name, or lm_eval:NAME or"
   ' lm_eval:FOLDER for lm-evaluation-harness; can be given several times.',
 )
-_LAUNCHER = flags.DEFINE_string('launcher', 'local', launchers.flag_help())
+_LAUNCHER = flags.DEFINE_string(
+  'launcher',
+  'local',
+  'Where points are decoded: local (this process) or ray (the Ray cluster of'
+  ' the field ray, by default one on this machine).',
+)
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed',
   None,

@@ -89,10 +89,6 @@ _MISTAKES = {
     (['--config.lenience=("nan",)'], 'lenience'),
     (['--config.tasks=("gsm9k",)'], "did you mean 'gsm8k'"),
     (['--config.tasks=()'], 'tasks: no task is given; give one or more'),
-    (
-      ['--config.trackers=tensorbord'],
-      "'tensorbord' is not known; did you mean 'tensorboard'",
-    ),
     (['--workdir=/dev/null/x'], 'workdir: '),
     (['--config=configs/nothing.py'], 'nothing.py'),
     (['stray'], "'stray' is not a flag"),

@@ -29,7 +29,7 @@ _GOOD = {
   'temperature': [0, 1, 0.5],
   'batch_size': [1],
   'ray': [None, {}],
-  'trackers': [(), ('x',)],
+  'wandb': [True],
   'seed': [0, 1],
   'drafts': [1],
   'tree_size': [None, 1],
@@ -137,7 +137,6 @@ def test_a_field_of_another_type_is_named(name, tmp_path):
     ('gamma', (2, True)),
     ('mesh', (1, 1, 1)),
     ('mesh', (1, 0)),
-    ('trackers', ('wandb', None)),
   ],
   ids=str,
 )

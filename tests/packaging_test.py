@@ -57,7 +57,7 @@ def test_the_experiments_depend_on_what_they_import():
   assert (_imported('configs') | {'absl-py'}) <= given
   # What other engines are timed with has an environment of its own.
   elsewhere = {'torch', 'transformers', 'xllamacpp'}
-  optional = _required(_EXTRAS['ray'] + _EXTRAS['track'] + _EXTRAS['eval'])
+  optional = _required(_EXTRAS['ray'] + _EXTRAS['wandb'] + _EXTRAS['eval'])
   # What the harness reads tasks and renders prompts with.
   optional |= {'jinja2', 'yaml'}
   assert _imported('experiments') - elsewhere - optional <= given
@@ -87,7 +87,7 @@ def test_the_version_has_one_source():
 
 
 @pytest.mark.parametrize(
-  'extra', ['eval', 'gemma', 'gguf', 'hub', 'ray', 'track']
+  'extra', ['eval', 'gemma', 'gguf', 'hub', 'ray', 'wandb']
 )
 def test_a_message_names_the_extra_that_installs_a_dependency(
   extra, monkeypatch, tmp_path
@@ -111,7 +111,7 @@ def test_extras_that_messages_name_are_declared():
     for path in (_ROOT / folder).rglob('*.py'):
       text = path.read_text(encoding='utf-8')
       called |= set(re.findall(r"extras\.missing\([^)]*'(\w+)'\)", text))
-  assert {'eval', 'experiments', 'gguf', 'ray', 'track'} <= called
+  assert {'eval', 'experiments', 'gguf', 'ray', 'wandb'} <= called
   assert called <= {*_EXTRAS}
 
 

@@ -32,14 +32,12 @@ _LOOK_UP = """
   from cascades.models import builtin_formats
   from experiments import tasks
   from experiments.records import metrics
-  from experiments.sweeps import launchers, trackers
 
   found = {}
   for registry in (
     *(methods.METHODS, verification.VERIFICATIONS, schedules.SCHEDULES),
     *(caps.CAPS, drafters.DRAFTERS, builtin_formats.CHECKPOINT_FORMATS),
     *(tasks.TASKS, tasks.METRICS, metrics.POINT_METRICS),
-    *(trackers.TRACKERS, launchers.LAUNCHERS),
   ):
     try:
       registry.get(f'other_{registry.option}')
@@ -116,10 +114,6 @@ def test_options_are_in_the_help_without_importing_jax(environment):
     assert '--gamma: ' in text
     imported = {x.split('|')[-1].strip() for x in done.stderr.split('\n')}
     assert 'jax' not in imported
-  done = environment.python('-m', 'experiments.sweep', '--help', check=False)
-  assert 'other_launcher (this process, which says so)' in ' '.join(
-    done.stdout.split()
-  )
 
 
 def test_the_tables_of_the_guides_have_the_entries(environment):
@@ -209,7 +203,6 @@ def get_config():
     num_examples=4,
     batch_size=4,
     clock=0,
-    trackers=('other_tracker',),
   )
 
 
@@ -232,11 +225,9 @@ def test_a_sweep_uses_an_entry_of_each_kind(environment, tmp_path):
   (folder / 'other_model.txt').write_text(small.pair()[0])
   config, workdir = tmp_path / 'config.py', tmp_path / 'run'
   config.write_text(_CONFIG.format(verifier=str(folder)))
-  done = environment.python(
-    *('-m', 'experiments.sweep', f'--config={config}', f'--workdir={workdir}'),
-    '--launcher=other_launcher',
+  environment.python(
+    *('-m', 'experiments.sweep', f'--config={config}', f'--workdir={workdir}')
   )
-  assert 'other_launcher decodes here' in done.stdout + done.stderr
   summary = pd.read_csv(workdir / 'summary.csv')
   rows = summary[summary.method == 'other_method']
   assert rows.lenience.tolist() == [0.0, 0.5]
@@ -250,8 +241,6 @@ def test_a_sweep_uses_an_entry_of_each_kind(environment, tmp_path):
   assert (summary.other_point_metric > 0).all()
   for record in records.read_all(workdir):
     assert [*record.scores] == ['same_letters', 'exact_match']
-  log = (workdir / 'trackers/other_tracker/log.txt').read_text()
-  assert 'summary: 3 points\n' in log
 
 
 # Test files that go through a registry, and the entries that they have to take.
@@ -264,8 +253,6 @@ _SHARED = dict(
   tasks_test='other_task',
   tasks_plugins_test='other_metric',
   metrics_test='other_point_metric',
-  trackers_test='other_tracker',
-  launchers_test='other_launcher',
 )
 _PASSED = r'^PASSED tests/(\w+).py::.*\[.*?(other_[a-z_]+)'
 

@@ -51,9 +51,9 @@ def local(tmp_path_factory):
 
 _LISTENING = """
 import psutil, small
-from experiments.sweeps import launchers
+from experiments.sweeps import ray_cluster
 config = small.config(num_examples=1, ray=dict(cpus=1))
-team = launchers.LAUNCHERS['ray'].launch(config, [], {}, print)
+team = ray_cluster.RayCluster(config, [], {}, print)
 for child in psutil.Process().children(recursive=True):
   for one in child.net_connections():
     if one.status == 'LISTEN':

@@ -1,4 +1,4 @@
-"""Tests of the best points of a summary, by sweep, trackers and page alike."""
+"""Tests of the best points of a summary, by sweep and page alike."""
 
 import math
 

@@ -534,7 +534,7 @@ def test_whatever_can_change_a_result_names_another_point():
 
   before = name()
   assert name() == before
-  assert name(num_examples=99, shard_size=7, trackers=('wandb',)) == before
+  assert name(num_examples=99, shard_size=7, wandb=True) == before
   other = dataclasses.replace(_CURVES[3], leniences=(-1.0, 0.5, 0.9))
   changed = [
     *(name(facts | {fact: 'b'}) for fact in facts),
@@ -752,7 +752,7 @@ _REFUSED = {
     dict(tasks=('gsm8k',), task=_GSM8K),
     {},
   ),
-  "launcher: 'slurm' is not known; .* Choose from local": (
+  "launcher: must be local or ray, got 'slurm'": (
     {},
     dict(launcher='slurm'),
   ),

@@ -284,10 +284,8 @@ _OWN = {
   *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),
   'experiments/benchmarks/peers.py',
   'experiments/sweeps/process_group.py',
-  *(
-    'experiments/sweeps/wandb_tracker.py',
-    'experiments/training/distillation_data.py',
-  ),
+  'experiments/sweeps/wandb_run.py',
+  'experiments/training/distillation_data.py',
   'experiments/training/rules.py',
   # Fingerprints of files that are read through the door.
   'experiments/tasks/sources.py',

@@ -74,8 +74,7 @@ PAGES = {
     ' experiments.tasks.answer_metrics experiments.tasks.sources'
     ' experiments.tasks.phrasing experiments.records.metrics'
     ' experiments.records.record_schema'
-    ' experiments.records.unit_costs'
-    ' experiments.sweeps.launchers experiments.sweeps.trackers',
+    ' experiments.records.unit_costs',
   ),
 }
 

@@ -79,7 +79,7 @@ def write_report(
   is_comparison = not isinstance(workdir, str | pathlib.Path)
   folders = list(map(pathlib.Path, workdir if is_comparison else [workdir]))
   config = config or AnalysisConfig()
-  paths.check_tree(folders[0], ['trackers/wandb'])
+  paths.check_tree(folders[0], ['wandb'])
   contents = [runs.read(path) for path in folders]
   names = runs.names(contents)
   differing = runs.check(contents, allow)

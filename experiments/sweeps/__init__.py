@@ -6,11 +6,10 @@ plan           Curves and points of a config.
 prompt_lengths Prompts of a user's file that are too long for the cache.
 phases         The phases of a sweep: plan, open, load, decode, collect, report.
 deciding       The decision of a sweep; `terminal` prints its last lines.
-launchers      Registry of the processes that decode; `ray_cluster` is one.
+ray_cluster    Workers on a Ray cluster.
 worker         A pair of models that decodes points.
 sequence       Cascades of whole answers.
 costs          Measured seconds of a call of each model.
 workdirs       Files of a sweep.
-trackers       Registry of services that show a sweep; `tensorboard_tracker` and
-               `wandb_tracker` are two, and `tracker_set` calls them.
+wandb_run      A run of Weights & Biases that shows a sweep.
 """

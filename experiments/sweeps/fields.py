@@ -134,7 +134,7 @@ FIELDS: dict[str, Check] = dict(
   ray=table(
     address=or_empty(text), cpus=number(0), gpus=number(0), retries=integer(0)
   ),
-  trackers=list_of('names', text),
+  wandb=flag,
   seed=integer(0, _LARGEST_SEED),
   clock=integer(0),
   split=or_empty(text),

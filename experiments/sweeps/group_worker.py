@@ -13,7 +13,7 @@ import jax
 
 from experiments import cli, records
 from experiments.records import unit_costs
-from experiments.sweeps import curve_plan, launchers, plan, preflight, worker
+from experiments.sweeps import curve_plan, plan, preflight, worker
 from experiments.sweeps.process_group import Group
 
 
@@ -49,7 +49,7 @@ class LeadingWorker(worker.Worker):
 
   def decode(
     self,
-    jobs: Sequence[launchers.Job],
+    jobs: Sequence[worker.Job],
     on_answer: Callable[[], None] | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
   ) -> Iterator[tuple[plan.Point, list[records.Outcome]]]:
@@ -64,7 +64,7 @@ class LeadingWorker(worker.Worker):
     self,
     curve: curve_plan.Curve,
     lenience: float,
-    requests: Sequence[launchers.ViewRequest],
+    requests: Sequence[worker.ViewRequest],
   ) -> list[records.View]:
     """Evaluates each token of a few answers of a curve."""
     self._group.send(
@@ -77,7 +77,7 @@ class LeadingWorker(worker.Worker):
 
   def race(
     self,
-    entrants: Sequence[launchers.Entrant],
+    entrants: Sequence[worker.Entrant],
     examples: Mapping[str, Sequence],
     turns: int = 3,
   ) -> list[records.Record]:
@@ -115,17 +115,17 @@ def follow(
         list(follower.preview(examples, costs))
       case 'decode':
         point = points_by_name[order['point']]
-        list(follower.decode([launchers.Job(point, shard(point))]))
+        list(follower.decode([worker.Job(point, shard(point))]))
       case 'views':
         requests = []
         for name, line in order['answers']:
           trace = records.loads(line, records.Trace)
           prompts = {x.id: x.prompt for x in shard(points_by_name[name])}
-          requests.append(launchers.ViewRequest(name, prompts[trace.id], trace))
+          requests.append(worker.ViewRequest(name, prompts[trace.id], trace))
         follower.views(curves[order['curve']], order['lenience'], requests)
       case 'race':
         follower.race(
-          [launchers.Entrant(curves[i], x) for i, x in order['entrants']],
+          [worker.Entrant(curves[i], x) for i, x in order['entrants']],
           {name: x[: order['count']] for name, x in examples.items()},
         )
   if order['is_stopped']:

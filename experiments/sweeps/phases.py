@@ -6,14 +6,16 @@ sweep that was stopped in any way, and ends with the same records.
 
 import contextlib
 import functools
+import importlib.util
 import itertools
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
 
+from cascades import extras
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
 from experiments.analysis import example_selection, headline, runs, slices
@@ -23,14 +25,12 @@ from experiments.sweeps import (
   deciding,
   fields,
   group_worker,
-  launchers,
   outcomes,
   plan,
   preflight,
   process_group,
+  ray_cluster,
   terminal,
-  tracker_set,
-  trackers,
   workdirs,
   worker,
 )
@@ -61,6 +61,7 @@ class Sweep:
     self._group = group
     self.config, self.curves, self.workdir = config, curves, workdir
     self._launcher_name, self._quiet = launcher, quiet
+    self._is_local = launcher == 'local'
 
   def run(self, estimate_only: bool = False) -> None:
     """Decodes the points that are missing in the workdir, and reports all."""
@@ -78,9 +79,9 @@ class Sweep:
   def plan(self) -> None:
     """Checks all that the user chose, and reads the examples."""
     fields.check(self.config, complete=True)
-    self._launcher_kind = launchers.LAUNCHERS.get(self._launcher_name)
-    self._tracker_names = tuple(self.config.get('trackers', ()))
-    trackers.require_installed(self._tracker_names)
+    fields.choice('local', 'ray')('launcher', self._launcher_name)
+    if self.config.get('wandb') and not importlib.util.find_spec('wandb'):
+      raise ValueError(extras.missing('wandb', 'wandb', 'wandb'))
     self.config = plan.apply_tiny(self.config)
     self._tasks = plan.configured_tasks(self.config)
     curve_plan.check_curves(self.curves, self.config)
@@ -110,8 +111,8 @@ class Sweep:
     )
 
   def open(self, stack: contextlib.ExitStack) -> None:
-    """Opens the workdir and the trackers."""
-    if self._launcher_kind.is_local:
+    """Opens the workdir, and the run of Weights & Biases."""
+    if self._is_local:
       # Devices are checked before the workdir is made and models are loaded.
       worker.make_mesh(self.config)
     cli.make_folder(self.workdir)
@@ -124,10 +125,12 @@ class Sweep:
     replaceable = ('data',) if 'file' in self.config else ()
     self._claim = functools.partial(self._files.claim, settings, replaceable)
     self._claim(write=False)
-    self._trackers = tracker_set.TrackerSet(
-      self._tracker_names, self._files, settings, self._say
-    )
-    stack.callback(self._trackers.close)
+    self._wandb = None
+    if self.config.get('wandb'):
+      from experiments.sweeps import wandb_run
+
+      self._wandb = wandb_run.WandbRun(self._files, settings, self._say)
+      stack.push(lambda kind, *_: self._wandb.close(is_done=kind is None))
     if line := deciding.shortfall(
       self.config, self.curves, self._tasks, self._examples
     ):
@@ -140,7 +143,7 @@ class Sweep:
     launch = (
       functools.partial(group_worker.LeadingWorker, self._group)
       if self._group
-      else self._launcher_kind.launch
+      else (worker.Worker if self._is_local else ray_cluster.RayCluster)
     )
     self._launcher = launch(self.config, self.curves, self._tasks, self._say)
     stack.callback(self._launcher.close)
@@ -179,14 +182,14 @@ class Sweep:
 
   def decode(self) -> None:
     """Decodes the points that are missing."""
-    self._trackers.update(self._points, self._measured.costs)
     done = {p for p in self._points if self._files.read_point(p) is not None}
+    self._log(done)
     missing = [point for point in self._points if point not in done]
 
     def keep(point: Point, decoded: Sequence[records.Outcome]) -> None:
       self._files.write_point(point, decoded)
-      self._trackers.update(self._points, self._measured.costs)
       done.add(point)
+      self._log(done)
       self._bar.set_description(plan.progress(self._points, done), False)
 
     if not done and self.config.get('preflight'):
@@ -199,7 +202,7 @@ class Sweep:
     self._bar = cli.progress(total, state, self._quiet)
     self._bar.unit = ' answers'
     jobs = [
-      launchers.Job(point, self._shard(point))
+      worker.Job(point, self._shard(point))
       for point in missing
       if not point.curve.confidence
     ]
@@ -207,8 +210,8 @@ class Sweep:
     def answers_left() -> int:
       return workdirs.answers_left([x.point for x in jobs], done, self._bar.n)
 
-    # Other launchers decode several points at a time; a quiet bar counts none.
-    is_counted = self._launcher_kind.is_local and not self._quiet
+    # A cluster decodes several points at a time; a quiet bar counts none.
+    is_counted = self._is_local and not self._quiet
     with cli.stop_on_ctrl_c(
       self._say, answers_left if is_counted else None
     ) as is_stopping:
@@ -242,7 +245,6 @@ class Sweep:
     records.write_text(self.workdir / 'summary.csv', text)
     gathered = runs.gather([runs.read(self._files.path)])
     self._best = slices.best_points(self._summary, gathered)
-    self._trackers.log_summary(self._summary, self._best)
     self._add_views()
     self._add_race()
     self._decide()
@@ -268,16 +270,21 @@ class Sweep:
     if self._decision:
       print(f'Decision:   {self.workdir / "decision.json"}')
 
+  def _log(self, done: Set[Point]) -> None:
+    """Shows the complete curves in Weights & Biases."""
+    if self._wandb:
+      self._wandb.log(self._points, done, self._measured.costs)
+
   def _say(self, text: str) -> None:
     """Prints a line for the user above the progress bar."""
     self._bar.write(text, file=sys.stderr)
 
   def _check_group(self, group: process_group.Group) -> None:
     """Checks that all processes plan the same sweep, on all devices."""
-    if not self._launcher_kind.is_local:
+    if not self._is_local:
       raise ValueError(
-        'distributed: cannot be combined with --launcher='
-        f'{self._launcher_name}; leave out one of the two.'
+        'distributed: cannot be combined with --launcher=ray; leave out one of'
+        ' the two.'
       )
     hashes = [records.hash_examples(x) for x in self._examples.values()]
     settings = plan.run_settings(self.config, self.curves, self._data)
@@ -288,7 +295,7 @@ class Sweep:
 
   def _set_points(
     self,
-    launcher: launchers.Launcher,
+    launcher: worker.Worker | ray_cluster.RayCluster,
     say: Callable[[str], None] = lambda text: None,
   ) -> None:
     """Names the points, with the examples that a launcher's cache holds."""
@@ -343,8 +350,7 @@ class Sweep:
     views: dict[tuple, records.View] = {}
     for (curve, _), answers in missing.items():
       requests = [
-        launchers.ViewRequest(x.point, x.example.prompt, x.trace)
-        for x in answers
+        worker.ViewRequest(x.point, x.example.prompt, x.trace) for x in answers
       ]
       lenience = answers[0].record.lenience
       try:
@@ -405,7 +411,7 @@ class Sweep:
     if self._decision:
       self._decision.save(self.workdir / 'decision.json')
 
-  def _entrants(self) -> list[tuple[Any, launchers.Entrant]]:
+  def _entrants(self) -> list[tuple[Any, worker.Entrant]]:
     """Returns the rows of the summary to time, each with its curve."""
     # A cascade of whole answers decodes nothing itself.
     curves = {
@@ -418,7 +424,7 @@ class Sweep:
     return [
       (
         row,
-        launchers.Entrant(curves[row.variant, row.gamma], float(row.lenience)),
+        worker.Entrant(curves[row.variant, row.gamma], float(row.lenience)),
       )
       for row in rows
       if (row.variant, row.gamma) in curves

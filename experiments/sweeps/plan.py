@@ -33,7 +33,7 @@ _WITHOUT_EFFECT = (
   'shard_size',
   'tiny',
   'ray',
-  'trackers',
+  'wandb',
   'clock',
   'decision',
   'preflight',
@@ -96,8 +96,8 @@ def shared_settings(config: Any) -> dict[str, Any]:
   settings = {
     name: value
     for name, value in config.to_dict().items()
-    # Trackers, timings and a decision may be added to a finished sweep.
-    if name not in (*CURVE_FIELDS, 'trackers', 'clock', 'decision', 'preflight')
+    # Timings and a decision may be added to a finished sweep.
+    if name not in (*CURVE_FIELDS, 'wandb', 'clock', 'decision', 'preflight')
   }
   for name in _PATHS if 'file' in settings else ():
     settings['file'].pop(name, None)

@@ -12,15 +12,16 @@ import ml_collections
 from cascades import extras
 from cascades.sampler import batching
 from experiments import records
-from experiments.records import unit_costs
 from experiments.sweeps import (
   curve_plan,
-  launchers,
   plan,
-  preflight,
-  prompt_lengths,
   worker,
 )
+
+
+def _on_one_worker(method: str) -> Callable[..., Any]:
+  """Returns a method that is called on one worker of the cluster."""
+  return lambda self, *args: self._result(self._call(method, *args))
 
 
 class RayCluster:
@@ -104,39 +105,29 @@ class RayCluster:
     return result
 
   def facts(self) -> dict[str, Any]:
-    """Returns the facts that all workers share; see `launchers.Launcher`."""
+    """Returns the facts that all workers share."""
     if self._facts is None:
       self._result(self._call('facts'))
     return self._facts
 
-  def costs(self) -> unit_costs.CostRange:
-    """Measures unit costs on a worker; see `launchers.Launcher`."""
-    return self._result(self._call('costs'))
-
-  def preview(
-    self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
-  ) -> list[preflight.Preview]:
-    """Measures the facts of the sweep on a worker; see `launchers.Launcher`."""
-    return self._result(self._call('preview', examples, measured))
-
-  def fit_prompts(
-    self, examples: Mapping[str, Sequence], too_long: str
-  ) -> prompt_lengths.Fitted:
-    """Fits examples into the cache on a worker; see `launchers.Launcher`."""
-    return self._result(self._call('fit_prompts', examples, too_long))
+  costs = _on_one_worker('costs')
+  preview = _on_one_worker('preview')
+  fit_prompts = _on_one_worker('fit_prompts')
+  views = _on_one_worker('views')
+  race = _on_one_worker('race')
 
   def decode(
     self,
-    jobs: Sequence[launchers.Job],
+    jobs: Sequence[worker.Job],
     on_answer: Callable[[], None],
     is_stopping: Callable[[], bool],
   ) -> Iterator[tuple[plan.Point, list[records.Outcome]]]:
-    """Decodes points side by side; see `launchers.Launcher`."""
+    """Yields each point with its outcomes when it is decoded, in any order."""
     waiting, running = list(reversed(jobs)), {}
     while running or (waiting and not is_stopping()):
       while waiting and len(running) < self._slots and not is_stopping():
         point, examples = waiting.pop()
-        job = launchers.Job(point, tuple(examples))
+        job = worker.Job(point, tuple(examples))
         running[self._call('decode', job)] = point
       # A timeout, so that Ctrl-C is noticed between two calls.
       done, _ = self._ray.wait(list(running), timeout=1.0)
@@ -149,23 +140,6 @@ class RayCluster:
         yield point, outcomes
         for message in messages:
           self._say(message)
-
-  def views(
-    self,
-    curve: curve_plan.Curve,
-    lenience: float,
-    requests: Sequence[launchers.ViewRequest],
-  ) -> list[records.View]:
-    """Evaluates answers token by token; see `launchers.Launcher`."""
-    return self._result(self._call('views', curve, lenience, requests))
-
-  def race(
-    self,
-    entrants: Sequence[launchers.Entrant],
-    examples: Mapping[str, Sequence],
-  ) -> list[records.Record]:
-    """Times entrants on one worker; see `launchers.Launcher`."""
-    return self._result(self._call('race', entrants, examples))
 
   def close(self) -> None:
     """Shuts down a cluster that this process started or connected to."""

@@ -8,7 +8,7 @@
   stale/             points of other weights, data, code or versions
   summary.csv        a row for each point
   report/            the page
-  trackers/          files of trackers
+  wandb/             files of Weights & Biases
 
 Each file is written as a whole. A point is done when its file in records/
 exists. The process of a sweep holds a lock, which ends with the process.
@@ -97,7 +97,7 @@ class Workdir:
   def __init__(self, path: pathlib.Path):
     """Checks that the folder holds no links."""
     # Weights & Biases has links among its own files.
-    paths.check_tree(path, ['trackers/wandb'])
+    paths.check_tree(path, ['wandb'])
     self.path = path
 
   @contextlib.contextmanager

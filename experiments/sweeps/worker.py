@@ -1,7 +1,7 @@
 """Workers: a pair of models, loaded once, that decodes points.
 
-A sweep in one process has one worker, which is its launcher. Other launchers
-hand points to several workers, each with the pair; see `launchers`.
+A sweep in one process has one worker. `ray_cluster` hands points to several
+workers, each with the pair.
 """
 
 import math
@@ -14,7 +14,13 @@ import jax
 from cascades import decoding, drafters, fingerprints
 from cascades.declarations import options_of
 from cascades.decoding import faults
-from cascades.models import checkpoints, sharding, tokenizers, turns
+from cascades.models import (
+  checkpoints,
+  conversations,
+  sharding,
+  tokenizers,
+  turns,
+)
 from cascades.sampler import batching, memory, sampler, scoring
 from cascades.sampler.outputs import SampleOutput
 from cascades.verification_config import SEQUENTIAL
@@ -23,7 +29,6 @@ from experiments.records import unit_costs, versions
 from experiments.sweeps import (
   costs,
   curve_plan,
-  launchers,
   outcomes,
   plan,
   preflight,
@@ -41,6 +46,34 @@ _DRAFTER_SEED = 1_000_000
 _MAX_COMPILED = 60
 
 _BONUS = records.SOURCES.index('bonus')
+
+
+class Job(NamedTuple):
+  """A point, and the `tasks.Example`s that it covers."""
+
+  point: plan.Point
+  examples: Sequence
+
+
+class Entrant(NamedTuple):
+  """A curve at one of its leniences; nan for a method without lenience."""
+
+  curve: curve_plan.Curve
+  lenience: float
+
+
+class ViewRequest(NamedTuple):
+  """An answer to evaluate token by token.
+
+  Attributes:
+    point: Name of the point that holds the answer.
+    prompt: The prompt that was answered.
+    trace: The tokens of the answer.
+  """
+
+  point: str
+  prompt: conversations.Prompt
+  trace: records.Trace
 
 
 def make_mesh(config: Any) -> jax.sharding.Mesh | None:
@@ -129,7 +162,7 @@ class Worker:
   def preview(
     self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
   ) -> Iterator[preflight.Preview]:
-    """Yields the facts of the sweep; see `launchers.Launcher`."""
+    """Yields the facts of the sweep before it starts, as they are measured."""
     setting = preflight.Setting(
       verifier=self._verifier,
       bound_drafter=self._bound_drafter,
@@ -146,7 +179,7 @@ class Worker:
   def fit_prompts(
     self, examples: Mapping[str, Sequence], too_long: str
   ) -> prompt_lengths.Fitted:
-    """Fits examples into the cache; see `launchers.Launcher`."""
+    """Drops or truncates examples that the cache cannot hold."""
     samplers = [self._sampler(x)[0] for x in self._curves if not x.confidence]
     return prompt_lengths.fit(
       examples,
@@ -168,7 +201,7 @@ class Worker:
 
   def decode(
     self,
-    jobs: Sequence[launchers.Job],
+    jobs: Sequence[Job],
     on_answer: Callable[[], None] | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
   ) -> Iterator[tuple[plan.Point, list[records.Outcome]]]:
@@ -277,7 +310,7 @@ class Worker:
 
   def race(
     self,
-    entrants: Sequence[launchers.Entrant],
+    entrants: Sequence[Entrant],
     examples: Mapping[str, Sequence],
     turns: int = 3,
   ) -> list[records.Record]:
@@ -372,7 +405,7 @@ class Worker:
     self,
     curve: curve_plan.Curve,
     lenience: float,
-    requests: Sequence[launchers.ViewRequest],
+    requests: Sequence[ViewRequest],
   ) -> list[records.View]:
     """Evaluates each token of a few answers of a curve."""
     config = curve.config
@@ -425,7 +458,7 @@ class Worker:
 class _Lane(NamedTuple):
   """An entrant of a race with its sampler and seed."""
 
-  entrant: launchers.Entrant
+  entrant: Entrant
   decoder: sampler.Sampler
   seed: int
 
