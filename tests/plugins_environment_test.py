@@ -31,13 +31,12 @@ _LOOK_UP = """
   from cascades.methods import caps
   from cascades.models import builtin_formats
   from experiments import tasks
-  from experiments.records import metrics
 
   found = {}
   for registry in (
     *(methods.METHODS, verification.VERIFICATIONS, schedules.SCHEDULES),
     *(caps.CAPS, drafters.DRAFTERS, builtin_formats.CHECKPOINT_FORMATS),
-    *(tasks.TASKS, tasks.METRICS, metrics.POINT_METRICS),
+    *(tasks.TASKS, tasks.METRICS),
   ):
     try:
       registry.get(f'other_{registry.option}')
@@ -238,7 +237,6 @@ def test_a_sweep_uses_an_entry_of_each_kind(environment, tmp_path):
     ('cap', 'other_cap:1'),
   ):
     assert {*rows[option]} == {value}
-  assert (summary.other_point_metric > 0).all()
   for record in records.read_all(workdir):
     assert [*record.scores] == ['same_letters', 'exact_match']
 
@@ -252,7 +250,6 @@ _SHARED = dict(
   pairing_test='other_drafter',
   tasks_test='other_task',
   tasks_plugins_test='other_metric',
-  metrics_test='other_point_metric',
 )
 _PASSED = r'^PASSED tests/(\w+).py::.*\[.*?(other_[a-z_]+)'
 

@@ -4,19 +4,14 @@ Rates are ratios of totals: counts are summed over the point's records before
 they are divided, so that a long answer weighs more than a short one, as it does
 on the clock. A ratio whose denominator is zero is nan. Examples that failed are
 counted, and are in no other metric: a missing answer is not a wrong answer.
-
-A metric is added as a `PointMetric`, an entry point of the group
-`cascades.point_metrics`; `summarize` then has a column of its name.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
-from cascades.registries import Registry
 from cascades.verification_config import SEQUENTIAL
 from experiments.records import OPTIONS, Record, variant
 from experiments.records.stats import bootstrap_sums_interval, mean_interval
@@ -145,39 +140,18 @@ def unended_rate(records: Sequence[Record]) -> float:
   return _ratio(sum(not r.ended for r in records), len(records))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PointMetric:
-  """A number of each point, shown as a column of the summary.
-
-  Attributes:
-    name: Name of the column.
-    help: The number, in a few words.
-    compute: Takes the records of a point without failures, in any order, and
-      returns the number, or nan if it is not defined.
-  """
-
-  name: str
-  help: str
-  compute: Callable[[Sequence[Record]], float]
-
-
-POINT_METRICS: Registry[PointMetric] = Registry('point_metric', PointMetric)
-for _compute, _help in (
-  (quality, "the task's quality"),
-  (acceptance_rate, 'accepted over examined drafted tokens'),
-  (rejection_rate, 'rejected over examined drafted tokens'),
-  (deferral_rate, 'deferred over examined positions'),
-  (block_efficiency, 'emitted tokens per verifier call'),
-  (verifier_calls_per_token, 'verifier calls per emitted token'),
-  (drafter_calls_per_token, 'drafter calls per emitted token'),
-  (mean_output_tokens, 'emitted tokens per example'),
-  (unended_rate, 'share of answers that the length limit cut off'),
-):
-  POINT_METRICS.register(
-    _compute.__name__,
-    PointMetric(name=_compute.__name__, help=_help, compute=_compute),
-    builtin=True,
-  )
+# Numbers of a point's records without failures, columns of the summary.
+POINT_METRICS: dict[str, Callable[[Sequence[Record]], float]] = dict(
+  quality=quality,
+  acceptance_rate=acceptance_rate,
+  rejection_rate=rejection_rate,
+  deferral_rate=deferral_rate,
+  block_efficiency=block_efficiency,
+  verifier_calls_per_token=verifier_calls_per_token,
+  drafter_calls_per_token=drafter_calls_per_token,
+  mean_output_tokens=mean_output_tokens,
+  unended_rate=unended_rate,
+)
 
 
 def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:
@@ -241,7 +215,6 @@ def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
   points: dict[tuple, list[Record]] = {}
   for record in records:
     points.setdefault(record.point, []).append(record)
-  metrics = POINT_METRICS.available()
   rows = []
   for point in points.values():
     group = [r for r in point if r.failure is None]
@@ -249,7 +222,7 @@ def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
     rows.append(
       {name: getattr(point[0], name) for name in _POINT_COLUMNS}
       | {'n': len(group), 'failed': len(point) - len(group)}
-      | {name: metric.compute(group) for name, metric in metrics.items()}
+      | {name: metric(group) for name, metric in POINT_METRICS.items()}
       | {
         'quality_low': low,
         'quality_high': high,
@@ -257,9 +230,7 @@ def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
         'wall_s': _total(group, 'wall_s'),
       }
     )
-  columns = summary_columns()
-  columns += [name for name in metrics if name not in columns]
-  return pd.DataFrame(rows, columns=columns)
+  return pd.DataFrame(rows, columns=summary_columns())
 
 
 def variants(summary: pd.DataFrame) -> pd.Series:
@@ -274,7 +245,7 @@ def variants(summary: pd.DataFrame) -> pd.Series:
 
 def summary_columns() -> list[str]:
   """Returns the columns that every summary has, in order."""
-  names = [x for x in POINT_METRICS.names() if POINT_METRICS.is_builtin(x)]
+  names = [*POINT_METRICS]
   start = names.index('quality') + 1
   names[start:start] = ['quality_low', 'quality_high']
   names.insert(names.index('mean_output_tokens'), 'relative_latency')
