@@ -90,6 +90,7 @@ _MISTAKES = {
     (['--config.tasks=("gsm9k",)'], "did you mean 'gsm8k'"),
     (['--config.tasks=()'], 'tasks: no task is given; give one or more'),
     (['--workdir=/dev/null/x'], 'workdir: '),
+    (['--workdir=gs://x'], 'workdir: must be a local folder, got gs://x'),
     (['--config=configs/nothing.py'], 'nothing.py'),
     (['stray'], "'stray' is not a flag"),
     (
