@@ -129,7 +129,7 @@ def _run(group: process_group.Group | None) -> None:
   workdir = _WORKDIR.value or plan.default_workdir(
     name, bool(config.get('tiny')), data
   )
-  if '://' in workdir:
+  if '://' in str(workdir):
     raise ValueError(f'workdir: must be a local folder, got {workdir}.')
   run(config, curves, pathlib.Path(workdir), **options)
 

@@ -33,6 +33,7 @@ from cascades.models import (
   families,
   gguf_files,
   gguf_header,
+  huggingface,
   tensor_files,
   tokenizer_files,
 )

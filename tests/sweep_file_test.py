@@ -187,9 +187,10 @@ def test_results_of_a_file_have_a_folder_of_their_own():
 
 @pytest.mark.slow
 def test_the_command_of_the_guide(tmp_path):
-  path = _write(tmp_path / 'a.jsonl', [{'prompt': 'x'}] * 2)
+  rows = [{'prompt': 'x', 'id': 1}, {'prompt': 'y', 'id': 1}]
+  path = _write(tmp_path / 'a.jsonl', rows)
   for config, sentence in (
-    ('your_data', 'error: data: a.jsonl, line 2, has the same prompt and'),
+    ('your_data', 'error: data: a.jsonl, line 2, has the same id'),
     ('quickstart', 'error: data: this config has no field file.path; run'),
   ):
     given = f'--config=configs/{config}.py', f'--data={path}'

@@ -260,10 +260,10 @@ class Sweep:
         f' written ({type(error).__name__}: {error}); write it with python -m'
         f' experiments.report --workdir={self.workdir}.'
       ) from error
-    for line in slices.unsolved(self._summary):
+    # A decision says by itself what the verifier cannot do.
+    unsolved = slices.unsolved(self._summary)
+    for line in [self._decision.sentence] if self._decision else unsolved:
       print(f'\n{line}')
-    if self._decision:
-      print(f'\n{self._decision.sentence}')
     terminal.print_best(self._summary, self._best)
     terminal.print_usage(self._launcher.usage)
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
