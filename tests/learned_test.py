@@ -304,6 +304,7 @@ def _record(example, tokens, quality):
     token_strings=[''] * n,
     sources=[0] * n,
     logprobs=[0.0] * n,
+    rejected=[None] * n,
   )
 
 
