@@ -43,12 +43,15 @@ def _method(method: Any) -> Any:
   # Imports JAX, which flags and help do not wait for.
   from cascades import methods
 
+  kinds = str | methods.Method
+  arguments.instance('method', method, kinds, 'a name or a cascades.Method')
   return methods.get_method(method)
 
 
 def _cap(spec: Any) -> str:
   from cascades.methods import caps
 
+  arguments.instance('cap', spec, str, 'a text')
   caps.parse(spec)
   return spec
 

@@ -9,7 +9,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 # By folder: the lines that it is to have at most, and those that it has until
 # then. The second number only falls, but for a feature that names its lines.
 _BARS = {
-  'cascades': (21_300, 22_814),
+  'cascades': (21_300, 22_817),
   'cascades/contrib': (1_800, 3_181),
   'experiments': (21_100, 22_461),
   'tests': (26_900, 33_561),
