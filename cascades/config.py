@@ -43,8 +43,8 @@ def _method(method: Any) -> Any:
   # Imports JAX, which flags and help do not wait for.
   from cascades import methods
 
-  kinds = str | methods.Method
-  arguments.instance('method', method, kinds, 'a name or a cascades.Method')
+  types = str | methods.Method
+  arguments.instance('method', method, types, 'a name or a cascades.Method')
   return methods.get_method(method)
 
 
