@@ -266,13 +266,11 @@ def pair(
   scores = _compared(
     task, answers, np.array([1, 1]), scale=scale, config=config
   )
-  names = dict(difference='gained', speedup='faster')
+  names = {'difference': 'gained', 'speedup': 'faster'}
   return {'n': int(both.sum())} | {
-    title: scores[column][0]
-    for name in names
-    for column, title in zip(
-      with_ends(name), with_ends(names[name]), strict=True
-    )
+    f'{title}{end}': scores[f'{name}{end}'][0]
+    for name, title in names.items()
+    for end in ('', *ENDS)
   }
 
 
