@@ -229,7 +229,7 @@ _OPTIONS_REFUSED = [
     (dict(cap=x), 'cap: .* is not known; ')
     for x in 'top,top:0,top:x,delta:2,delta:nan,top:3 top:2,k:3,'.split(',')
   ),
-  (dict(cap=3), 'cap: .* is not known; '),
+  (dict(cap=3), 'cap: must be a text, got 3'),
   (dict(schedule='later:3'), "schedule: 'later:3' is not known; did you mean"),
   (dict(schedule='first'), "schedule: .*, got 'first'"),
   (dict(schedule='first:-1'), "schedule: must be written as 'first:16'"),
