@@ -121,6 +121,5 @@ def _unknown(name: NameOrPath) -> ValueError:
   guess = f'did you mean {nearest[0]!r}? ' if nearest else ''
   return ValueError(
     f'model: {arguments.quote(str(name))} is not a folder or a known name;'
-    f' {guess}Choose from {", ".join(names)}; or give a file or folder of the'
-    f' formats {", ".join(formats)}.'
+    f' {guess}Choose from {", ".join(names)}; or give a file or folder.'
   )
