@@ -204,11 +204,9 @@ def _same(shown: str, value: str) -> bool:
 def _point(head: list[str], row: list[str], point: dict[str, str]) -> bool:
   """Returns True if a row of a table shows a point of summary.csv."""
   shown = dict(zip(head, row, strict=True))
-  options = {name: point.get(name) for name in ('verification', *_WORDS)}
-  usual = {'verification': 'token', 'schedule': 'constant', 'cap': 'none'}
-  own = [_WORDS.get(x, '') + y for x, y in options.items() if y != usual[x]]
   label = styles.styles({point['method']: point['method']})[point['method']]
-  method = label.label + (f' ({" ".join(own)})' if own else '')
+  kind = point.get('verification')
+  method = label.label + (f' ({kind})' if kind != 'token' else '')
   lenience = shown.pop('Lenience').replace(styles.MINUS, '-')
   if shown.pop('Method') != method:
     return False
@@ -223,9 +221,6 @@ def _point(head: list[str], row: list[str], point: dict[str, str]) -> bool:
   pairs = [*zip(fields, quality.groups(), strict=True)]
   pairs += [(_COLUMNS[name], cell) for name, cell in shown.items()]
   return all(_same(cell, point[field]) for field, cell in pairs)
-
-
-_WORDS = {'schedule': '', 'cap': 'cap '}
 
 
 @pytest.mark.parametrize('name', result_tables.TABLES)

@@ -325,16 +325,6 @@ TABLES: dict[str, Callable[[], str]] = {
     *(*_MODELS, 'learned -0.5', 'learned -0.1', 'learned 0.3', 'opt 0'),
     *('opt 0.1', 'opt 0.3', 'token_v2 0.6', 'token_v2 0.7', 'token_v3 0.95'),
   ),
-  'memory/points.md': functools.partial(
-    points,
-    'memory',
-    'Word problems, temperature 1, each curve at its fastest gamma',
-    *(*_MODELS, 'token_v2 0.7', 'token_v2 first:8 0.7'),
-    *('token_v2 outside:= ... . 0.7', 'token_v2 budget:0.5 0.7'),
-    *('token_v2 mismatches:2 0.7', 'ensemble 0.6'),
-    *('ensemble outside:= ... . 0.6', 'ensemble cap top:2 0.6'),
-    *('ensemble look_ahead 0.6', 'min_p 0.3'),
-  ),
   'benchmark/fastest.md': functools.partial(fastest, 'benchmark'),
   'benchmark_drafters/drafters.md': functools.partial(
     drafters, 'benchmark_drafters'
