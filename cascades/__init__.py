@@ -13,7 +13,6 @@ above it in this list.
   registries           the values that an option can name, plug-ins included
   verification_config  kinds of verification, and sources of tokens
   methods              one position: q and p to the distribution to sample
-  schedules            leniences that change along an answer
   config               the options of decoding, checked
   verification         one block: accepts drafts, samples the token after them
   models               language models for one sequence, and their files
@@ -55,8 +54,8 @@ _HOME = {
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
   'arguments declarations untrusted extras compilation plain atomic registries'
-  ' verification_config methods schedules config verification models decoding'
-  ' drafters fingerprints decisions sampler proof contrib'
+  ' verification_config methods config verification models decoding drafters'
+  ' fingerprints decisions sampler proof contrib'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

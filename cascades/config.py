@@ -16,7 +16,6 @@ from cascades import arguments
 from cascades.declarations import Declared, Option, option, options_of
 from cascades.verification_config import (
   BONUSES,
-  CONSTANT,
   GATES,
   NO_CAP,
   SEQUENTIAL,
@@ -162,12 +161,6 @@ class DecodingConfig(Declared):
     help='Most drafted tokens that the verifier reads per block; None reads'
     ' all. Drafts with a common prefix share it.',
   )
-  schedule: str = option(
-    CONSTANT,
-    kind=str,
-    needs=(*_DRAFTS, 'lenience'),
-    help="Lenience along an answer: 'first:16' is strict for 16 tokens.",
-  )
   cap: str = option(
     NO_CAP,
     kind=str,
@@ -185,10 +178,6 @@ class DecodingConfig(Declared):
       object.__setattr__(self, 'gamma', gamma)
     if self.tree_size is not None:
       arguments.integer('tree_size', self.tree_size, self.drafts)
-    # Imports JAX.
-    from cascades import schedules
-
-    schedules.check(self.schedule, self.method)
     if self.cap != NO_CAP and self.verification == SEQUENTIAL:
       raise ValueError(
         "cap: cannot be combined with verification 'sequential', which follows"
@@ -222,9 +211,7 @@ class DecodingConfig(Declared):
   @property
   def is_lossless(self) -> bool:
     """True if the law of answers is the verifier's, whatever drafts."""
-    constant = self.schedule == CONSTANT
-    is_strict = self.method.is_strict(self.effective_lenience)
-    return not self.gamma or (constant and is_strict)
+    return not self.gamma or self.method.is_strict(self.effective_lenience)
 
   @property
   def verification_config(self) -> VerificationConfig:

@@ -4,8 +4,8 @@ A registry holds entries of one kind by name. The core registers its own as it
 is imported. A plug-in declares its entries as entry points of the registry's
 group, in the metadata of its package:
 
-  [project.entry-points."cascades.schedules"]
-  first = "cascades.contrib.lenience_schedules:FIRST"
+  [project.entry-points."cascades.verifications"]
+  look_ahead = "cascades.contrib.look_ahead:VERIFICATION"
 
 The module is imported when the name is first used, so the core needs to import
 no plug-in. `cascades.contrib` is declared in the same way as any other package
@@ -24,13 +24,13 @@ from cascades import arguments, extras
 
 # Marks that no default was given.
 _REFUSE = object()
-# Separates a name from its argument, as in 'first:16'.
+# Separates a name from its argument, as in 'look_ahead:6'.
 _COLON = ':'
 _NAME = re.compile(r'[A-Za-z_][A-Za-z0-9_.-]*')
 
 
 def split(spec: str) -> tuple[str, str]:
-  """Splits 'first:16' into a name, 'first', and an argument, '16'.
+  """Splits 'look_ahead:6' into a name, 'look_ahead', and an argument, '6'.
 
   The argument is empty where there is none.
   """

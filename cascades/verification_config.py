@@ -21,8 +21,6 @@ SEQUENTIAL = 'sequential'
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
-# The schedule that keeps the lenience.
-CONSTANT = 'constant'
 # The cap that lets a method make any token likelier than the verifier does.
 NO_CAP = 'none'
 

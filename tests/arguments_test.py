@@ -230,17 +230,6 @@ _OPTIONS_REFUSED = [
     for x in 'top,top:0,top:x,delta:2,delta:nan,top:3 top:2,k:3,'.split(',')
   ),
   (dict(cap=3), 'cap: must be a text, got 3'),
-  (dict(schedule='later:3'), "schedule: 'later:3' is not known; did you mean"),
-  (dict(schedule='first'), "schedule: .*, got 'first'"),
-  (dict(schedule='first:-1'), "schedule: must be written as 'first:16'"),
-  (dict(schedule='budget:-0.5'), "schedule: must be written as 'budget:2.5'"),
-  (dict(schedule='budget:inf'), "schedule: must be written as 'budget:2.5'"),
-  (dict(schedule='each:0.1,x'), "schedule: must be written as 'each:0,0.2,"),
-  (dict(schedule='inside:3'), 'schedule: .* two different tokens'),
-  (dict(schedule='inside:3 ... 3'), 'schedule: .* two different tokens'),
-  (dict(schedule=3), 'schedule: must be a text, got 3'),
-  (dict(schedule='ramp:3', method='opt'), 'schedule: .* no ramp can rise'),
-  (dict(schedule='first:3', method='drafter_only'), 'schedule: .*_only has no'),
 ]
 # What is asked of a sampler.
 _ASKED_REFUSED = [
@@ -270,12 +259,6 @@ _ASKED_REFUSED = [
   (dict(last_state=5), 'last_state: must be .*, got 5'),
   (dict(echo='yes'), "echo: must be True or False, got 'yes'"),
 ]
-# Schedules, and what is asked that does not go with them.
-_BOTH_REFUSED = [
-  ('inside:abc xyz ... 3', {}, 'is 7 tokens; give texts of one token'),
-  ('each:0.1,0.2', dict(max_new_tokens=24), 'an answer may have 24 tokens'),
-  ('inside:3 ... 7', dict(forbidden_tokens=['7']), 'is in forbidden_tokens'),
-]
 
 
 @pytest.mark.smoke
@@ -284,7 +267,6 @@ _BOTH_REFUSED = [
   [
     *((options, {}, said) for options, said in _OPTIONS_REFUSED),
     *(({}, asked, said) for asked, said in _ASKED_REFUSED),
-    *((dict(schedule=x), y, f'schedule: .*{z}') for x, y, z in _BOTH_REFUSED),
   ],
 )
 def test_what_will_not_do_is_named_in_a_sentence(options, asked, said):
@@ -376,7 +358,7 @@ def test_a_number_that_float32_makes_infinite_is_refused(value):
   'value', [10**5000, 'x' * 5000, b'1', None, 1.5], ids=arguments.quote
 )
 @pytest.mark.parametrize(
-  'name', ['method', 'verification', 'gate', 'bonus', 'schedule', 'cap']
+  'name', ['method', 'verification', 'gate', 'bonus', 'cap']
 )
 def test_an_option_of_another_type_is_named_in_a_few_words(name, value):
   with pytest.raises(ValueError, match=f'^{name}: ') as caught:

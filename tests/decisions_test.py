@@ -139,18 +139,6 @@ def test_where_the_verifier_scores_nothing_it_decodes_alone():
     assert text.startswith('The verifier scores 0.00 on t: look at the prompts')
 
 
-def test_a_schedule_decides_on_nothing():
-  # Its lenience is strict, and its schedule's is not.
-  strict = make_record(method='token_v3', lenience=-1.0)
-  lossy = dataclasses.replace(strict, schedule='outside:a,b,1')
-  assert certification.setting_of(strict).is_strict
-  assert not certification.setting_of(lossy).is_strict
-  config = small.config(schedule='first:2')
-  curve = curve_plan.Curve.from_config(config, 'token_v3', (0.3,))
-  with pytest.raises(ValueError, match=r'^schedule: first:2 is not supported'):
-    curve_plan.check_curves([curve], config)
-
-
 def test_the_reporting_half_has_no_part_in_the_choice():
   answers = _answers([0, 0.0, 0.02], [1.5, 2, 3])
   is_reporting = np.array(

@@ -55,7 +55,6 @@ def _generate(
   filled=_ROWS,
   room=_ROOM,
   return_logits=True,
-  schedule=None,
   **processed,
 ):
   """Final states of `rows` rows, numpy; an array of leniences: one for each."""
@@ -93,7 +92,6 @@ def _generate(
     stop_tokens=np.append(stops, [-1] * (2 - len(stops))),
     capacity=room,
     return_logits=return_logits,
-    schedule=schedule,
   )
   return jax.tree.map(lambda x: x[:count].reshape(shape + x.shape[1:]), states)
 

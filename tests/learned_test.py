@@ -217,7 +217,7 @@ def test_a_head_takes_its_own_pair(pair, own):
     {},
     dict(stop_below=0.5),
     dict(cap='top:3'),
-    dict(verification='block', schedule='first:4'),
+    dict(verification='block'),
   ):
     made = small.sampler(verifier, drafter, method=own, **options)
     assert made.config.method is methods.get_method(own)

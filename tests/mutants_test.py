@@ -322,19 +322,6 @@ gate_option_ignored: the gate is raw, whatever was asked for
 block_residual_unweighted: the residual of a block is without its weight
   w[n] * law - d.q => law - d.q
 
-=== schedules_test:test_the_loop_follows_a_law_that_bends
-@@ cascades.verification.single_draft:token 'token', 1, 'first:2'
-lenience_of_the_first_place: a residual is as lenient as the first place of the
-draft
-  inputs.leniences[0, n] => inputs.leniences[0, 0]
-@@ cascades.schedules.schedule:leniences_along_draft 'token', 1, 'first:2'
-lenience_a_token_early: a schedule has counted the token that is judged
--schedule.lenience(state, requested
-+schedule.lenience(schedule.update(state, token, None), requested
-@@ cascades.decoding.verify_block:_next_schedule_state 'token', 1, 'first:2'
-memory_of_what_was_drafted: a schedule remembers drafts that did not stay
-  x[draft_index, n], schedule => x[draft_index, -1], schedule
-
 === decoding_test:test_the_emitted_law_is_the_declared_law
 @@ cascades.verification.single_draft:sequential config('sequential'), PLAIN
 sequential_residual: a sequential cascade samples the residual, not p
@@ -800,7 +787,7 @@ def _quickly():
 
 # Of the faults whose test runs a compiled loop, those that the first tier has:
 # each compiles the loop once more, and its test when it is whole.
-_LOOPS = 'batching', 'decoding', 'drafters', 'schedules', 'several'
+_LOOPS = 'batching', 'decoding', 'drafters', 'several'
 _FIRST = ('key_of_the_place',)
 # Of those that take a row for another, the first tier has what was hidden where
 # two rows were equal: a draft judged, and replaced, by the row before its own.

@@ -46,7 +46,6 @@ _VALUES = dict(
   tree_size=3,
   stop_below=0.9,
   beam=True,
-  schedule='first:8',
   cap='top:1',
   fill_unselected_logits=False,
   inner_method='token_v3',
@@ -55,7 +54,7 @@ _VALUES = dict(
 )
 # A rule under which an option shows, where the usual one rarely makes it.
 _LENIENT = dict(method='token_v3', lenience=0.9)
-_UNDER = dict(cap=_LENIENT, bonus=_LENIENT, schedule=_LENIENT)
+_UNDER = dict(cap=_LENIENT, bonus=_LENIENT)
 # Options of decoding that mean nothing where the verifier decodes alone, as
 # they say themselves: what is asked for is then the verifier's law.
 _MEANINGLESS = {('alone', 'method'), ('alone', 'lenience')}
@@ -111,7 +110,7 @@ def test_an_option_has_an_effect_or_is_refused(kind, name):
   assert name in refusal or name == 'drafts'
 
 
-_IF_DRAFTED = (*('verification', 'gate', 'bonus', 'drafts', 'schedule', 'cap'),)
+_IF_DRAFTED = 'verification', 'gate', 'bonus', 'drafts', 'cap'
 _WITHOUT_EFFECT = [
   *(
     (dict(gamma=0, **{name: _VALUES[name]}), name, 'gamma 0')
@@ -136,8 +135,9 @@ _WITHOUT_EFFECT = [
       f'method {method}, which has no lenience',
     )
     for method, name in (
-      *(('verifier_only', 'lenience'), ('verifier_only', 'schedule')),
-      *(('drafter_only', 'lenience'), ('always_accept', 'lenience')),
+      ('verifier_only', 'lenience'),
+      ('drafter_only', 'lenience'),
+      ('always_accept', 'lenience'),
     )
   ),
   *(
@@ -168,14 +168,6 @@ _WITHOUT_EFFECT += [
 # More than 32 bits hold, and more than Python reads.
 _LONG = '3000000000', '9' * 5000
 _NO_NUMBERS = [
-  *(
-    ('schedule', f'{kind}:{digits}')
-    for kind in ('first', 'ramp', 'mismatches')
-    for digits in _LONG
-  ),
-  *(
-    ('schedule', text) for text in ('budget:1e39', 'each:0,1e39', 'budget:inf')
-  ),
   *(('cap', f'top:{digits}') for digits in _LONG),
   *(('verification', f'look_ahead:{digits}') for digits in _LONG),
   *(
@@ -202,8 +194,6 @@ def test_gamma_is_four_unless_there_are_no_blocks():
   assert DecodingConfig(verification=SEQUENTIAL).gamma == 1
   assert DecodingConfig(verification=SEQUENTIAL, gamma=1).gamma == 1
   assert DecodingConfig(verification='look_ahead:4', gamma=4).gamma == 4
-  # An infinite lenience is a method's end.
-  DecodingConfig(method='opt', schedule='each:-inf,inf')
 
 
 def test_the_default_lenience_is_the_strict_one_of_each_method():
@@ -215,7 +205,6 @@ def test_the_default_lenience_is_the_strict_one_of_each_method():
       assert config.is_lossless
       assert config.effective_lenience == method.strict
   assert not DecodingConfig(method='drafter_only').is_lossless
-  assert not DecodingConfig(schedule='first:8').is_lossless
 
 
 @pytest.mark.parametrize('method', ['token_v3', 'opt', 'top_k', 'cactus'])
@@ -390,7 +379,6 @@ def test_a_sweep_ignores_no_option_of_its_config():
     'bonus': 'verifier',
     'drafts': 2,
     'tree_size': 4,
-    'schedule': 'first:3',
     'cap': 'top:3',
   }
   # Those are the curve's own, or are set for each batch.

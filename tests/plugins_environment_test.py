@@ -27,14 +27,14 @@ _GROUPS = tomllib.loads((_SOURCE / 'pyproject.toml').read_text())['project'][
 _LOOK_UP = """
   import json
   import sys
-  from cascades import drafters, methods, schedules, verification
+  from cascades import drafters, methods, verification
   from cascades.methods import caps
   from cascades.models import builtin_formats
   from experiments import tasks
 
   found = {}
   for registry in (
-    *(methods.METHODS, verification.VERIFICATIONS, schedules.SCHEDULES),
+    *(methods.METHODS, verification.VERIFICATIONS),
     *(caps.CAPS, drafters.DRAFTERS, builtin_formats.CHECKPOINT_FORMATS),
     *(tasks.TASKS, tasks.METRICS),
   ):
@@ -118,13 +118,12 @@ def test_options_are_in_the_help_without_importing_jax(environment):
 def test_the_tables_of_the_guides_have_the_entries(environment):
   code = (
     'from experiments.guides import inventory\n'
-    "for name in ('methods', 'schedules', 'fields', 'tasks'):\n"
+    "for name in ('methods', 'fields', 'tasks'):\n"
     '  print(inventory.TABLES[name]())'
   )
   table = environment.python('-c', code).stdout
   for row in (
     '| `other_method` | pi = lam q + (1 - lam) p for lam in [0, 1] | 0 | 1 |',
-    '| `other_schedule` | strict for the first two tokens |',
     '| `other_window=5` | Last tokens that another look-up compares. |',
   ):
     assert row in table
@@ -155,7 +154,7 @@ _DECODED = """
   assert 'other_package' not in sys.modules
   named = [
     {kind: f'other_{kind}' + ':1' * (kind == 'cap')}
-    for kind in ('schedule', 'verification', 'cap')
+    for kind in ('verification', 'cap')
   ]
   for options in dict(method='other_method'), *named:
     decode(**options)
@@ -212,7 +211,6 @@ def sweep(add):
     (0.0, 0.5),
     gamma=2,
     verification='other_verification',
-    schedule='other_schedule',
     cap='other_cap:1',
   )
 """
@@ -233,7 +231,6 @@ def test_a_sweep_uses_an_entry_of_each_kind(environment, tmp_path):
   for option, value in (
     ('task', 'other_task'),
     ('verification', 'other_verification'),
-    ('schedule', 'other_schedule'),
     ('cap', 'other_cap:1'),
   ):
     assert {*rows[option]} == {value}

@@ -13,7 +13,6 @@ import pytest
 import repository_pages
 import result_tables
 
-from cascades import schedules
 from experiments.benchmarks import answering, loops
 from experiments.guides import ROOT, inventory
 from experiments.reports import styles
@@ -40,16 +39,6 @@ _PAGES = {
 }
 _TEXTS = {name: text for name, text in _PAGES.items() if name != 'CHANGELOG.md'}
 _ALL = pytest.mark.parametrize('guide', _TEXTS)
-
-
-def test_the_order_of_imports_does_not_change_a_table(monkeypatch):
-  names = list(schedules.SCHEDULES)
-  before = inventory.TABLES['schedules']()
-  reverse = dict.fromkeys(reversed(names))
-  monkeypatch.setattr(
-    type(schedules.SCHEDULES), '__iter__', lambda _: iter(reverse)
-  )
-  assert inventory.TABLES['schedules']() == before
 
 
 def test_every_table_has_one_place():

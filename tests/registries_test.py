@@ -8,14 +8,13 @@ import textwrap
 import launching
 import pytest
 
-from cascades import methods, schedules, verification
+from cascades import methods, verification
 from cascades.drafters import DRAFTERS
 from cascades.methods import caps
 from cascades.registries import Registry, split
 
 _REGISTRIES = (
   methods.METHODS,
-  schedules.SCHEDULES,
   verification.VERIFICATIONS,
   DRAFTERS,
   caps.CAPS,
@@ -176,9 +175,6 @@ _CORE = """
   assert not loaded, loaded
 
   for made, options in (
-    (drafter, dict(schedule='first:2')),
-    (drafter, dict(schedule='budget:2.5')),
-    (drafter, dict(schedule='inside:1 ... 2')),
     (drafter, dict(cap='top:3 delta:0.1')),
     (drafter, dict(verification='look_ahead:2')),
     ('self:1+ngram', dict(inner_gamma=1, inner_method='opt')),

@@ -372,20 +372,6 @@ def test_where_a_drafter_stops_is_an_option_and_no_model(pair):
   stopping[1].sample('y', last_state=state_of_one.state, max_new_tokens=5)
 
 
-@pytest.mark.slow
-def test_a_conversation_goes_on_with_the_schedule_of_its_sampler(pair):
-  lenient = dict(method='token_v3', lenience=0.9, temperature=1.5)
-  plain = small.sampler(*pair, **lenient)
-  state = plain.sample('x', max_new_tokens=5, return_state=True).state
-
-  def turn(**options):
-    decoder = small.sampler(*pair, **lenient | options)
-    new = dict(max_new_tokens=16, seed=5)
-    return decoder.sample('y', last_state=state, **new).tokens
-
-  assert turn(schedule='first:16') == turn(lenience=-1.0) != turn()
-
-
 def test_a_state_of_other_models_is_refused(pair, prompts):
   made = cascades.Sampler(*pair)
   state = made.sample(prompts[0], max_new_tokens=5, return_state=True).state

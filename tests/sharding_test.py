@@ -20,7 +20,6 @@ import pytest
 import small
 
 from cascades import decoding, drafters, methods
-from cascades.contrib.lenience_schedules.positions import First
 from cascades.methods import processing
 from cascades.models import checkpoints, gemma_library, language, sharding
 from cascades.proof import exact
@@ -72,10 +71,7 @@ def gemma(width: int = 64, heads: int = 8, kv_heads: int = 4):
 
 
 def decode(pair, params, mesh=None):
-  """Greedy answers and drawn ones, of 8 rows, on a mesh or on one device.
-
-  Those that are drawn are strict for their first tokens.
-  """
+  """Greedy answers and drawn ones, of 8 rows, on a mesh or on one device."""
   keys = jax.random.split(jax.random.key(2), len(_LENGTHS))
   random, vocab = np.random.default_rng(0), pair[0].vocab_size
   prompts = random.integers(1, vocab, (len(_LENGTHS), 8))
@@ -89,12 +85,10 @@ def decode(pair, params, mesh=None):
   models = decoding.Models(pair[0], drafters.ModelDrafter(pair[1]))
   step_config = decoding.StepConfig(models, methods.METHODS['token_v3'], _GAMMA)
   params = decoding.Params(*params)
-  strict_first = First(np.int32(3))
-  for temperature, schedule in (0.0, None), (1.0, strict_first):
+  for temperature in 0.0, 1.0:
     rows = decoding.prefill(
       params,
       decoding.Prompts(*inputs),
-      schedule,
       cache_length=8 + _NEW + _GAMMA + 1,
       models=models,
     )
@@ -150,7 +144,6 @@ def check_equal(got, want):
     for field in dataclasses.fields(a):
       if field.name == 'logprob':
         continue
-      # A schedule's memory is a tree; most are one array, or nothing.
       for x, y in zip(
         *(jax.tree.leaves(getattr(run, field.name)) for run in (a, b)),
         strict=True,

@@ -21,7 +21,6 @@ USUAL = {
   'gate': 'raw',
   'bonus_from': 'target',
   'drafts': 1,
-  'schedule': 'constant',
   'cap': 'none',
   'quality': NAN,
   'relative_latency': NAN,

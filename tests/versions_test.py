@@ -55,7 +55,7 @@ def checkout(tmp_path):
 def test_all_of_the_library_decides_but_what_only_looks():
   names = {*versions.deciding_modules()}
   for name in (
-    *('schedules/naming.py', 'decoding/step.py', 'methods/cascade.py'),
+    *('methods/registry.py', 'decoding/step.py', 'methods/cascade.py'),
     *(
       'drafters/eagle/eagle_drafter.py',
       'verification_config.py',
@@ -80,7 +80,7 @@ def test_all_of_the_library_decides_but_what_only_looks():
 def test_any_statement_of_any_module_is_of_the_hash(checkout):
   want = versions.source_hash(checkout)
   for name in (
-    *('cascades/schedules/naming.py', 'cascades/verification_config.py'),
+    *('cascades/methods/registry.py', 'cascades/verification_config.py'),
     'experiments/tasks/catalog.py',
   ):
     file = checkout / name
@@ -90,7 +90,7 @@ def test_any_statement_of_any_module_is_of_the_hash(checkout):
     file.write_text(f'{text}\n_X = 1\n')
     assert versions.source_hash(checkout) != want
     file.write_text(text)
-  new = checkout / 'cascades/schedules/new.py'
+  new = checkout / 'cascades/methods/new.py'
   new.write_text('X = 1\n')
   assert versions.source_hash(checkout) != want
   new.rename(checkout / 'cascades/proof_of_it.py')

@@ -1,9 +1,7 @@
 """Steps 4 and 5: ends a sequence where it must end, and commits the block."""
 
-import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
@@ -100,9 +98,4 @@ def commit[S: SamplingState](
     drafter_state=drafter_state,
     hidden=last_hidden,
     done=state.done | emission.ends_sequence,
-    schedule_state=jax.tree.map(
-      functools.partial(jnp.where, state.done),
-      state.schedule_state,
-      result.schedule_state,
-    ),
   )

@@ -7,7 +7,7 @@ rows in place donate their buffers.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,16 +81,14 @@ def _read_prompt(
     position=at,
     count=prompt_length,
   )
-  tokens = write(state.tokens, state.length, prompt)
   return state.replace(
-    tokens=tokens,
+    tokens=write(state.tokens, state.length, prompt),
     source=write(state.source, state.length, jnp.zeros_like(prompt)),
     length=length,
     prompt_length=length,
     limit=limit,
     done=length >= limit,
     blocks=jnp.zeros((), jnp.int32),
-    schedule_state=_start_schedule(state.schedule, tokens, length),
     verifier_cache=verifier.rewind(cache, length - 1),
     drafter_state=drafter_state,
     hidden=_last_hidden(state, hidden, prompt_length),
@@ -129,17 +127,9 @@ def _catch_up(
   return drafter.read(params.drafter, drafter_state, tokens, start)
 
 
-def _start_schedule(
-  schedule: Any, tokens: Int[Array, 'T'], length: Int[Array, '']
-) -> PyTree:
-  """Returns a schedule's state after a prompt; () without a schedule."""
-  return () if schedule is None else schedule.start(tokens, length)
-
-
 def _start(
   prompt: Prompts,
   params: Params,
-  schedule: Any,
   *,
   models: Models,
   cache_length: int,
@@ -166,11 +156,9 @@ def _start(
     blocks=jnp.zeros((), jnp.int32),
     verifier_cache=models.verifier.init_cache(params.verifier, cache_length),
     drafter_state=models.drafter.init(params.drafter, cache_length),
-    schedule_state=_start_schedule(schedule, tokens, length),
     hidden=hidden,
     key=prompt.keys,
     lenience=jnp.zeros(()),
-    schedule=jax.tree.map(jnp.asarray, schedule),
     prompt_length=length,
     limit=length,
     logits=logits,
@@ -195,7 +183,6 @@ def _start(
 def prefill(
   params: Params,
   prompts: Prompts,
-  schedule: Any = None,
   *,
   models: Models,
   cache_length: int,
@@ -208,7 +195,6 @@ def prefill(
   Args:
     params: Both models' parameters.
     prompts: The prompts, [B, ...].
-    schedule: A `schedules.ScheduleBase`; None for constant leniences.
     models: The verifier and the drafter.
     cache_length: Slots of a row's caches, at least P. A row stops when its next
       block would not fit: call `resize_caches`, or give slots for its limit and
@@ -225,7 +211,7 @@ def prefill(
     cache_length=cache_length,
     logits_length=logits_length,
   )
-  return jax.vmap(start, (0, None, None))(prompts, params, schedule)
+  return jax.vmap(start, (0, None))(prompts, params)
 
 
 @functools.partial(jax.jit, static_argnames='models', donate_argnames='rows')

@@ -60,12 +60,10 @@ class SamplingState(struct.PyTreeNode):
     blocks: Blocks since the prompt; the key of a block is folded from it.
     verifier_cache: The verifier's cache.
     drafter_state: The drafter's state.
-    schedule_state: The schedule's state; () without a schedule.
     hidden: The verifier's hidden state that predicted the last token; None
       unless the drafter needs it.
     key: The random key of the row.
     lenience: The lenience of the row.
-    schedule: A `schedules.ScheduleBase`; None keeps the lenience constant.
     prompt_length: Tokens of the prompt.
     limit: Length, prompt included, at which the row ends.
   """
@@ -77,12 +75,10 @@ class SamplingState(struct.PyTreeNode):
   blocks: Int[Array, '']
   verifier_cache: PyTree
   drafter_state: PyTree
-  schedule_state: PyTree
   hidden: Float[Array, 'D'] | None
   # These are fixed for a row.
   key: jax.Array
   lenience: Float[Array, '']
-  schedule: PyTree
   prompt_length: Int[Array, '']
   limit: Int[Array, '']
 

@@ -110,7 +110,7 @@ class StepConfig:
     if not self.method.law_uses_q or self.verification.bonus != 'target':
       return jnp.zeros((), bool)
     strict = self.method.strict
-    if strict is None or state.schedule is not None:
+    if strict is None:
       return jnp.ones((), bool)
     return state.lenience != strict
 

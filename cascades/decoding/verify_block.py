@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from cascades import methods, schedules, verification
+from cascades import methods, verification
 from cascades.decoding.drafter import Draft
 from cascades.decoding.propose import Proposal
 from cascades.decoding.reading import build_tree, read_hidden
@@ -60,7 +60,6 @@ class BlockResult(NamedTuple):
     verdict: The outcome of verification.
     tokens: The accepted tokens, the token after them, and padding.
     logprobs: The verifier's log-probability of each token at temperature 1.
-    schedule_state: The schedule's state after the last valid token.
     hidden: The verifier's hidden states that predict each token.
     verifier_cache: The cache; the accepted draft's slots follow the sequence's.
     logits: The verifier's logits of each token; None if not requested.
@@ -72,7 +71,6 @@ class BlockResult(NamedTuple):
   verdict: verification.Verdict
   tokens: Int[Array, 'gamma_1']
   logprobs: Float[Array, 'gamma_1']
-  schedule_state: PyTree
   hidden: Float[Array, 'gamma_1 D']
   verifier_cache: PyTree
   logits: Float[Array, 'gamma_1 V'] | None
@@ -178,65 +176,26 @@ def _distributions_at(
   return distributions_at
 
 
-def _leniences(
-  state: SamplingState,
-  draft: Draft,
-  distributions_at: DistributionsAt,
-  *,
-  method: methods.Method,
-  num_positions: int,
-) -> tuple[Float[Array, 'K gamma_1'], PyTree]:
-  """Computes leniences along each draft, and the schedule's states there."""
-  num_drafts, gamma = draft.tokens.shape
-  if state.schedule is None:
-    shape = num_drafts, gamma + 1
-    return jnp.broadcast_to(state.lenience, shape), ()
-
-  def along_draft(j, tokens):
-    return schedules.leniences_along_draft(
-      state.schedule,
-      state.schedule_state,
-      state.lenience,
-      method,
-      draft=tokens[: num_positions - 1],
-      distributions_at=lambda i: distributions_at(i, j),
-    )
-
-  leniences, schedule_states = jax.vmap(along_draft)(
-    jnp.arange(num_drafts), draft.tokens
-  )
-  padding = (0, 0), (0, gamma + 1 - num_positions)
-  return jnp.pad(leniences, padding, 'edge'), schedule_states
-
-
 def _verification_inputs(
   state: SamplingState,
   block: ReadBlock,
   sampling: processing.SamplingParams,
   step_config: StepConfig,
   empty_draft: bool,
-) -> tuple[verification.VerificationInputs, PyTree]:
-  """Makes the inputs of verification, and the schedule's states in them."""
+) -> verification.VerificationInputs:
+  """Makes the inputs of verification."""
   draft = block.draft
-  distributions_at = _distributions_at(block, sampling, step_config)
-  leniences, schedule_states = _leniences(
-    state,
-    draft,
-    distributions_at,
+  num_drafts, gamma = draft.tokens.shape
+  return verification.VerificationInputs(
     method=step_config.method,
-    num_positions=1 if empty_draft else step_config.gamma + 1,
-  )
-  inputs = verification.VerificationInputs(
-    method=step_config.method,
-    leniences=leniences,
+    leniences=jnp.broadcast_to(state.lenience, (num_drafts, gamma + 1)),
     tokens=draft.tokens,
     draft_lengths=draft.lengths,
     has_bonus_probs=draft.has_bonus_probs,
-    distributions_at=distributions_at,
+    distributions_at=_distributions_at(block, sampling, step_config),
     config=step_config.verification,
     empty_draft=empty_draft,
   )
-  return inputs, schedule_states
 
 
 def _is_verifiers(
@@ -255,31 +214,6 @@ def _is_verifiers(
   return is_bonus
 
 
-def _next_schedule_state(
-  state: SamplingState,
-  schedule_states: PyTree,
-  inputs: verification.VerificationInputs,
-  verdict: verification.Verdict,
-) -> PyTree:
-  """Returns the schedule's state after a block; () without a schedule."""
-  n, draft_index = verdict.num_accepted, verdict.draft_index
-  last = jax.tree.map(lambda x: x[draft_index, n], schedule_states)
-  if state.schedule is None:
-    return ()
-  cost = None
-  if state.schedule.needs_costs:
-    d, lenience = inputs.distributions_at(n, draft_index), inputs.leniences
-    cost = schedules.token_cost(
-      inputs.method, d, lenience[draft_index, n], verdict.next_token
-    )
-    # A token that the verifier alone decides costs nothing.
-    is_free = _is_verifiers(inputs, draft_index, n)
-    cost = jax.tree.map(
-      lambda x: jnp.where(is_free, jnp.zeros_like(x), x), cost
-    )
-  return state.schedule.update(last, verdict.next_token, cost)
-
-
 def _block_result(
   state: SamplingState,
   block: ReadBlock,
@@ -287,7 +221,6 @@ def _block_result(
   verdict: verification.Verdict,
   *,
   step_config: StepConfig,
-  schedule_states: PyTree,
   extra: ExtraOutputs,
 ) -> BlockResult:
   """Gathers the accepted draft's tokens, states and cache slots."""
@@ -316,9 +249,6 @@ def _block_result(
     verdict=verdict,
     tokens=tokens,
     logprobs=pad(logprobs),
-    schedule_state=_next_schedule_state(
-      state, schedule_states, inputs, verdict
-    ),
     hidden=pad(hidden),
     verifier_cache=cache,
     logits=pad(logits) if extra.logits else None,
@@ -355,7 +285,7 @@ def verify_block(
   block = read_block(
     state, params, proposal, step_config, empty_draft=empty_draft
   )
-  inputs, schedule_states = _verification_inputs(
+  inputs = _verification_inputs(
     state, block, sampling, step_config, empty_draft=empty_draft
   )
   verdict = verification.verify(inputs, key)
@@ -365,6 +295,5 @@ def verify_block(
     inputs,
     verdict,
     step_config=step_config,
-    schedule_states=schedule_states,
     extra=extra,
   )

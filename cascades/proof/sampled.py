@@ -1,7 +1,6 @@
 """Samples of the compiled loop, and their distance from a law."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +21,6 @@ def decode_curve(
   stop_tokens: Sequence[int] | np.ndarray = (-1,),
   capacity: int | None = None,
   return_logits: bool = False,
-  schedule: Any = None,
 ) -> decoding.Row:
   """Decodes every prompt at every lenience in one compiled loop."""
   prompts, keys, leniences, new, *_ = request
@@ -38,7 +36,6 @@ def decode_curve(
   rows = decoding.prefill(
     params,
     decoding.Prompts(padded, lengths, keys, lengths + new),
-    schedule,
     cache_length=padded.shape[1] + capacity + step_config.cache_headroom,
     logits_length=capacity + step_config.gamma + 1 if return_logits else 0,
     models=step_config.models,

@@ -125,7 +125,6 @@ class Engine:
     sampling: Temperature, truncation and forbidden tokens.
     stop_tokens: Ids that end a row.
     mesh: Devices that rows are split over; None for one device.
-    schedule: A `schedules.ScheduleBase`; None keeps leniences constant.
   """
 
   step_config: decoding.StepConfig
@@ -133,7 +132,6 @@ class Engine:
   sampling: processing.SamplingParams
   stop_tokens: Int[np.ndarray, 'K'] | Int[Array, 'K']
   mesh: jax.sharding.Mesh | None = None
-  schedule: Any = None
 
   def with_sharding(self, rows: PyTree) -> PyTree:
     """Returns rows, or their inputs, split over the mesh; copies if needed."""
@@ -155,7 +153,6 @@ class Engine:
       self.params,
       # Split as well, or every device would read every prompt.
       self.with_sharding(inputs),
-      self.schedule,
       models=self.step_config.models,
       cache_length=cache_length,
       logits_length=logits_length,

@@ -431,9 +431,8 @@ def _start_single(
     if row is None:
       row = engine.prefill([prompt], request.keys, [limit], first)
     else:
-      # A copy: the caller may continue the row again, with another schedule.
-      schedule = jax.tree.map(lambda x: jnp.asarray(x)[None], engine.schedule)
-      row = engine.resize(row, first).replace(schedule=schedule)
+      # A copy: the caller may continue the row again.
+      row = engine.resize(row, first)
       row = engine.extend(row, [prompt], [limit], first - length)
     logits, size = None, engine.logits_length(request)
     if size:

@@ -65,8 +65,6 @@ class Explanation(NamedTuple):
 def explained_target(decoder: sampler.Sampler) -> scoring.Target:
   """Returns the target of explanations; ValueError if it is not known."""
   config, verifier = decoder.config, decoder.verifier
-  if config.bonus == 'verifier' and decoder.schedule() is not None:
-    raise ValueError("bonus: must be 'target' to explain a schedule.")
   is_model = scoring.is_language_model(decoder.bound_drafter)
   if is_model or not config.is_lossless:
     return scoring.target_of_both(decoder)
@@ -95,9 +93,9 @@ def explain(
     apply_chat_template: As it was for the answer.
 
   Raises:
-    ValueError: The drafter is not a language model and decoding is lossy, the
-      verifier draws bonus tokens with a schedule, or the answer was made by
-      another sampler or from another prompt, as far as its numbers show.
+    ValueError: The drafter is not a language model and decoding is lossy, or
+      the answer was made by another sampler or from another prompt, as far as
+      its numbers show.
   """
   arguments.instance(
     'answer', answer, SampleOutput, 'an answer of Sampler.sample'

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, Unpack, overload
 
 import numpy as np
@@ -14,7 +14,6 @@ from cascades import (
   decisions,
   decoding,
   drafters,
-  schedules,
 )
 from cascades.config import DecodingConfig
 from cascades.methods import caps, processing
@@ -387,31 +386,8 @@ class Sampler:
       sampling=self.sampling_params(forbidden_ids),
       stop_tokens=stop.loop_tokens,
       mesh=self._pair.mesh,
-      schedule=self.schedule(request.max_new_tokens, forbidden_ids),
     )
     return engine, stop
-
-  def schedule(
-    self, max_new_tokens: int = 0, forbidden: Collection[int] = ()
-  ) -> Any:
-    """Returns the schedule of leniences along answers.
-
-    Args:
-      max_new_tokens: Most tokens of an answer.
-      forbidden: Token ids that are never emitted.
-
-    Returns:
-      A `schedules.ScheduleBase`; None if leniences are constant.
-
-    Raises:
-      ValueError: The schedule does not fit such answers.
-    """
-    return schedules.for_answers(
-      self.config.schedule,
-      lambda text: self._token_ids('marker', [text])[0],
-      max_new_tokens,
-      forbidden,
-    )
 
   def sampling_params(
     self, forbidden: Sequence[int] = ()

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades import arguments, decoding, drafters, methods, schedules
+from cascades import arguments, decoding, drafters, methods
 from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
@@ -311,7 +311,6 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
       _Rows(*arrays),
       np.float32(decoder.config.effective_lenience),
       decoder.sampling_params(target.forbidden),
-      schedule=decoder.schedule(max(map(len, continuations))),
       models=target.models,
       evaluation=_Evaluation(target.method, decoder.config.gate, token_fn),
     )
@@ -371,7 +370,6 @@ def _read(
   lenience: Float[Array, ''],
   sampling: processing.SamplingParams,
   *,
-  schedule: Any,
   models: tuple[Any, ...],
   evaluation: _Evaluation,
 ) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
@@ -381,7 +379,6 @@ def _read(
     params=params,
     lenience=lenience,
     models=models,
-    schedule=schedule,
     sampling=sampling,
     evaluation=evaluation,
   )
@@ -389,7 +386,7 @@ def _read(
 
 
 def _read_row(
-  row: _Rows, *, params, lenience, models, schedule, sampling, evaluation
+  row: _Rows, *, params, lenience, models, sampling, evaluation
 ) -> tuple[tuple[Array, ...], Int[Array, 'N']]:
   """Reads one row; see `_read`."""
   zero, scored = jnp.zeros((), jnp.int32), row.scored
@@ -404,44 +401,27 @@ def _read_row(
     )
     states.append(hidden[positions])
 
-  def unembed(states):
-    return [
+  def position_values(args):
+    states, token = args
+    # Computed once, for the function and for the check of soundness.
+    logits = [
       model.unembed(model_params, hidden)
       for model, model_params, hidden in zip(
         models, params, states, strict=True
       )
     ]
-
-  def distributions(logits):
-    # A law that does not depend on q may be given any q.
-    return decoding.distributions(
-      logits[-1], logits[0], sampling, gate=evaluation.gate
-    )
-
-  method = evaluation.method
-  leniences = jnp.broadcast_to(lenience, scored.shape)
-  if schedule is not None:
-    leniences, _ = schedules.leniences_along_draft(
-      schedule,
-      schedule.start(row.tokens, row.starts + 1),
-      lenience,
-      method,
-      draft=row.tokens[positions[1:]],
-      distributions_at=lambda i: distributions(unembed([x[i] for x in states])),
-    )
-
-  def position_values(args):
-    states, lenience, token = args
-    # Computed once, for the function and for the check of soundness.
-    logits = unembed(states)
     bad = ~jnp.stack(list(map(processing.is_sound, logits, states)))
     culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
-    d = distributions(logits)
-    return evaluation.token_fn(method, d, lenience, token), culprit
+    # A law that does not depend on q may be given any q.
+    d = decoding.distributions(
+      logits[-1], logits[0], sampling, gate=evaluation.gate
+    )
+    values = evaluation.token_fn(evaluation.method, d, lenience, token)
+    return values, culprit
 
   at_once = max(1, MAX_PROBS_AT_ONCE // models[0].vocab_size)
   return jax.lax.map(
     position_values,
-    (states, leniences, scored),
+    (states, scored),
     batch_size=min(at_once, scored.shape[0]),
   )

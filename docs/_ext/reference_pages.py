@@ -36,12 +36,6 @@ PAGES = {
     ' verification.verification_inputs verification.single_draft'
     ' verification.multi_draft verification.traversal contrib.look_ahead',
   ),
-  'schedules': (
-    'Schedules',
-    'schedules schedules.schedule schedules.naming'
-    ' contrib.lenience_schedules.positions contrib.lenience_schedules.spans'
-    ' contrib.lenience_schedules.budgets',
-  ),
   'drafters': (
     'Drafters',
     'decoding.drafter drafters.drafter_spec drafters.drafter_kinds'

@@ -188,9 +188,7 @@ def setting_of(record: records.Record) -> Setting:
     variant=record.variant,
     gamma=0 if is_baseline else record.gamma,
     lenience=lenience,
-    is_strict=reference_points.is_strict(
-      record.method, lenience, record.schedule
-    ),
+    is_strict=reference_points.is_strict(record.method, lenience),
   )
 
 

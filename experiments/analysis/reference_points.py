@@ -28,7 +28,7 @@ def strict_lenience(method: str) -> float:
   return registered.strict
 
 
-def is_strict(method: str, lenience: float, schedule: str = 'constant') -> bool:
+def is_strict(method: str, lenience: float) -> bool:
   """Tells if the law of a setting is the verifier's.
 
   The method need not be registered; without a lenience it has nan.
@@ -37,8 +37,6 @@ def is_strict(method: str, lenience: float, schedule: str = 'constant') -> bool:
   from cascades.methods import METHODS
   from cascades.registries import split
 
-  if schedule != 'constant':
-    return False
   registered = METHODS.get(split(method)[0], None)
   return method == VERIFIER or (
     registered is not None and registered.is_strict(lenience)

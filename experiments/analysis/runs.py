@@ -389,7 +389,7 @@ def _row(r: records.Record) -> dict[str, Any]:
     'verification': r.verification,
     'lenience': r.lenience,
     'gamma': block_gamma(r),
-    'strict': reference_points.is_strict(r.method, r.lenience, r.schedule),
+    'strict': reference_points.is_strict(r.method, r.lenience),
     # The gamma that the law depends on, as with bonus tokens of the verifier.
     'law': block_gamma(r) if r.bonus_from == 'verifier' else 0,
     'oracle': reference_points.is_oracle(r.method, r.verification),

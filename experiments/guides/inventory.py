@@ -38,19 +38,6 @@ def _documented(folder: str) -> Iterator[tuple[str, str, str]]:
       yield path.stem, command[1], ' '.join(first.split())
 
 
-def schedules() -> str:
-  """Returns a table of the kinds of schedules."""
-  from cascades.schedules import SCHEDULES
-
-  # Sorted, because plug-ins that are already imported come first.
-  names = sorted(SCHEDULES, key=lambda name: (name != 'constant', name))
-  schedule_kinds = [SCHEDULES[name] for name in names]
-  return _table(
-    '| `schedule` | effect |',
-    *(f'| `{kind.pattern}` | {kind.description} |' for kind in schedule_kinds),
-  )
-
-
 def commands() -> str:
   """Returns a table of the commands."""
   return _table(
@@ -191,7 +178,6 @@ TABLES: dict[str, Callable[[], str]] = {
   'library': functools.partial(rooms, 'cascades'),
   'experiments': functools.partial(rooms, 'experiments'),
   'methods': methods_table,
-  'schedules': schedules,
   'models': models,
   'configs': configs,
   'tasks': tasks,

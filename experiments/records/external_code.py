@@ -26,7 +26,6 @@ from cascades.methods import Method
 from cascades.methods.caps import CAPS
 from cascades.methods.registry import is_builtin
 from cascades.registries import split
-from cascades.schedules import SCHEDULES
 from cascades.verification_config import VERIFICATIONS
 from experiments.records import versions
 from experiments.tasks import TASKS, harness_tasks
@@ -60,7 +59,6 @@ def used_plugins(config: DecodingConfig, drafter: str) -> list[Any]:
   cap, *_ = config.cap.split(' ')
   used = [
     (VERIFICATIONS, config.verification),
-    (SCHEDULES, config.schedule),
     (CAPS, cap),
     *((DRAFTERS, name) for name in split_chain(drafter) or (drafter,)),
   ]

@@ -24,7 +24,7 @@ from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.plain import digest, plain
 from cascades.untrusted import bounded, schema
-from cascades.verification_config import CONSTANT, NO_CAP, SOURCES
+from cascades.verification_config import NO_CAP, SOURCES
 from experiments import tasks
 
 # How the name of a curve shows each option that is not at its default.
@@ -33,7 +33,6 @@ _VARIANT_WORDS = {
   'gate': 'gate {}',
   'bonus': 'bonus {}',
   'drafts': '{} drafts',
-  'schedule': '{}',
   'cap': 'cap {}',
 }
 # These options and their defaults, by the names of configs.
@@ -46,8 +45,7 @@ def variant(method: str, **options: Any) -> str:
   """Returns the name of a method and of its options that are not standard.
 
   For example 'token_v3', 'token_v3 block', 'diff gate processed',
-  'speed bonus verifier', 'opt k_seq 4 drafts', 'token_v3 first:16',
-  'token_v2 cap top:3'.
+  'speed bonus verifier', 'opt k_seq 4 drafts', 'token_v2 cap top:3'.
   """
   words = [
     words.format(options[name])
@@ -97,7 +95,6 @@ class Record:
     gate: Distributions that the deferral rule reads: 'raw' or 'processed'.
     bonus_from: Distribution of bonus tokens: 'target' or 'verifier'.
     drafts: Drafts per block.
-    schedule: Schedule of the lenience along an answer.
     cap: Cap on tokens that the method makes likelier than the verifier.
     temperature: Temperature of both models.
     id: Id of the example.
@@ -149,7 +146,6 @@ class Record:
   verifier_tokens: int
   drafter_calls: int
   wall_s: float
-  schedule: str = CONSTANT
   cap: str = NO_CAP
 
   @property
@@ -173,11 +169,11 @@ class Record:
     )
 
   @property
-  def options(self) -> tuple[str, str, str, int, str, str]:
+  def options(self) -> tuple[str, str, str, int, str]:
     """The options of verification, in the order of `OPTIONS`."""
     return (
       *(self.verification, self.gate, self.bonus_from, self.drafts),
-      *(self.schedule, self.cap),
+      self.cap,
     )
 
 
@@ -239,7 +235,6 @@ def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
     gate=config.gate,
     bonus_from=config.bonus,
     drafts=config.drafts,
-    schedule=config.schedule,
     cap=config.cap,
     temperature=config.temperature,
     **more,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cascades import arguments, drafters
-from cascades.verification_config import CONSTANT, SEQUENTIAL
+from cascades.verification_config import SEQUENTIAL
 from experiments import records
 from experiments.sweeps import fields
 
@@ -310,11 +310,6 @@ def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
       raise ValueError(
         f'sweep: {curve.name} was made from a config with other decoding'
         ' options; make the curve from the config that is run.'
-      )
-    if config.get('decision') and curve.config.schedule != CONSTANT:
-      raise ValueError(
-        f'schedule: {curve.config.schedule} is not supported by a decision;'
-        " leave out the schedule or the config's decision."
       )
   repeated = _repeated(curve.name for curve in curves)
   if repeated:

@@ -108,7 +108,7 @@ def _makes_settings(curve: Curve) -> bool:
 def _may_lose_quality(curve: Curve) -> bool:
   """Tells if a curve has a lenience that is not strict."""
   return not curve.baseline_model and not all(
-    reference_points.is_strict(curve.method, x, curve.config.schedule)
+    reference_points.is_strict(curve.method, x)
     for x in curve.leniences or (math.nan,)
   )
 
@@ -180,9 +180,7 @@ def _fixed_settings(
       records.variant(curve.method, **curve.options),
       gamma=gamma,
       lenience=lenience,
-      is_strict=reference_points.is_strict(
-        curve.method, lenience, curve.config.schedule
-      ),
+      is_strict=reference_points.is_strict(curve.method, lenience),
     )
 
   values = fields['method'], fields['gamma'], float(fields['lenience'])

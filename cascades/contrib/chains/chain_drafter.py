@@ -100,11 +100,9 @@ class ChainDrafter(drafters.Drafter):
       blocks=jnp.zeros((), jnp.int32),
       verifier_cache=state[0],
       drafter_state=state[1],
-      schedule_state=(),
       hidden=None,
       key=context.key,
       lenience=lenience,
-      schedule=None,
       prompt_length=context.length,
       limit=context.length + gamma + 1,
     )
