@@ -28,7 +28,7 @@ import numpy as np
 import small
 
 import cascades
-from cascades import decoding, drafters, methods, schedules, verification
+from cascades import decoding, drafters, methods, verification
 from cascades.contrib import capping
 from cascades.contrib.chains import chain_drafter as chain
 from cascades.drafters.recurrent import recurrent_drafter
@@ -122,7 +122,6 @@ class TableCase:
     gamma: Tokens per block.
     drafts: Drafts per block.
     config: How blocks are verified.
-    schedule: How leniences go along; None: they stay.
   """
 
   name: str
@@ -133,7 +132,6 @@ class TableCase:
   gamma: int = 3
   drafts: int = 1
   config: verification.VerificationConfig = verification.STANDARD
-  schedule: Any = None
 
   def decode(self, move: int = 0) -> list[list[list]]:
     """Returns the tokens of each row of each point, with perturbed tables."""
@@ -157,7 +155,6 @@ class TableCase:
       ),
       self.sampling,
       capacity=_NEW,
-      schedule=self.schedule,
     )
     return [
       [_written(rows, step_config, row, i) for row in range(_TRIED)]
@@ -279,24 +276,6 @@ def _verification_cases() -> Iterator[TableCase]:
     )
 
 
-def _schedule_cases() -> Iterator[TableCase]:
-  """All schedules."""
-  said = (
-    *('first:2', 'ramp:3', 'each:0.9,0,0.4', 'inside:1 ... 2'),
-    *('outside:1 ... 2', 'budget:0.4', 'mismatches:1'),
-  )
-  kinds = {text.partition(':')[0] for text in said}
-  assert kinds == {*schedules.SCHEDULES} - {'constant'}
-  for text in said:
-    yield TableCase(
-      name=f'schedule {text}',
-      **_of_one(0.3, 0.9),
-      drafter=_DRAFTER,
-      sampling=_SAMPLING['plain'],
-      schedule=schedules.parse(text, int),
-    )
-
-
 def _cap_cases() -> Iterator[TableCase]:
   """Caps of both kinds."""
   for text in ('top:2', 'delta:0.2', 'top:2 delta:0.2'):
@@ -352,7 +331,7 @@ def _drafter_cases() -> Iterator[TableCase]:
 def table_cases() -> list['TableCase | SamplerCase']:
   """All that is decoded of tables."""
   kinds = (
-    *(_method_cases, _verification_cases, _schedule_cases),
+    *(_method_cases, _verification_cases),
     *(_cap_cases, _drafter_cases),
   )
   return [*(case for kind in kinds for case in kind()), SamplerCase()]
