@@ -17,7 +17,6 @@ from cascades.declarations import Declared, Option, option, options_of
 from cascades.verification_config import (
   BONUSES,
   GATES,
-  NO_CAP,
   SEQUENTIAL,
   VerificationConfig,
 )
@@ -45,14 +44,6 @@ def _method(method: Any) -> Any:
   types = str | methods.Method
   arguments.instance('method', method, types, 'a name or a cascades.Method')
   return methods.get_method(method)
-
-
-def _cap(spec: Any) -> str:
-  from cascades.methods import caps
-
-  arguments.instance('cap', spec, str, 'a text')
-  caps.parse(spec)
-  return spec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,14 +152,6 @@ class DecodingConfig(Declared):
     help='Most drafted tokens that the verifier reads per block; None reads'
     ' all. Drafts with a common prefix share it.',
   )
-  cap: str = option(
-    NO_CAP,
-    kind=str,
-    check=_cap,
-    needs=(*_DRAFTS, 'deferral'),
-    help="Tokens that may become likelier than under the verifier: 'top:3',"
-    " 'delta:0.1', or both.",
-  )
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -178,11 +161,6 @@ class DecodingConfig(Declared):
       object.__setattr__(self, 'gamma', gamma)
     if self.tree_size is not None:
       arguments.integer('tree_size', self.tree_size, self.drafts)
-    if self.cap != NO_CAP and self.verification == SEQUENTIAL:
-      raise ValueError(
-        "cap: cannot be combined with verification 'sequential', which follows"
-        " the rule itself; take another verification, or cap 'none'."
-      )
     check_effects(self, self)
     refuse = self.verification_config.kind.refuse
     if (
@@ -191,13 +169,6 @@ class DecodingConfig(Declared):
       and (reason := refuse(self.verification_config.argument, self.gamma))
     ):
       raise ValueError(f'verification: {self.verification!r} {reason}.')
-
-  @property
-  def capped(self) -> Any:
-    """The method, with its cap if there is one."""
-    from cascades.methods import caps
-
-    return caps.capped(self.method, self.cap)
 
   @property
   def effective_lenience(self) -> float:
@@ -258,7 +229,7 @@ def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
     reasons['tree'] = 'drafts 1, since a single draft is not a tree'
   method = methods.get_method(options['method'])
   reads = inputs.used(method)
-  if not reads & {'q_gate', 'p_gate'} and options['cap'] == NO_CAP:
+  if not reads & {'q_gate', 'p_gate'}:
     reasons['gate'] = f'method {method.name}, which does not read it'
   # A sweep names its points by lenience, also those of a user's method that has
   # none.

@@ -21,9 +21,6 @@ SEQUENTIAL = 'sequential'
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
-# The cap that lets a method make any token likelier than the verifier does.
-NO_CAP = 'none'
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verification:

@@ -14,10 +14,9 @@ To audit blocks that an engine recorded, one JSON object per line (see
 `cascades.contrib.engine_audits.traces`), give --trace=blocks.jsonl.
 
 The decoding loop is sampled with token and block verification;
---verification=all samples it with all verifications that the method supports,
-and --cap=top:3 audits the method with a cap. To audit your own rule, put
-`cascades.register(...)` into a file and give --rules=my_rules.py. --method=all
-audits every registered method.
+--verification=all samples it with all verifications that the method supports.
+To audit your own rule, put `cascades.register(...)` into a file and give
+--rules=my_rules.py. --method=all audits every registered method.
 """
 
 import json
@@ -43,9 +42,6 @@ _VERIFICATION = flags.DEFINE_list(
   'verification',
   ['token', 'block'],
   "Verifications of the sampled loop, such as traversal, or 'all'.",
-)
-_CAP = flags.DEFINE_string(
-  'cap', 'none', "Cap of the method: 'none', 'top:3', 'delta:0.1', or both."
 )
 _SAMPLES = flags.DEFINE_integer(
   'samples', 20_000, 'Sequences to draw at a sampled lenience.', lower_bound=1
@@ -161,7 +157,6 @@ def main() -> None:
       samples=_SAMPLES.value,
       seed=_SEED.value,
       verifications=verifications,
-      cap=_CAP.value,
     )
     bar.write(str(result) + '\n')
     _write_audit(workdir, name, result)

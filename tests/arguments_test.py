@@ -221,15 +221,6 @@ _OPTIONS_REFUSED = [
   (dict(bonus='none'), "bonus: must be 'target' or 'verifier', got 'none'"),
   (dict(method='cactus', verification='block'), '.*cactus has a target per'),
   (dict(method='speed', verification='sequential'), '.*speed has none'),
-  (
-    dict(verification='sequential', cap='top:3'),
-    "cap: cannot be combined with verification 'sequential'",
-  ),
-  *(
-    (dict(cap=x), 'cap: .* is not known; ')
-    for x in 'top,top:0,top:x,delta:2,delta:nan,top:3 top:2,k:3,'.split(',')
-  ),
-  (dict(cap=3), 'cap: must be a text, got 3'),
 ]
 # What is asked of a sampler.
 _ASKED_REFUSED = [
@@ -357,9 +348,7 @@ def test_a_number_that_float32_makes_infinite_is_refused(value):
 @pytest.mark.parametrize(
   'value', [10**5000, 'x' * 5000, b'1', None, 1.5], ids=arguments.quote
 )
-@pytest.mark.parametrize(
-  'name', ['method', 'verification', 'gate', 'bonus', 'cap']
-)
+@pytest.mark.parametrize('name', ['method', 'verification', 'gate', 'bonus'])
 def test_an_option_of_another_type_is_named_in_a_few_words(name, value):
   with pytest.raises(ValueError, match=f'^{name}: ') as caught:
     DecodingConfig(**{name: value})

@@ -13,9 +13,7 @@ import tiers
 
 import cascades
 from cascades import methods, verification
-from cascades.contrib import capping
 from cascades.contrib.engine_audits import engines
-from cascades.methods import caps
 from cascades.proof import audit, law_checks
 
 
@@ -213,27 +211,11 @@ def test_leniences_hold_the_limits_and_many_more():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('name', 'cap'), [('ensemble', 'top:2 delta:0.3'), ('margin', 'none')]
-)
-def test_all_verifications_of_a_capped_method_pass(name, cap):
+@pytest.mark.parametrize('name', ['ensemble', 'margin'])
+def test_all_verifications_of_a_method_pass(name):
   kinds = [*verification.VERIFICATIONS, 'look_ahead:2']
-  found = audit.audit(name, [0.3], verifications=kinds, cap=cap)
+  found = audit.audit(name, [0.3], verifications=kinds)
   assert found.passed, str(found)
   sampled = [check.name for check in found.checks if 'sampled' in check.name]
-  # A cap goes with no sequential cascade, nor has an ensemble a rule.
-  assert len(sampled) == len(kinds) - (cap != 'none')
-
-
-def test_a_capped_law_that_is_declared_wrong_is_seen(monkeypatch):
-  one, kinds = methods.METHODS['ensemble'], dict(verifications=(), cap='top:2')
-  assert audit.audit(one, [0.3], **kinds).passed
-  right = capping.capped(one)
-
-  def law(d, lenience):
-    # Inside out: what is likely is held back.
-    return right.law(d._replace(cap=~d.cap), lenience)
-
-  wrong = dataclasses.replace(right, law=law)
-  monkeypatch.setattr(caps, 'capped', lambda method, cap: wrong)
-  assert not audit.audit(one, [0.3], **kinds).passed
+  # An ensemble has no rule, which a sequential cascade follows.
+  assert len(sampled) == len(kinds) - (name == 'ensemble')

@@ -87,7 +87,7 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
   # A sequential cascade has no gamma, for which 4 stood there once.
   frame.loc[frame.verification == 'sequential', 'gamma'] = 1
   frame = frame.rename(columns={'bonus_from': 'bonus'})
-  names = 'gamma verification gate bonus drafts cap'.split()
+  names = 'gamma verification gate bonus drafts'.split()
   points = {
     (method, repr(lenience), *options)
     for method, lenience, *options in frame[

@@ -19,7 +19,7 @@ def test_every_condition_of_an_option_is_known():
   'options',
   [
     {},
-    dict(method='opt', lenience=0.1, gamma=8, cap='top:3'),
+    dict(method='opt', lenience=0.1, gamma=8),
     dict(verification='k_seq', drafts=3, tree_size=6, top_k=5, top_p=0.5),
     dict(method='chow', verification='sequential'),
   ],

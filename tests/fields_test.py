@@ -62,7 +62,7 @@ _GOOD = {
 # What these name is looked up where it is used.
 _GOOD |= {
   name: ['x', 'x' * 5000, 'x\0']
-  for name in ('verification', 'gate', 'bonus', 'cap', 'split')
+  for name in ('verification', 'gate', 'bonus', 'split')
 }
 _GOOD['split'] = ['', *_GOOD['split']]
 _GOOD |= {

@@ -16,7 +16,7 @@ from answers import make_failure, make_record
 
 import cascades
 from cascades import methods
-from cascades.contrib import capping, learned, rule_fitting
+from cascades.contrib import learned, rule_fitting
 from cascades.drafters import binding
 from cascades.models import checkpoints
 from cascades.proof import exact, tabulated
@@ -125,7 +125,6 @@ def test_a_head_is_kept_and_is_one_method(tmp_path):
   assert methods.get_method(name) is method
   assert methods.get_method(method) is method
   assert pickle.loads(pickle.dumps(method)) is method
-  assert capping.capped(method).identity == method.identity
   # And another where there is another.
   _folder(tmp_path, mq=-0.8)
   other = methods.get_method(name)
@@ -216,7 +215,6 @@ def test_a_head_takes_its_own_pair(pair, own):
   for options in (
     {},
     dict(stop_below=0.5),
-    dict(cap='top:3'),
     dict(verification='block'),
   ):
     made = small.sampler(verifier, drafter, method=own, **options)

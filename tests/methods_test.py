@@ -412,6 +412,37 @@ def test_registering_makes_a_method_known():
     methods.METHODS.unregister('test_blend')
 
 
+def test_a_margin_wants_logits():
+  d = exact.draw_distributions('random', 1)
+  d = jax.tree.map(lambda x: jnp.asarray(x[0]), d)._replace(p_logits=None)
+  with pytest.raises(ValueError, match='method: margin needs raw logits'):
+    methods.METHODS['margin'].law(d, 0.1)
+
+
+def test_odd_rows_have_margins_and_entropies():
+  # Equal logits, none above 0, a lenience beyond strict; and no third token.
+  margin, undecided = (
+    methods.METHODS[name].rule for name in ('margin', 'undecided')
+  )
+  for z, lenience, want in (
+    ([10.0, 10.0, 9.4, 1.0], 0.0, [0, 0, 1, 1]),
+    ([-1.0, -2.0, -3.0, -4.0], 0.5, [1, 1, 1, 1]),
+    ([10.0, 9.5, 9.4, 1.0], -1.0, [1, 1, 1, 1]),
+  ):
+    rows = jax.nn.softmax(jnp.array(z))
+    d = methods.Distributions(*4 * (rows,), jnp.array(z))
+    assert margin(d, lenience).astype(int).tolist() == want
+  for p, lenience, want in (
+    # Entropies of the top three by log 3: .63, 0.
+    ([0.5, 0.5, 0.0, 0.0], 0.3, True),
+    ([0.5, 0.5, 0.0, 0.0], 0.4, False),
+    ([1.0, 0.0, 0.0, 0.0], 0.99, True),
+    ([1.0, 0.0, 0.0, 0.0], 1.0, False),
+  ):
+    d = methods.Distributions(*4 * (jnp.array(p),))
+    assert bool(undecided(d, lenience)) == want
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _ALL)
 def test_temporaries_stay_small_at_gemmas_vocabulary(name):

@@ -13,7 +13,7 @@ from experiments.records import metrics, unit_costs
 from experiments.tasks import METRICS
 
 _COLUMNS = (
-  'task method lenience gamma verification gate bonus_from drafts cap'
+  'task method lenience gamma verification gate bonus_from drafts'
   ' temperature n failed quality quality_low quality_high acceptance_rate'
   ' rejection_rate deferral_rate block_efficiency verifier_calls_per_token'
   ' drafter_calls_per_token relative_latency mean_output_tokens unended_rate'

@@ -270,13 +270,6 @@ learned_adds_the_other_model: how likely p holds the drafter's favourite is
 looked up in q
   scores >= scores.max => probs >= probs.max
 
-=== caps_test:test_a_capped_method_emits_its_law
-@@ cascades.contrib.capping:capped 'ensemble', False
-cap_inside_out: a cap holds back the likely tokens, not the others
-  jnp.where(d.cap, pi, => jnp.where(~d.cap, pi,
-cut_goes_to_the_target: what a cap cuts goes to its target, not to the verifier
-  jnp.maximum(0, d.p - capped_pi), d.p => capped_pi, d.p
-
 === processing_test:test_sampling_never_draws_a_zero_and_follows_the_rest
 @@ cascades.methods.processing:sample_from_uniforms
 zeros_are_drawn: a token of probability 0 is drawn now and then

@@ -46,7 +46,6 @@ _VALUES = dict(
   tree_size=3,
   stop_below=0.9,
   beam=True,
-  cap='top:1',
   fill_unselected_logits=False,
   inner_method='token_v3',
   inner_lenience=0.5,
@@ -54,7 +53,7 @@ _VALUES = dict(
 )
 # A rule under which an option shows, where the usual one rarely makes it.
 _LENIENT = dict(method='token_v3', lenience=0.9)
-_UNDER = dict(cap=_LENIENT, bonus=_LENIENT)
+_UNDER = dict(bonus=_LENIENT)
 # Options of decoding that mean nothing where the verifier decodes alone, as
 # they say themselves: what is asked for is then the verifier's law.
 _MEANINGLESS = {('alone', 'method'), ('alone', 'lenience')}
@@ -110,7 +109,7 @@ def test_an_option_has_an_effect_or_is_refused(kind, name):
   assert name in refusal or name == 'drafts'
 
 
-_IF_DRAFTED = 'verification', 'gate', 'bonus', 'drafts', 'cap'
+_IF_DRAFTED = 'verification', 'gate', 'bonus', 'drafts'
 _WITHOUT_EFFECT = [
   *(
     (dict(gamma=0, **{name: _VALUES[name]}), name, 'gamma 0')
@@ -140,13 +139,10 @@ _WITHOUT_EFFECT = [
       ('always_accept', 'lenience'),
     )
   ),
-  *(
-    (
-      {'method': 'verifier_only', name: _VALUES[name]},
-      name,
-      "method verifier_only, whose law is the verifier's",
-    )
-    for name in ('bonus', 'cap')
+  (
+    dict(method='verifier_only', bonus='verifier'),
+    'bonus',
+    "method verifier_only, whose law is the verifier's",
   ),
   *(
     ({'temperature': t, name: _VALUES[name]}, name, f'temperature {t:g}, which')
@@ -168,7 +164,6 @@ _WITHOUT_EFFECT += [
 # More than 32 bits hold, and more than Python reads.
 _LONG = '3000000000', '9' * 5000
 _NO_NUMBERS = [
-  *(('cap', f'top:{digits}') for digits in _LONG),
   *(('verification', f'look_ahead:{digits}') for digits in _LONG),
   *(
     (name, int(_LONG[0]))
@@ -255,9 +250,7 @@ def test_what_a_method_looks_at_is_found_in_its_functions():
   assert config.lenience == 0.1
 
 
-def test_a_rule_a_cap_or_an_end_has_its_option():
-  # A cap looks at the gate, whatever its method does.
-  assert DecodingConfig(method='speed', gate='processed', cap='top:1')
+def test_a_rule_or_an_end_has_its_option():
   for method in methods.METHODS.values():
     for lenience in (method.strict, method.drafter_only):
       if lenience is not None:
@@ -379,7 +372,6 @@ def test_a_sweep_ignores_no_option_of_its_config():
     'bonus': 'verifier',
     'drafts': 2,
     'tree_size': 4,
-    'cap': 'top:3',
   }
   # Those are the curve's own, or are set for each batch.
   own = {'method', 'lenience', 'batch_size'}

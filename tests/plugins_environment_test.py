@@ -28,14 +28,13 @@ _LOOK_UP = """
   import json
   import sys
   from cascades import drafters, methods, verification
-  from cascades.methods import caps
   from cascades.models import builtin_formats
   from experiments import tasks
 
   found = {}
   for registry in (
     *(methods.METHODS, verification.VERIFICATIONS),
-    *(caps.CAPS, drafters.DRAFTERS, builtin_formats.CHECKPOINT_FORMATS),
+    *(drafters.DRAFTERS, builtin_formats.CHECKPOINT_FORMATS),
     *(tasks.TASKS, tasks.METRICS),
   ):
     try:
@@ -152,12 +151,8 @@ _DECODED = """
   assert 'other_package' not in sys.modules
   decode()
   assert 'other_package' not in sys.modules
-  named = [
-    {kind: f'other_{kind}' + ':1' * (kind == 'cap')}
-    for kind in ('verification', 'cap')
-  ]
-  for options in dict(method='other_method'), *named:
-    decode(**options)
+  decode(method='other_method')
+  decode(verification='other_verification')
   sampler = decode('other_drafter', other_window=2)
   assert sampler.bound_drafter.drafter.window == 2
   config = dict(usual, drafter='other_drafter', other_window=3)
@@ -167,9 +162,8 @@ _DECODED = """
   found = external_code.used_plugins(curve.config, 'other_drafter')
   assert found[1:] == [('other-package', '1.0')]
   assert external_code.hash_external(curve.config.method, *found)
-  for options in named:
-    made = DecodingConfig(method='opt', **options)
-    assert ('other-package', '1.0') in external_code.used_plugins(made, 'ngram')
+  made = DecodingConfig(method='opt', verification='other_verification')
+  assert ('other-package', '1.0') in external_code.used_plugins(made, 'ngram')
   standard = DecodingConfig()
   assert not external_code.used_plugins(standard, 'self:2+ngram')
   assert dict(curve.drafter_options) == {'other_window': 3}
@@ -211,7 +205,6 @@ def sweep(add):
     (0.0, 0.5),
     gamma=2,
     verification='other_verification',
-    cap='other_cap:1',
   )
 """
 
@@ -231,7 +224,6 @@ def test_a_sweep_uses_an_entry_of_each_kind(environment, tmp_path):
   for option, value in (
     ('task', 'other_task'),
     ('verification', 'other_verification'),
-    ('cap', 'other_cap:1'),
   ):
     assert {*rows[option]} == {value}
   for record in records.read_all(workdir):
@@ -241,7 +233,6 @@ def test_a_sweep_uses_an_entry_of_each_kind(environment, tmp_path):
 # Test files that go through a registry, and the entries that they have to take.
 _SHARED = dict(
   methods_test='other_method',
-  caps_test='other_method',
   decoding_test='other_verification',
   faults_test='other_verification',
   pairing_test='other_drafter',
@@ -265,8 +256,8 @@ def test_shared_tests_take_the_entries(environment):
 def test_the_audit_passes_the_method(environment, tmp_path):
   done = environment.python(
     *('-m', 'experiments.audit', '--method=other_method', '--lenience=0,0.5'),
-    *('--verification=other_verification', '--cap=other_cap:1'),
-    *('--samples=2000', f'--workdir={tmp_path}'),
+    *('--verification=other_verification', '--samples=2000'),
+    f'--workdir={tmp_path}',
   )
   assert '1 of 1 passed' in done.stdout
   assert (tmp_path / 'other_method.json').is_file()

@@ -123,14 +123,14 @@ def test_points_are_told_apart_by_their_coordinates():
   assert one.point != at(0.0).point
   changes = dict(task='x', method='chow', lenience=9, gamma=9, drafts=2)
   changes |= dict(verification='block', gate='processed')
-  changes |= dict(bonus_from='verifier', cap='top:3')
+  changes |= dict(bonus_from='verifier')
   changes |= dict(temperature=9)
   for change in changes.items():
     assert dataclasses.replace(RECORD, **dict([change])).point != RECORD.point
 
 
 def test_a_variant_names_what_is_not_standard():
-  assert ' '.join(records.OPTIONS) == 'verification gate bonus drafts cap'
+  assert ' '.join(records.OPTIONS) == 'verification gate bonus drafts'
   for changes, name in (
     ({}, 'opt'),
     ({'verification': 'block'}, 'opt block'),
@@ -138,7 +138,6 @@ def test_a_variant_names_what_is_not_standard():
     ({'gate': 'processed'}, 'opt gate processed'),
     ({'bonus_from': 'verifier'}, 'opt bonus verifier'),
     ({'verification': 'k_seq', 'drafts': 4}, 'opt k_seq 4 drafts'),
-    ({'cap': 'top:3'}, 'opt cap top:3'),
   ):
     assert dataclasses.replace(RECORD, **changes).variant == name
 

@@ -10,14 +10,12 @@ import pytest
 
 from cascades import methods, verification
 from cascades.drafters import DRAFTERS
-from cascades.methods import caps
 from cascades.registries import Registry, split
 
 _REGISTRIES = (
   methods.METHODS,
   verification.VERIFICATIONS,
   DRAFTERS,
-  caps.CAPS,
 )
 
 
@@ -175,7 +173,6 @@ _CORE = """
   assert not loaded, loaded
 
   for made, options in (
-    (drafter, dict(cap='top:3 delta:0.1')),
     (drafter, dict(verification='look_ahead:2')),
     ('self:1+ngram', dict(inner_gamma=1, inner_method='opt')),
   ):

@@ -21,7 +21,6 @@ USUAL = {
   'gate': 'raw',
   'bonus_from': 'target',
   'drafts': 1,
-  'cap': 'none',
   'quality': NAN,
   'relative_latency': NAN,
   'mean_output_tokens': 10.0,

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from cascades import methods
-from cascades.contrib import capping
 from experiments import accept as accept_command
 from experiments.records import external_code, versions
 from experiments.sweeps import curve_plan, plan
@@ -189,7 +188,6 @@ def test_a_method_of_a_file_adds_the_hash_of_its_source(outside):
   want = external_code.hash_external(outside())
   assert want is not None
   assert external_code.hash_external(outside()) == want
-  assert external_code.hash_external(capping.capped(outside())) is not None
   # Its own number, and a function that it takes from beside it.
   assert external_code.hash_external(outside(scale=2.0)) != want
   assert external_code.hash_external(outside(same='x + 0')) != want

@@ -1,6 +1,5 @@
 """Plug-ins of the registries, which the core never imports.
 
-  capping             which tokens a method may make likelier
   look_ahead          verification that judges a draft by the drafts after it
   learned             a deferral rule that was trained
   rule_fitting        fits such a rule to texts of a pair

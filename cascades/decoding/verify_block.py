@@ -104,11 +104,7 @@ def distributions(
       for logits in (drafter_logits, verifier_logits)
     )
   return methods.Distributions(
-    q,
-    p,
-    *gates,
-    p_logits=verifier_logits.astype(jnp.float32),
-    cap=None if sampling.cap is None else sampling.cap.inside(gates[1]),
+    q, p, *gates, p_logits=verifier_logits.astype(jnp.float32)
   )
 
 

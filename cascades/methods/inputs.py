@@ -10,7 +10,7 @@ from cascades.methods.method import Distributions, Method
 
 # Enough tokens to trace any rule.
 _SIZE = 4
-_NAMES = (*Distributions._fields[:5], 'lenience')
+_NAMES = (*Distributions._fields, 'lenience')
 
 
 @functools.cache

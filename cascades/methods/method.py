@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 Probs = Float[Array, 'V']
 Lenience = Float[Array, ''] | np.floating | float
@@ -50,8 +50,6 @@ class Distributions(NamedTuple):
     p_gate: The verifier's distribution that the deferral rule reads.
     p_logits: The verifier's raw logits, for rules with thresholds of
       logits; None if only probabilities are known.
-    cap: True for the tokens that a capped method may make likelier than p; None
-      disables the cap. See `contrib.capping`.
   """
 
   q: Probs
@@ -59,7 +57,6 @@ class Distributions(NamedTuple):
   q_gate: Probs
   p_gate: Probs
   p_logits: Float[Array, 'V'] | None = None
-  cap: Bool[Array, 'V'] | None = None
 
 
 Rule = Callable[[Distributions, Lenience], Array]

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -42,8 +42,6 @@ class SamplingParams:
       (Nguyen et al. 2024); None keeps all.
     forbidden: [V], True for tokens that must never be emitted; None forbids
       none.
-    cap: Tokens that a capped method may make likelier than the verifier does;
-      changes no probabilities of either model. None disables the cap.
   """
 
   temperature: RealScalar = 1.0
@@ -51,7 +49,6 @@ class SamplingParams:
   top_p: RealScalar | None = None
   min_p: RealScalar | None = None
   forbidden: Bool[Array | np.ndarray, 'V'] | None = None
-  cap: Any = None
 
   def restrict_vocab(self, token_ids: Int[Array, 'N'] | None) -> Self:
     """Returns the parameters for logits of these N tokens; None means all V."""

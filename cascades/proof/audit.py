@@ -16,11 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, compilation, methods, verification
-from cascades.methods import caps
 from cascades.plain import plain
 from cascades.proof import exact, law_checks, sampled_checks
 from cascades.proof.law_checks import AuditSpec, Check
-from cascades.verification_config import NO_CAP
 
 # gamma of `AuditResult.tokens_per_block`.
 _GAMMA = 4
@@ -118,7 +116,6 @@ def audit(
   samples: int = 20_000,
   seed: int = 0,
   verifications: Sequence[str] = ('token', 'block'),
-  cap: str = NO_CAP,
 ) -> AuditResult:
   """Checks that a method emits the law that it declares.
 
@@ -131,31 +128,25 @@ def audit(
     seed: Seed of the random distributions, leniences and samples.
     verifications: Verifications to sample the loop with; those that the method
       does not support are skipped. Multi-draft ones have two drafts a block.
-    cap: Tokens that the method may make likelier than the verifier does, as for
-      `Sampler`; the capped method is then audited.
 
   Returns:
     The result; `passed` is the verdict, `str()` a report.
 
   Raises:
-    ValueError: No such method, verification or cap, no leniences, or a lenience
-      that is not a number.
+    ValueError: No such method or verification, no leniences, or a lenience that
+      is not a number.
   """
   compilation.enable_cache()
   samples = arguments.integer('samples', samples, 1, _MAX_SAMPLES)
   seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
-  method, parsed_cap = methods.get_method(method), caps.parse(cap)
-  if parsed_cap is not None:
-    method = caps.capped(method, cap)
+  method = methods.get_method(method)
   configs = [verification.VerificationConfig(kind) for kind in verifications]
   reported = tuple(reported_leniences(method) if reported is None else reported)
   if not reported:
     raise ValueError('lenience: must not be an empty list; give a number.')
   if any(math.isnan(x) for x in reported):
     raise ValueError('lenience: must be numbers, got nan.')
-  spec = AuditSpec(
-    method=method, reported=tuple(reported), seed=seed, cap=parsed_cap
-  )
+  spec = AuditSpec(method=method, reported=reported, seed=seed)
   return _run_checks(spec, samples, configs)
 
 
@@ -234,7 +225,6 @@ def _examples(spec: AuditSpec) -> dict[str, np.ndarray]:
   d = methods.Distributions(
     q=q, p=p, q_gate=q, p_gate=p, p_logits=np.log(p) + 9
   )
-  d = spec.with_cap(d)
   over_grid = jax.jit(jax.vmap(jax.vmap(spec.method.law, (0, None)), (None, 0)))
   with exact.enable_x64(True):
     targets = over_grid(

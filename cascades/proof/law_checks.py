@@ -52,22 +52,14 @@ class AuditSpec:
   """A method to audit, and the distributions it is evaluated on.
 
   Attributes:
-    method: The method; with a cap, the capped method.
+    method: The method.
     reported: Leniences of the tables and plots.
     seed: Seed of random distributions, leniences and samples.
-    cap: The parsed cap; None disables it.
   """
 
   method: methods.Method
   reported: tuple[float, ...]
   seed: int = 0
-  cap: Any = None
-
-  def with_cap(self, d: methods.Distributions) -> methods.Distributions:
-    """Returns distributions [positions, V] with the mask of capped tokens."""
-    if self.cap is None:
-      return d
-    return d._replace(cap=jax.vmap(self.cap.inside)(jnp.asarray(d.p_gate)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,8 +90,6 @@ def check_shapes(spec: AuditSpec) -> Check:
   d = methods.Distributions(
     q=probs, p=probs, q_gate=probs, p_gate=probs, p_logits=probs
   )
-  if spec.cap is not None:
-    d = d._replace(cap=jax.ShapeDtypeStruct((9,), bool))
   lenience = jax.ShapeDtypeStruct((), jnp.float32)
   for field in (*_FIELDS, 'rule'):
     fn: Callable | None = getattr(spec.method, field)
@@ -134,7 +124,6 @@ def evaluate(
     for kind in exact.DISTRIBUTION_KINDS:
       d = exact.draw_distributions(kind, seed=spec.seed)
       d = jax.tree.map(lambda x: jnp.asarray(x, dtype), d)
-      d = spec.with_cap(d)
       fields = jax.device_get(over_grid(d, jnp.asarray(leniences, dtype)))
       values[kind] = fields | {'q': np.asarray(d.q), 'p': np.asarray(d.p)}
   return Evaluation(leniences=leniences, x64=x64, values=values)

@@ -16,7 +16,7 @@ from cascades import (
   drafters,
 )
 from cascades.config import DecodingConfig
-from cascades.methods import caps, processing
+from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers, turns
 from cascades.models.conversations import Prompt
 from cascades.sampler import (
@@ -95,7 +95,7 @@ class Sampler:
     self._params = decoding.Params(pair.verifier.params, bound.params)
     self._step_config = decoding.StepConfig(
       models=decoding.Models(pair.verifier.model, bound.drafter),
-      method=config.capped,
+      method=config.method,
       gamma=config.gamma,
       verification=config.verification_config,
       drafts=config.drafts,
@@ -406,7 +406,6 @@ class Sampler:
       top_k=top_k,
       top_p=None if top_p is None else np.float32(top_p),
       forbidden=prompt_encoding.forbidden_mask(forbidden, size),
-      cap=caps.parse(self.config.cap),
     )
 
   def refusal(

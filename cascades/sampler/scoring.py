@@ -90,7 +90,7 @@ class Target(NamedTuple):
 def _target(decoder: sampler.Sampler) -> Target:
   """Returns the target that a sampler's texts are scored under."""
   verifier, config = decoder.verifier, decoder.config
-  method, verification_config = config.capped, config.verification_config
+  method, verification_config = config.method, config.verification_config
   if config.temperature < processing.GREEDY_BELOW:
     raise ValueError(
       'temperature: must be above 0, since at 0 the target is one token and all'
@@ -142,7 +142,7 @@ def target_of_both(decoder: sampler.Sampler) -> Target:
     params, _ = params
   models = verifier.model, drafter.model
   config = decoder.config
-  method = config.capped if config.gamma else methods.METHODS['verifier_only']
+  method = config.method if config.gamma else methods.METHODS['verifier_only']
   params = verifier.params, params
   return Target(models, params, method, decoder.suppress_tokens)
 

@@ -27,8 +27,7 @@ PAGES = {
   'methods': (
     'Methods',
     'methods.method methods.cascade methods.relaxed methods.baselines'
-    ' methods.registry methods.processing methods.caps contrib.capping'
-    ' contrib.learned',
+    ' methods.registry methods.processing contrib.learned',
   ),
   'verification': (
     'Verification',

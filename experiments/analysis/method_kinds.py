@@ -116,9 +116,8 @@ def compare_with_truncation(
       options = row.variant.removeprefix('token_v3')
       if row.temperature != 1 and _PROCESSED not in options:
         continue
-      # Min-p reads a gate only with a cap.
-      if ' cap ' not in options:
-        options = options.replace(_PROCESSED, '')
+      # Min-p reads no gate.
+      options = options.replace(_PROCESSED, '')
       truncated = part[
         (part.variant == f'min_p{options}')
         & np.isclose(part.lenience, 1 - row.lenience)

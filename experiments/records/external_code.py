@@ -23,7 +23,6 @@ import numpy as np
 from cascades.config import DecodingConfig
 from cascades.drafters.drafter_kinds import DRAFTERS, split_chain
 from cascades.methods import Method
-from cascades.methods.caps import CAPS
 from cascades.methods.registry import is_builtin
 from cascades.registries import split
 from cascades.verification_config import VERIFICATIONS
@@ -56,10 +55,8 @@ def hash_external(*registered: Any) -> str | None:
 
 def used_plugins(config: DecodingConfig, drafter: str) -> list[Any]:
   """Lists what other packages' plug-ins add to decoding."""
-  cap, *_ = config.cap.split(' ')
   used = [
     (VERIFICATIONS, config.verification),
-    (CAPS, cap),
     *((DRAFTERS, name) for name in split_chain(drafter) or (drafter,)),
   ]
   plugins = []

@@ -25,7 +25,6 @@ CURVE_COLUMNS = [
   'gate',
   'bonus_from',
   'drafts',
-  'cap',
 ]
 # Columns that distinguish points, in the order of the summary.
 _POINT_COLUMNS = [

@@ -24,7 +24,7 @@ from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.plain import digest, plain
 from cascades.untrusted import bounded, schema
-from cascades.verification_config import NO_CAP, SOURCES
+from cascades.verification_config import SOURCES
 from experiments import tasks
 
 # How the name of a curve shows each option that is not at its default.
@@ -33,7 +33,6 @@ _VARIANT_WORDS = {
   'gate': 'gate {}',
   'bonus': 'bonus {}',
   'drafts': '{} drafts',
-  'cap': 'cap {}',
 }
 # These options and their defaults, by the names of configs.
 OPTIONS = {
@@ -45,7 +44,7 @@ def variant(method: str, **options: Any) -> str:
   """Returns the name of a method and of its options that are not standard.
 
   For example 'token_v3', 'token_v3 block', 'diff gate processed',
-  'speed bonus verifier', 'opt k_seq 4 drafts', 'token_v2 cap top:3'.
+  'speed bonus verifier', 'opt k_seq 4 drafts'.
   """
   words = [
     words.format(options[name])
@@ -95,7 +94,6 @@ class Record:
     gate: Distributions that the deferral rule reads: 'raw' or 'processed'.
     bonus_from: Distribution of bonus tokens: 'target' or 'verifier'.
     drafts: Drafts per block.
-    cap: Cap on tokens that the method makes likelier than the verifier.
     temperature: Temperature of both models.
     id: Id of the example.
     failure: Why there is no answer, in a sentence; None for an answer. A
@@ -146,7 +144,6 @@ class Record:
   verifier_tokens: int
   drafter_calls: int
   wall_s: float
-  cap: str = NO_CAP
 
   @property
   def variant(self) -> str:
@@ -169,12 +166,9 @@ class Record:
     )
 
   @property
-  def options(self) -> tuple[str, str, str, int, str]:
+  def options(self) -> tuple[str, str, str, int]:
     """The options of verification, in the order of `OPTIONS`."""
-    return (
-      *(self.verification, self.gate, self.bonus_from, self.drafts),
-      self.cap,
-    )
+    return self.verification, self.gate, self.bonus_from, self.drafts
 
 
 # Maximum tokens of an answer that a view covers.
@@ -235,7 +229,6 @@ def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
     gate=config.gate,
     bonus_from=config.bonus,
     drafts=config.drafts,
-    cap=config.cap,
     temperature=config.temperature,
     **more,
   )
