@@ -29,7 +29,6 @@ import small
 
 import cascades
 from cascades import decoding, drafters, methods, verification
-from cascades.contrib import capping
 from cascades.contrib.chains import chain_drafter as chain
 from cascades.drafters.recurrent import recurrent_drafter
 from cascades.methods import processing
@@ -276,17 +275,6 @@ def _verification_cases() -> Iterator[TableCase]:
     )
 
 
-def _cap_cases() -> Iterator[TableCase]:
-  """Caps of both kinds."""
-  for text in ('top:2', 'delta:0.2', 'top:2 delta:0.2'):
-    yield TableCase(
-      name=f'cap {text}',
-      **_of_one(0.3, 0.9, method=capping.capped(_TOKEN_V3)),
-      drafter=_DRAFTER,
-      sampling=_sampling(cap=capping.parse(text)),
-    )
-
-
 def _drafter_cases() -> Iterator[TableCase]:
   """Drafters that can draft for a table model."""
   near = _table('drafter') + np.float32(0.7) * _table('verifier')
@@ -330,10 +318,7 @@ def _drafter_cases() -> Iterator[TableCase]:
 
 def table_cases() -> list['TableCase | SamplerCase']:
   """All that is decoded of tables."""
-  kinds = (
-    *(_method_cases, _verification_cases),
-    *(_cap_cases, _drafter_cases),
-  )
+  kinds = _method_cases, _verification_cases, _drafter_cases
   return [*(case for kind in kinds for case in kind()), SamplerCase()]
 
 
