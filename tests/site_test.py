@@ -219,7 +219,7 @@ def test_the_site_builds_without_warnings(tmp_path):
   pytest.importorskip('sphinx', reason="pip install -e '.[docs]'")
   done = launching.python('-m', 'sphinx', '-q', '-W', _DOCS, tmp_path)
   assert (done.returncode, done.stderr) == (0, '')
-  options = (tmp_path / 'reference/config.html').read_text(encoding='utf-8')
+  options = (tmp_path / 'reference/names.html').read_text(encoding='utf-8')
   assert (
     'Tokens drafted per block; 0 decodes with the verifier alone' in options
   )

@@ -1,10 +1,12 @@
 """Writes the pages of the API reference: what each shows is listed here.
 
-A page shows the modules that define its names, so that annotations link to
+Names are shown with the modules that define them, so that annotations link to
 them; the list on the first page has the short names of `cascades`.
 """
 
+import inspect
 import pathlib
+import pkgutil
 
 import plain_docstrings
 from sphinx.application import Sphinx
@@ -12,62 +14,33 @@ from sphinx.application import Sphinx
 import cascades
 from cascades import declarations
 
-# Title and modules of each page; modules without a prefix are of `cascades`.
+# Title of each page, and its names or whole modules; those without a prefix
+# are of `cascades`.
 PAGES = {
-  'sampler': (
-    'Sampler',
-    'sampler.sampler sampler.outputs sampler.requests sampler.batching'
-    ' sampler.scoring sampler.explanations sampler.agreement sampler.stopping'
-    ' sampler.memory',
+  'names': (
+    'Decoding and methods',
+    'sampler.sampler.Sampler sampler.requests.SampleRequest'
+    ' sampler.outputs.SampleOutput sampler.outputs.ConversationState'
+    ' config.DecodingConfig decisions.Decision models.checkpoints.load_model'
+    ' models.conversations.Conversation sampler.agreement.agreement'
+    ' sampler.explanations.explain methods.method methods.registry.register'
+    ' methods.registry.get_acceptance_residual_fns',
   ),
-  'config': (
-    'Options and decisions',
-    'config verification_config declarations decisions registries',
+  'extensions': (
+    'Extension points',
+    'decoding.drafter drafters.drafter_spec.Spec'
+    ' drafters.drafter_kinds.DrafterKind models.language.LanguageModel'
+    ' models.checkpoint_formats.CheckpointFormat'
+    ' verification_config.Verification verification.verification_inputs'
+    ' verification.verdict experiments.tasks.task'
+    ' experiments.tasks.task_spec.TaskSpec'
+    ' experiments.tasks.task_spec.build_task'
+    ' experiments.tasks.answer_metrics.Metric',
   ),
-  'methods': (
-    'Methods',
-    'methods.method methods.cascade methods.relaxed methods.baselines'
-    ' methods.registry methods.processing contrib.learned',
-  ),
-  'verification': (
-    'Verification',
-    'verification verification.verify verification.verdict'
-    ' verification.verification_inputs verification.single_draft'
-    ' verification.multi_draft verification.traversal contrib.look_ahead',
-  ),
-  'drafters': (
-    'Drafters',
-    'decoding.drafter drafters.drafter_spec drafters.drafter_kinds'
-    ' drafters.binding drafters.language_model_spec drafters.ngram_spec'
-    ' drafters.self_speculative_spec drafters.recurrent.recurrent_spec'
-    ' drafters.eagle.eagle_spec drafters.assistant.assistant_spec'
-    ' contrib.chains.chain_spec',
-  ),
-  'models': (
-    'Models',
-    'models models.checkpoints models.language models.conversations'
-    ' models.tokenizers models.checkpoint_formats'
-    ' models.checkpoint_source',
-  ),
-  'decoding': (
-    'The loop',
-    'decoding decoding.state decoding.step_config decoding.reading'
-    ' decoding.propose'
-    ' decoding.verify_block decoding.commit decoding.step decoding.loop'
-    ' decoding.rows decoding.block_stats decoding.faults',
-  ),
-  'proof': (
+  'audits': (
     'Audits',
-    'proof proof.audit proof.law_checks proof.enumeration'
+    'proof.audit.audit proof.audit.AuditResult proof.law_checks.Check'
     ' contrib.engine_audits.engines contrib.engine_audits.traces',
-  ),
-  'experiments': (
-    'Extension points of experiments',
-    'experiments.tasks experiments.tasks.task experiments.tasks.task_spec'
-    ' experiments.tasks.answer_metrics experiments.tasks.sources'
-    ' experiments.tasks.phrasing experiments.records.metrics'
-    ' experiments.records.record_schema'
-    ' experiments.records.unit_costs',
   ),
 }
 
@@ -76,35 +49,33 @@ def _heading(title: str, underline: str) -> list[str]:
   return [title, underline * len(title), '']
 
 
-def _module(name: str) -> str:
+def _full(name: str) -> str:
   return name if name.startswith('experiments.') else f'cascades.{name}'
 
 
-def _page(title: str, modules: str) -> str:
+def _kind(name: str) -> str:
+  value = pkgutil.resolve_name(name)
+  if inspect.ismodule(value):
+    return 'module'
+  return 'class' if inspect.isclass(value) else 'function'
+
+
+def _page(title: str, names: str) -> str:
   lines = _heading(title, '=')
-  for name in map(_module, modules.split()):
-    lines += _heading(name, '-')
-    # Names that a package imports are shown where they are defined.
-    lines += [f'.. automodule:: {name}', '   :ignore-module-all:', '']
+  for name in map(_full, names.split()):
+    lines += [*_heading(name, '-'), f'.. auto{_kind(name)}:: {name}', '']
   return '\n'.join(lines)
 
 
 def _index() -> str:
   """Returns the first page: names of `cascades`, and the other pages."""
   lines = _heading('API reference', '=')
-  lines += [
-    'These names are attributes of ``cascades``; all other names are imported',
-    'from the modules that the pages below show.',
-    '',
-  ]
-  documented = {
-    _module(name) for _, modules in PAGES.values() for name in modules.split()
-  }
+  lines += ['These names are attributes of ``cascades``:', '']
   for name in sorted(cascades.__all__):
     value = getattr(cascades, name)
-    home = getattr(value, '__module__', None)
-    if home in documented and hasattr(value, '__qualname__'):
-      lines.append(f'- :py:obj:`cascades.{name} <{home}.{value.__qualname__}>`')
+    if hasattr(value, '__qualname__'):
+      home = f'{value.__module__}.{value.__qualname__}'
+      lines.append(f'- :py:obj:`cascades.{name} <{home}>`')
   lines += ['', '.. toctree::', '   :maxdepth: 1', '']
   return '\n'.join([*lines, *(f'   {name}' for name in PAGES), ''])
 
