@@ -17,19 +17,7 @@ from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
 
 class BlockStats(NamedTuple):
-  """Statistics of one block.
-
-  Attributes:
-    sources: Source of each token: DRAFT, RESIDUAL or BONUS.
-    verdict: The outcome of verification.
-    logprobs: The verifier's log-probability of each token at temperature 1.
-    logits: The verifier's logits of each token; None if not requested.
-    drafted: Drafted tokens.
-    drafter_calls: Forward passes of the drafter.
-    verifier_tokens: Tokens that the verifier reads.
-    law: The law of each token given those before; None if not requested.
-    fault: The first distribution that is not finite, which ends the row.
-  """
+  """Statistics of one block."""
 
   sources: Int[Array, 'gamma_1']
   verdict: Verdict
@@ -81,13 +69,7 @@ def empty_statistics(length: int) -> dict[str, Array]:
 
 
 def record(before: Row, after: Row, stats: BlockStats) -> Row:
-  """Records the statistics of a block in a row.
-
-  Args:
-    before: The row before the step.
-    after: The row after the step.
-    stats: The statistics that the step returned.
-  """
+  """Records the statistics of a block in a row."""
   at = before.length
   counts = jnp.stack(
     [1, stats.drafted, stats.drafter_calls, stats.verifier_tokens]
@@ -174,17 +156,7 @@ def count(row: Row) -> Counts:
 
 
 def summarize_counts(row: Row, *, sequential: bool) -> dict[str, int]:
-  """Returns the counts of an answer by name.
-
-  Args:
-    row: A fetched row, [].
-    sequential: True for sequential verification: the verifier is called where
-      the rule defers or the drafter has no draft, and reads the tokens up to
-      there. Otherwise it is called once per block.
-
-  Returns:
-    `Counts` by name, with `verifier_calls` instead of `blocks`.
-  """
+  """Returns the counts of an answer by name."""
   counts = {name: int(n) for name, n in count(row)._asdict().items()}
   # Names in the order of the columns of records.
   blocks, verifier_tokens, drafter_calls = (

@@ -11,12 +11,7 @@ from cascades.decoding.verify_block import BlockResult
 
 
 class Emission(NamedTuple):
-  """The number of tokens by which a sequence advances, and if it ends.
-
-  Attributes:
-    num_tokens: Tokens of the block that are emitted; 0 for a finished row.
-    ends_sequence: True if the sequence ends with them.
-  """
+  """The number of tokens by which a sequence advances, and if it ends."""
 
   num_tokens: Int[Array, '']
   ends_sequence: Bool[Array, '']
@@ -31,12 +26,6 @@ def find_emission(
   """Finds how many tokens of a block are emitted.
 
   A sequence ends at the first stop token or at its limit, also inside a block.
-
-  Args:
-    state: The sequence before the block.
-    tokens: The accepted tokens, and the token after them.
-    num_accepted: Number of accepted tokens.
-    stop_tokens: Token ids that end a sequence; they are emitted.
   """
   index = jnp.arange(len(tokens))
   is_stop = (tokens[:, None] == stop_tokens).any(-1) & (index <= num_accepted)
@@ -57,16 +46,7 @@ def commit[S: SamplingState](
   emission: Emission,
   step_config: StepConfig,
 ) -> S:
-  """Writes a block's tokens, and rolls both caches back to length - 1.
-
-  Args:
-    state: The sequence before the block.
-    params: Both models' parameters.
-    drafter_state: The drafter's state after it proposed.
-    result: The verified block.
-    emission: The number of emitted tokens, and if the sequence ends.
-    step_config: The static configuration of the step.
-  """
+  """Writes a block's tokens, and rolls both caches back to length - 1."""
   verifier, drafter = step_config.models
   emitted = emission.num_tokens
   at, length = state.length - 1, state.length + emitted

@@ -20,13 +20,7 @@ CULPRITS = ('', 'verifier', 'drafter', 'method')
 
 
 class Fault(NamedTuple):
-  """The first distribution of a sequence that is not finite.
-
-  Attributes:
-    culprit: Index into `CULPRITS`; 0 for no fault.
-    position: Index in the sequence, prompt included, of the token that the
-      distribution is of.
-  """
+  """The first distribution of a sequence that is not finite."""
 
   culprit: Int[Array, ''] | int
   position: Int[Array, ''] | int
@@ -38,12 +32,7 @@ class Fault(NamedTuple):
 
 
 class FaultError(ValueError):
-  """A call ended because a distribution is not finite.
-
-  Attributes:
-    culprit: One of `CULPRITS`.
-    location: The position and the sequence, in words.
-  """
+  """A call ended because a distribution is not finite."""
 
   def __init__(self, culprit: str, location: str):
     # Both are the error's arguments, so that another process can raise it too.
@@ -63,15 +52,7 @@ class FaultError(ValueError):
 
 
 def check(fault: Fault, sequence: str) -> None:
-  """Raises an error for a sequence with a fault.
-
-  Args:
-    fault: The fetched fault of the sequence.
-    sequence: The name of the sequence in the error, such as 'prompt 3'.
-
-  Raises:
-    FaultError: A distribution of the sequence is not finite.
-  """
+  """Raises an error for a sequence with a fault."""
   if fault.culprit:
     location = f'at position {int(fault.position)} of {sequence}'
     raise FaultError(CULPRITS[int(fault.culprit)], location)
@@ -102,13 +83,6 @@ def locate(
   At one position the verifier is blamed first, then the drafter, which may read
   the verifier's states, then the method, which depends on both. Positions after
   a rejection or after the end of the sequence have no fault.
-
-  Args:
-    state: The sequence before the block.
-    verifier_bad: True where the verifier's logits are no distribution.
-    drafter_bad: True where the drafter's logits are no distribution.
-    method_bad: True where the method's target is no distribution.
-    emitted: Tokens that the block emits; 0 for a finished sequence.
   """
   bad = jnp.stack([verifier_bad, drafter_bad, method_bad])
   bad &= jnp.arange(bad.shape[1]) < emitted
@@ -124,13 +98,6 @@ def end_at_faults(
 
   The verifier alone decides the token there, so that the law holds whatever
   the drafter returns.
-
-  Args:
-    draft: K drafts.
-    reads_bonus_logits: True if the logits after a draft's last token are read.
-
-  Returns:
-    The drafts, and True at the positions where a draft was ended.
   """
   size = draft.tokens.shape[1] + 1
   if draft.logits is None:

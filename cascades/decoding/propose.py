@@ -19,14 +19,7 @@ from cascades.methods import processing
 
 
 class Proposal(NamedTuple):
-  """A drafted block, and both models' states after drafting.
-
-  Attributes:
-    draft: The drafts.
-    drafter_state: The drafter's state.
-    verifier_cache: The verifier's cache, which holds all tokens but the last.
-    drafter_bad: True where the drafter's logits are no distribution.
-  """
+  """A drafted block, and both models' states after drafting."""
 
   draft: Draft
   drafter_state: PyTree
@@ -53,13 +46,6 @@ def propose(
 
   Drafts end before a token whose logits are no distribution, and before a
   position where every token with mass is forbidden.
-
-  Args:
-    state: The sequence before the block.
-    params: Both models' parameters.
-    sampling: Temperature, truncation and forbidden tokens.
-    key: The random key of the drafts.
-    step_config: The static configuration of the step.
   """
   verifier, drafter = step_config.models
   needs_bonus_probs = step_config.needs_bonus_probs(state) & ~state.done

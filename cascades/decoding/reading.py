@@ -24,10 +24,8 @@ from cascades.decoding.drafter import Draft
 class TreeMask(NamedTuple):
   """The positions of a tree's tokens, and the tokens that each attends to.
 
-  Attributes:
-    levels: The position of each of L tokens, relative to the block's first.
-    ancestors: [i, j] is True if token i attends to token j of the block's M
-      tokens. All attend to the tokens before the block.
+  `levels` are relative to the first token of the block; `ancestors[i, j]` is
+  True if token i attends to token j. All attend to the tokens before the block.
   """
 
   levels: Int[Array, 'L']
@@ -35,14 +33,10 @@ class TreeMask(NamedTuple):
 
 
 class Tree(NamedTuple):
-  """A sequence's last token, and drafts that follow it.
+  """A sequence's last token, and drafts that follow it, level by level.
 
-  Attributes:
-    tokens: The last token, then the drafted tokens, level by level.
-    tree_mask: Their attention to each other; None for a single draft.
-    node_indices: [j, i] is the index in `tokens` of token i of draft j; the
-      last token of the sequence is token 0 of each draft.
-    draft: The drafts, ended where the tree ends.
+  `node_indices[j, i]` is the index in `tokens` of token i of draft j; the last
+  token of the sequence is token 0 of each draft.
   """
 
   tokens: Int[Array, 'L']
@@ -57,11 +51,6 @@ def build_tree(last: Int[Array, ''], draft: Draft, size: int) -> Tree:
   Drafts end before the first level that might not fit. Whether a level fits
   depends on earlier levels only: a draft that ended because of its own next
   token would be no draw from q, which would change the law.
-
-  Args:
-    last: The last token of the sequence.
-    draft: K drafts.
-    size: Largest number of drafted tokens in the tree.
   """
   num_drafts, gamma = draft.tokens.shape
   if num_drafts == 1:
@@ -121,19 +110,7 @@ def read_hidden(
   tree_mask: TreeMask | None = None,
   hidden_layers: tuple[int, ...] = (),
 ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], PyTree]:
-  """Reads tokens at once; returns logits, hidden states and the cache.
-
-  Args:
-    model: The model that reads.
-    params: Its parameters.
-    cache: Its cache of the tokens before `position`.
-    tokens: The next tokens of the sequence, or tokens of a tree.
-    position: Index in the sequence of the first of `tokens`.
-    tree_mask: Attention of a tree's tokens to each other; None for a plain
-      sequence.
-    hidden_layers: Layers after which hidden states are returned; see
-      `language.LanguageModel.with_hidden`.
-  """
+  """Reads tokens at once; returns logits, hidden states and the cache."""
   slots = jnp.arange(model.cache_length(cache))
   if tree_mask is None:
     positions = position + jnp.arange(tokens.shape[0])

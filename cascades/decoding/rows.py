@@ -22,13 +22,9 @@ from cascades.decoding.state import Models, Params, write
 
 
 class Prompts(NamedTuple):
-  """Prompts of a batch, or one of them under `vmap`.
+  """Prompts of a batch, or one of them under `vmap`, padded on the right.
 
-  Attributes:
-    tokens: Token ids, padded on the right.
-    lengths: Tokens of each prompt, 1 to P.
-    keys: A random key for each prompt.
-    limits: Length, prompt included, at which each row ends.
+  A row ends at its limit, a length that includes the prompt.
   """
 
   tokens: Int[Array | np.ndarray, '*B P']
@@ -224,19 +220,7 @@ def extend(
   *,
   models: Models,
 ) -> Row:
-  """Continues each row with another prompt; its caches are reused.
-
-  Args:
-    rows: [B, ...], with room for P more tokens; their buffers are donated.
-    params: Both models' parameters.
-    prompts: Token ids, padded on the right.
-    prompt_lengths: Tokens of each prompt, 0 to P.
-    limits: Length, all earlier tokens included, at which each row ends.
-    models: The verifier and the drafter.
-
-  Returns:
-    The rows, with counts that start at 0.
-  """
+  """Continues each row with another prompt; its caches are reused."""
   read_prompt = functools.partial(
     _read_prompt, params=params, models=models, is_new=False
   )
@@ -245,12 +229,7 @@ def extend(
 
 @jax.jit
 def gather_rows[RowsT](rows: RowsT, indices: Int[Array, 'N']) -> RowsT:
-  """Returns the rows at some indices, of any pytree of rows.
-
-  Args:
-    rows: Arrays, [B, ...] each.
-    indices: An index may occur several times.
-  """
+  """Returns the rows at some indices, of any pytree of rows."""
   # Indices are in range; other modes would check this for each leaf.
   return jax.tree.map(lambda x: x.at[indices].get(mode='clip'), rows)
 

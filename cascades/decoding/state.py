@@ -22,24 +22,14 @@ from cascades.decoding.drafter import Drafter
 
 
 class Models(NamedTuple):
-  """The verifier and the drafter. Hashable: a static argument of `jit`.
-
-  Attributes:
-    verifier: A `language.LanguageModel`, or an object with its methods.
-    drafter: The drafter; `drafters.NoDrafter` for the verifier alone.
-  """
+  """The verifier and the drafter. Hashable: a static argument of `jit`."""
 
   verifier: Any
   drafter: Drafter
 
 
 class Params(NamedTuple):
-  """The parameters of `Models`.
-
-  Attributes:
-    verifier: The verifier's parameters.
-    drafter: The parameters that the drafter's methods take.
-  """
+  """The parameters of `Models`."""
 
   verifier: PyTree
   drafter: PyTree

@@ -91,20 +91,7 @@ def step[S: SamplingState](
   with_logits: bool = False,
   with_law: bool = False,
 ) -> tuple[S, BlockStats]:
-  """Drafts, verifies and commits one block of one sequence.
-
-  Args:
-    state: The sequence before the block.
-    params: Both models' parameters.
-    sampling: Temperature, truncation and forbidden tokens, for both models.
-    stop_tokens: Token ids that end the sequence; they are emitted.
-    step_config: The static configuration of the step.
-    with_logits: True to return the verifier's logits.
-    with_law: True to return the law of each token.
-
-  Returns:
-    The state after the block, and statistics of the block.
-  """
+  """Drafts, verifies and commits one block of one sequence."""
   draft_key, verify_key = block_keys(state)
   # 1. Draft gamma tokens per draft, with the logits they were drawn from.
   proposal = propose(

@@ -20,16 +20,7 @@ DistributionsAt = Callable[..., methods.Distributions]
 
 
 class ReadBlock(NamedTuple):
-  """A drafted block that the verifier has read.
-
-  Attributes:
-    draft: The drafts, ended where the verifier stopped reading.
-    node_indices: [j, i] is the index, among the L tokens that were read, of
-      token i of draft j; 0 is the last token of the sequence.
-    logits: The verifier's logits after each token that was read.
-    hidden: The hidden states from which the logits are computed.
-    verifier_cache: The verifier's cache after reading.
-  """
+  """A drafted block that the verifier has read; indices as in `Tree`."""
 
   draft: Draft
   node_indices: Int[Array, 'K gamma_1']
@@ -39,12 +30,7 @@ class ReadBlock(NamedTuple):
 
 
 class ExtraOutputs(NamedTuple):
-  """Optional outputs of a verified block.
-
-  Attributes:
-    logits: True to return the verifier's logits.
-    law: True to return the law of each token.
-  """
+  """Optional outputs of a verified block."""
 
   logits: bool = False
   law: bool = False
@@ -86,15 +72,7 @@ def distributions(
   drafter_probs: Callable[..., Float[Array, 'V']] = processing.processed_probs,
   gate: str = 'raw',
 ) -> methods.Distributions:
-  """Computes the distributions that methods read at one position.
-
-  Args:
-    drafter_logits: The drafter's logits, `Draft.logits_at`.
-    verifier_logits: The verifier's logits.
-    sampling: Temperature, truncation and forbidden tokens.
-    drafter_probs: Computes q from logits: `Drafter.processed_probs`.
-    gate: 'raw' or 'processed'; see `VerificationConfig.gate`.
-  """
+  """Computes the distributions that methods read at one position."""
   q = drafter_probs(drafter_logits, sampling)
   p = processing.processed_probs(verifier_logits, sampling)
   gates = q, p
@@ -115,15 +93,7 @@ def read_block(
   step_config: StepConfig,
   empty_draft: bool = False,
 ) -> ReadBlock:
-  """Reads a block with the verifier, in one call.
-
-  Args:
-    state: The sequence before the block.
-    params: Both models' parameters.
-    proposal: The drafted block.
-    step_config: The static configuration of the step.
-    empty_draft: True to read the last token of the sequence alone.
-  """
+  """Reads a block with the verifier, in one call."""
   at = state.length - 1
   tree = build_tree(state.tokens[at], proposal.draft, step_config.tree_tokens)
   logits, hidden, cache = read_hidden(
@@ -265,19 +235,7 @@ def verify_block(
   empty_draft: bool = False,
   extra: ExtraOutputs = NO_EXTRAS,
 ) -> BlockResult:
-  """Reads and verifies a block.
-
-  Args:
-    state: The sequence before the block.
-    params: Both models' parameters.
-    sampling: Temperature, truncation and forbidden tokens.
-    proposal: The drafted block.
-    key: The random key of the verification.
-    step_config: The static configuration of the step.
-    empty_draft: True if no draft is verified. The result equals that of drafts
-      of length 0; only one position of vocabulary size is computed.
-    extra: Optional outputs.
-  """
+  """Reads and verifies a block."""
   block = read_block(
     state, params, proposal, step_config, empty_draft=empty_draft
   )
