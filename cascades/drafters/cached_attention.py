@@ -12,13 +12,7 @@ _HIDDEN = -2.3819763e38
 
 
 class KeyValueView(NamedTuple):
-  """Cached keys and values: S slots of K heads of size h.
-
-  Attributes:
-    keys: Keys after rotary embedding, and after the model's norm if it has one.
-    values: Values, after the model's norm if it has one.
-    is_visible: True for slots that a query attends to.
-  """
+  """Cached keys and values: S slots of K heads of size h."""
 
   keys: Float[Array, 'S K h']
   values: Float[Array, 'S K h']

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 class DrafterFootprint(NamedTuple):
-  """A drafter without a model of its own, as memory estimates count models.
-
-  Attributes:
-    drafter: The drafter; the state that it keeps of a row counts as its cache.
-    vocab_size: Number of logits of a drafted token.
-  """
+  """A drafter without a model of its own, as memory estimates count models."""
 
   drafter: 'Drafter'
   vocab_size: int
@@ -88,14 +83,7 @@ class Spec(Declared):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointSpec[C](Spec):
-  """A drafter whose parameters are read from files.
-
-  Attributes:
-    path: Name, file or folder of the drafter, or a name on the hub; None with a
-      checkpoint.
-    checkpoint: The parameters and whatever else the files hold; None before
-      `load`.
-  """
+  """A drafter whose parameters are read from files."""
 
   path: str | None = None
   checkpoint: C | None = dataclasses.field(

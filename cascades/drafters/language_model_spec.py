@@ -21,15 +21,7 @@ _GEMMA_NAME = re.compile(r'gemma\d\w*-[\w-]+|google/gemma-\d[\w.-]*(@\S+)?')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
-  """A language model that drafts token by token.
-
-  Attributes:
-    path: Name, file or folder, as `load_model` takes it; None with a
-      checkpoint.
-    checkpoint: The loaded model; None before `load`.
-    stop_below: Probability of the most probable token below which drafting
-      stops.
-  """
+  """A language model that drafts token by token."""
 
   stop_below: float | None = option(
     None,

@@ -16,12 +16,7 @@ MAX_WINDOW = 256
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NgramSpec(drafter_spec.Spec):
-  """Prompt look-up, the drafter that repeats continuations of the text.
-
-  Attributes:
-    window: Number of last tokens, 1 to 256, that must occur earlier in the text
-      in the same order. None requires 9 equal tokens of the last 12.
-  """
+  """Prompt look-up, the drafter that repeats continuations of the text."""
 
   window: int | None = None
 

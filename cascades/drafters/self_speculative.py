@@ -13,9 +13,6 @@ class SelfDrafter(Drafter):
 
   Keys and values of the drafted tokens are those that the verifier itself would
   write, so the drafter has no state of its own.
-
-  Attributes:
-    model: The first layers: `LanguageModel.first_layers`.
   """
 
   model: Any

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelfSpeculativeSpec(drafter_spec.Spec):
-  """The first layers of the verifier as its drafter.
-
-  Attributes:
-    layers: Number of layers, fewer than the verifier has.
-  """
+  """The first layers of the verifier as its drafter."""
 
   layers: int
 

@@ -36,9 +36,6 @@ class StepwiseDrafter(Drafter):
 
   Drafts are independent: none sees the tokens of another, and each token is
   drawn from q.
-
-  Attributes:
-    model: The verifier.
   """
 
   model: Any

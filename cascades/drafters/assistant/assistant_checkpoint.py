@@ -86,15 +86,7 @@ PUBLISHED = {
 
 
 class AssistantCheckpoint(NamedTuple):
-  """An assistant, and what its verifier must have.
-
-  Attributes:
-    params: Parameters of the assistant.
-    config: Fields of the assistant; `text_config` as `families.text_config`
-      returns it.
-    tokenizer: Tokenizer of the folder; None if the folder has none.
-    name: Name of the folder.
-  """
+  """An assistant, and what its verifier must have."""
 
   params: PyTree
   config: dict[str, Any]

@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
-  """An assistant of Gemma 4, made for a verifier of one size.
-
-  Attributes:
-    path: A folder, or the published name of an assistant, which is loaded from
-      the hub; None with a checkpoint.
-    checkpoint: The loaded assistant; None before `load`.
-    fill_unselected_logits: True if tokens outside of the selected groups get
-      the smallest logit minus 1, as in transformers; False gives them -inf.
-  """
+  """An assistant of Gemma 4, made for a verifier of one size."""
 
   fill_unselected_logits: bool = option(
     True,

@@ -95,14 +95,7 @@ _EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
 
 
 class EagleCheckpoint(NamedTuple):
-  """A head, and what its verifier must have.
-
-  Attributes:
-    params: Parameters of the head.
-    config: Fields of the head; those of its layer under
-      `transformer_layer_config`.
-    name: Name of the folder.
-  """
+  """A head, and what its verifier must have."""
 
   params: PyTree
   config: dict[str, Any]

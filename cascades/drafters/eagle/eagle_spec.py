@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EagleSpec(drafter_spec.CheckpointSpec['EagleCheckpoint']):
-  """An EAGLE-3 head, which was trained for one verifier.
-
-  Attributes:
-    path: A folder as `speculators` writes it; None with a checkpoint.
-    checkpoint: The loaded head; None before `load`.
-  """
+  """An EAGLE-3 head, which was trained for one verifier."""
 
   @classmethod
   def claims(cls, name: str) -> bool:

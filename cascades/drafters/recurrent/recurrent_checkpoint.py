@@ -50,15 +50,7 @@ def fingerprint(verifier: checkpoints.Checkpoint) -> str:
 
 
 class RecurrentCheckpoint(NamedTuple):
-  """A head, and the verifier that it was trained for.
-
-  Attributes:
-    head: Parameters, a tree as `recurrent_drafter.init_head` returns it.
-    fingerprint: Fingerprint of the verifier, see `fingerprint`.
-    name: Name of the folder.
-    draft_vocab_ids: Increasing ids of the tokens that the head drafts; None for
-      all tokens.
-  """
+  """A head, and the verifier that it was trained for."""
 
   head: recurrent_drafter.Head
   fingerprint: str

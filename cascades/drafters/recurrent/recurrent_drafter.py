@@ -132,11 +132,6 @@ class RecurrentDrafter(StepwiseDrafter):
 
   The head does not see the text before the last token, except through the
   verifier's hidden state.
-
-  Attributes:
-    model: The verifier.
-    beam: True if several drafts are the best of a beam search instead of
-      independent draws.
   """
 
   model: Any

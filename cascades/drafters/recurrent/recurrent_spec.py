@@ -31,13 +31,7 @@ def find_folder(name: str) -> pathlib.Path | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecurrentSpec(drafter_spec.CheckpointSpec['RecurrentCheckpoint']):
-  """A recurrent head, which was trained for one verifier.
-
-  Attributes:
-    path: 'tiny-recurrent' or a folder; None with a checkpoint.
-    checkpoint: The loaded head; None before `load`.
-    beam: True if drafts are the best of a beam search instead of draws.
-  """
+  """A recurrent head, which was trained for one verifier."""
 
   beam: bool = option(
     False,
