@@ -15,12 +15,7 @@ _NAMES = (*Distributions._fields, 'lenience')
 
 @functools.cache
 def used(method: Method) -> frozenset[str]:
-  """Names the inputs that a method's functions read.
-
-  Returns:
-    A subset of 'lenience' and of the fields `q`, `p`, `q_gate`, `p_gate` and
-    `p_logits` of `Distributions`; all of them if a function cannot be traced.
-  """
+  """Names the inputs that a method's functions read."""
   fns = method.acceptance, method.residual, method.law, method.rule
   inputs: set[str] = set()
   for fn in fns:

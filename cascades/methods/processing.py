@@ -154,13 +154,7 @@ def scatter_to_vocab(
   draft_vocab_ids: Int[Array, 'N'],
   vocab_size: int,
 ) -> Float[Array, '*L V']:
-  """Scatters logits of some tokens to the vocabulary; -inf elsewhere.
-
-  Args:
-    logits: Logits of N tokens.
-    draft_vocab_ids: The ids of the N tokens, increasing.
-    vocab_size: V.
-  """
+  """Scatters logits of some tokens to the vocabulary; -inf elsewhere."""
   shape = (*logits.shape[:-1], vocab_size)
   return (
     jnp.full(shape, -jnp.inf, logits.dtype)
@@ -293,10 +287,6 @@ def sample_from_uniforms(
   The vocabulary is divided into about sqrt(V) runs of tokens. Gumbel's trick,
   argmax(log weight + noise), selects a run and then a token in it. Noise for
   every token would cost more than a small model.
-
-  Args:
-    uniforms: `uniforms_per_token(V)` numbers from `draw_uniforms`.
-    probs: Weights of the tokens; need not sum to 1.
   """
   size = probs.shape[-1]
   width = _run_length(size)

@@ -40,16 +40,7 @@ def register(method: Method) -> Method:
 
 
 def get_method(method: str | Method, option: str = 'method') -> Method:
-  """Returns the method of a name or an alias; a `Method` as it is.
-
-  Args:
-    method: A name, an alias or a method. A name may have an argument if its
-      method takes one: 'learned:FOLDER' is the rule in that folder.
-    option: Name of the argument in errors.
-
-  Raises:
-    ValueError: No such method; lists the nearest and all names.
-  """
+  """Returns the method of a name or an alias; a `Method` as it is."""
   if isinstance(method, Method):
     return method
   entry, argument = METHODS.find(method, option)
