@@ -44,13 +44,7 @@ _HALVINGS = 24
 
 
 class Step(NamedTuple):
-  """The outcome of one step down the tree.
-
-  Attributes:
-    accepted: True if a candidate is accepted.
-    token: The accepted token; arbitrary if no candidate is accepted.
-    residual: Weights to sample the token from if no candidate is accepted.
-  """
+  """The outcome of one step down the tree."""
 
   accepted: Bool[Array, '']
   token: Int[Array, '']

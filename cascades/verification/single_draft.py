@@ -150,11 +150,6 @@ def check_acceptance(
   """Marks a verdict as invalid if an examined draft's acceptance is nan.
 
   A comparison with nan is False, which looks like a rejection.
-
-  Args:
-    verdict: The verdict.
-    acceptance: Acceptance probabilities of the drafted tokens.
-    in_draft: True at the tokens of the draft, False at padding.
   """
   index = jnp.arange(len(acceptance))
   examined = in_draft & (index <= verdict.num_accepted)
@@ -166,10 +161,6 @@ def check_law(verdict: Verdict, law: Float[Array, 'V']) -> Verdict:
   """Marks a verdict as invalid if its residual's law is no distribution.
 
   A residual is clipped at 0, which hides a law with negative values.
-
-  Args:
-    verdict: The verdict.
-    law: The method's law after the accepted tokens.
   """
   is_residual = verdict.next_source == RESIDUAL
   is_valid = processing.has_mass(law) | ~is_residual
@@ -240,18 +231,7 @@ def make_verdict(
   deferred: Array,
   draft_index: Int[Array, ''] | int = 0,
 ) -> Verdict:
-  """Samples the token after the accepted ones, and returns the verdict.
-
-  Args:
-    num_accepted: Accepted drafted tokens.
-    is_rejected: True if a draft was rejected: `residual` is sampled, otherwise
-      `bonus`.
-    residual: Weights of the token after a rejection.
-    bonus: Weights of the token after a fully accepted draft.
-    sample_uniforms: Uniform numbers of that token.
-    deferred: [gamma], above 0 where the rule defers the drafted token.
-    draft_index: The draft that begins with the accepted tokens.
-  """
+  """Samples the token after the accepted ones, and returns the verdict."""
   weights = jnp.where(is_rejected, residual, bonus)
   return Verdict(
     num_accepted=num_accepted,

@@ -11,15 +11,7 @@ from cascades.verification_config import SEQUENTIAL
 
 
 def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
-  """Verifies one block of drafted tokens.
-
-  Args:
-    inputs: The block, its distributions, the method and the verification.
-    key: A random key that is used for this block only.
-
-  Returns:
-    The accepted tokens, and the token after them; no field is None.
-  """
+  """Verifies one block of drafted tokens."""
   config, (num_drafts, gamma) = inputs.config, inputs.tokens.shape
   size = processing.uniforms_per_token(inputs.vocab_size)
   per_position = size if config.kind.draws_tokens else num_drafts
