@@ -44,12 +44,7 @@ _MANY_ROWS = 128
 
 
 class AxisSplit(NamedTuple):
-  """The axes of a weight, divided for products.
-
-  Attributes:
-    free: Axes of a product's result; the last of them is cut into blocks.
-    summed: Axes that a product sums over.
-  """
+  """The axes of a weight, divided for products."""
 
   free: tuple[int, ...]
   summed: tuple[int, ...]
@@ -119,11 +114,6 @@ class BlockedWeight:
   """A packed weight in the place of its array.
 
   `dot` multiplies with the blocks. Any other operation unpacks the array.
-
-  Attributes:
-    parts: The result of `pack`.
-    axes: The weight's axes.
-    shape: Shape of the array.
   """
 
   def __init__(self, parts: Any, axes: AxisSplit):

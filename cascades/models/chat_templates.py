@@ -79,12 +79,7 @@ def read(folder: pathlib.Path) -> str | None:
 
 
 class ChatTemplate(abc.ABC):
-  """Frames messages for the models of a tokenizer.
-
-  Attributes:
-    end_token: The id of the end-of-turn token; None if there is none.
-    tags: Texts in the frame that are one token each, with their ids.
-  """
+  """Frames messages for the models of a tokenizer."""
 
   end_token: int | None
   tags: tuple[tuple[str, int], ...]
@@ -93,23 +88,10 @@ class ChatTemplate(abc.ABC):
   def split(
     self, prompt: Prompt, last_token: int | None = None
   ) -> list[str | int]:
-    """Returns a turn as texts, and as ids of the control tokens of its frame.
-
-    Args:
-      prompt: The user's message, or several messages.
-      last_token: The last token of the text before; None for a first turn.
-
-    Raises:
-      ValueError: The template refuses such messages, or computes with them.
-    """
+    """Returns a turn as texts, and as ids of control tokens of its frame."""
 
   def format_turn(self, prompt: Prompt, last_token: int | None = None) -> str:
-    """Returns the text of a turn, up to the beginning of the answer.
-
-    Args:
-      prompt: The user's message, or several messages.
-      last_token: The last token of the text before; None for a first turn.
-    """
+    """Returns the text of a turn, up to the beginning of the answer."""
     texts = {i: tag for tag, i in self.tags}
     return ''.join(
       part if isinstance(part, str) else texts.get(part, '')
@@ -124,16 +106,7 @@ class ChatTemplate(abc.ABC):
     allow_control_tokens: bool = False,
     answer: str = '',
   ) -> list[int]:
-    """Encodes a turn.
-
-    Args:
-      tokenizer: The tokenizer that the template was made for.
-      prompt: The user's message, or several messages.
-      last_token: The last token of the text before. None starts a sequence.
-      allow_control_tokens: True if a control token that a message spells is
-        encoded as such; else only the frame has control tokens.
-      answer: A text that follows the turn.
-    """
+    """Encodes a turn."""
     parts = [*self.split(prompt, last_token), answer]
     if allow_control_tokens:
       parts = [

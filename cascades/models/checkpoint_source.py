@@ -82,13 +82,7 @@ class Checkpoint(NamedTuple):
 
 
 class ModelDescription(NamedTuple):
-  """A model whose parameters were not read.
-
-  Attributes:
-    model: The model.
-    shapes: Shapes and dtypes of its parameters as they are stored.
-    dtype: The dtype that loading converts them to; None if they keep theirs.
-  """
+  """A model whose parameters were not read."""
 
   model: language.LanguageModel
   shapes: PyTree
@@ -96,17 +90,7 @@ class ModelDescription(NamedTuple):
 
 
 class LoadOptions(NamedTuple):
-  """Dtype, devices and order of parameters as they are read.
-
-  Attributes:
-    dtype: 'bfloat16', 'float32' or 'int8', whose matrices alone have eight
-      bits; None for the dtype that the source declares or stores (see
-      `param_dtypes.choose_dtype`).
-    mesh: Devices that the parameters are divided among; None for the first
-      device.
-    pack: True to order matrices in blocks (see `blocked_layout`), unless they
-      have eight bits.
-  """
+  """Dtype, devices and order of parameters as they are read."""
 
   dtype: str | None = None
   mesh: jax.sharding.Mesh | None = None
@@ -232,19 +216,7 @@ def _round(tensor: tensor_files.TensorHandle) -> tuple[Any, np.ndarray]:
 
 
 class TensorSource(NamedTuple):
-  """A checkpoint of named tensors, each of which can be read alone.
-
-  Attributes:
-    path: The folder or file.
-    config: The fields of its config.json, or the equivalent ones.
-    model: The model that the fields describe.
-    tokenizer: The model's tokenizer.
-    tensors: A handle for each tensor, by its Hugging Face name.
-    vocab_ids: Ids of the tokens that the model can emit; None for all.
-    table_path: The checkpoint whose embedding table this one shares; None if
-      it has its own.
-    table_checksum: Checksum of the shared table (see `shared_table.checksum`).
-  """
+  """A checkpoint of named tensors, each of which can be read alone."""
 
   path: pathlib.Path
   config: dict[str, Any]

@@ -31,14 +31,7 @@ _SCALARS = dict(enumerate('BbHhIif?')) | {10: 'Q', 11: 'q', 12: 'd'}
 
 
 class Tensor(NamedTuple):
-  """The place of a tensor in a file.
-
-  Attributes:
-    shape: Shape in NumPy's order, rows first.
-    kind: Type of its numbers, a `gguf.GGMLQuantizationType`.
-    at: Offset of its first byte in the file.
-    size: Size in bytes.
-  """
+  """The place of a tensor in a file."""
 
   shape: tuple[int, ...]
   kind: Any
@@ -47,13 +40,7 @@ class Tensor(NamedTuple):
 
 
 class File(NamedTuple):
-  """The header of a file.
-
-  Attributes:
-    path: The file.
-    fields: Fields by name; lists of numbers are arrays.
-    tensors: Tensors by name.
-  """
+  """The header of a file."""
 
   path: pathlib.Path
   fields: dict[str, Any]

@@ -51,11 +51,7 @@ def quantization_config(ranks: Mapping[str, int]) -> dict[str, Any]:
 
 
 class Int8Handle(tensor_files.TensorHandle):
-  """A matrix in eight bits, read as floats; its parts can be read too.
-
-  Attributes:
-    integers: Handle of the integers, [rows, columns].
-  """
+  """A matrix in eight bits, read as floats; its parts can be read too."""
 
   def __init__(
     self,

@@ -42,12 +42,7 @@ _barrier = jax.lax.optimization_barrier
 
 
 class Rounded(NamedTuple):
-  """A weight in eight bits with its axes in gemma's order.
-
-  Attributes:
-    values: The integers; of a table, a `tensor_files.TensorHandle` too.
-    scales: The scale of each integer, in the same shape: a view of few numbers.
-  """
+  """A weight in eight bits with its axes in gemma's order."""
 
   values: Any
   scales: Any
@@ -142,12 +137,6 @@ class Int8Weight:
   """A weight in eight bits in the place of its array.
 
   `dot` multiplies integers. Any other operation makes the array of floats.
-
-  Attributes:
-    parts: The result of `quantize`.
-    axes: The weight's axes.
-    shape: Shape of the array.
-    dtype: Dtype of the array and of hidden states.
   """
 
   dtype = jnp.dtype('float32')

@@ -49,14 +49,7 @@ def find_checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 class OrbaxSource(NamedTuple):
-  """An Orbax checkpoint in a folder, before its parameters are read.
-
-  Attributes:
-    path: The folder that Orbax wrote.
-    model: The model of the checkpoint.
-    tokenizer: The model's tokenizer.
-    shapes: Shapes and dtypes of the stored parameters.
-  """
+  """An Orbax checkpoint in a folder, before its parameters are read."""
 
   path: pathlib.Path
   model: language.LanguageModel
@@ -81,11 +74,7 @@ class OrbaxSource(NamedTuple):
 
 
 class GemmaSource(NamedTuple):
-  """One of gemma's own checkpoints, which gemma downloads.
-
-  Attributes:
-    name: A key of `gemma_library.gemma_checkpoints`.
-  """
+  """One of gemma's own checkpoints, which gemma downloads."""
 
   name: str
 

@@ -18,17 +18,7 @@ from cascades import atomic, compilation, extras
 
 
 class PackagedModel(NamedTuple):
-  """A model whose file is distributed in parts.
-
-  Attributes:
-    file: Name of the joined file.
-    sha256: Checksum of the joined file.
-    parts: For each part, the package and the part's path in it.
-    extra: Extra of the package `cascades` that installs the parts.
-    terms: The model's terms of use, in one line.
-    notice: Text that the terms require beside every derived model.
-    licence: File with the terms in full.
-  """
+  """A model whose file is distributed in parts."""
 
   file: str
   sha256: str

@@ -39,13 +39,7 @@ class ParamMapping(NamedTuple):
 
 
 class Tensor(NamedTuple):
-  """A Hugging Face tensor, before its array is made.
-
-  Attributes:
-    name: Its name in a file.
-    struct: Its shape and dtype.
-    make: Returns its contiguous array.
-  """
+  """A Hugging Face tensor, before its array is made."""
 
   name: str
   struct: jax.ShapeDtypeStruct

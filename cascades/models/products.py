@@ -40,14 +40,7 @@ GATE_BY_ROWS = blocked_layout.AxisSplit((0, 1), (2,))
 
 
 class Layout(NamedTuple):
-  """A form of matrices that differs from gemma's.
-
-  Attributes:
-    pack: Makes the arrays of a matrix; see `blocked_layout.pack`.
-    unpack: Makes the matrix of its arrays.
-    weight: Class of what multiplies with a matrix by its `dot`, made of arrays
-      and axes.
-  """
+  """A form of matrices that differs from gemma's."""
 
   pack: Callable[..., Any]
   unpack: Callable[..., Any]
@@ -69,11 +62,6 @@ class PackedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
   """A matrix in another layout among the parameters of a flax module.
 
   flax unboxes it where the module reads the parameter.
-
-  Attributes:
-    parts: The result of the layout's `pack`.
-    axes: The matrix's axes.
-    layout: A key of `LAYOUTS`.
   """
 
   parts: Any

@@ -21,13 +21,7 @@ _PROPORTIONAL = 'proportional'
 
 
 class Rope(NamedTuple):
-  """A rotary position embedding.
-
-  Attributes:
-    theta: Base of the frequencies.
-    factor: Divisor of positions.
-    share: Share of the angles that rotate; the others stay at 0.
-  """
+  """A rotary position embedding."""
 
   theta: float
   factor: float = 1.0

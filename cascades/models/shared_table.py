@@ -32,13 +32,7 @@ _CHECKED_ROWS = 256
 
 
 class TableOwner(NamedTuple):
-  """The fields of reduced.json.
-
-  Attributes:
-    verifier: The model that owns the table: a name that `load_model` takes, or
-      a folder or file.
-    checksum: Checksum of some rows of the table.
-  """
+  """The fields of reduced.json."""
 
   verifier: str
   checksum: str

@@ -42,13 +42,7 @@ class _Index(Schema):
 
 @dataclasses.dataclass(eq=False)
 class TensorHandle:
-  """A tensor that is read some rows at a time, and never held whole.
-
-  Attributes:
-    shape: The tensor's shape.
-    stored_type: The tensor's type, as safetensors names it.
-    read: Returns the rows [first, last) of the tensor.
-  """
+  """A tensor that is read some rows at a time, and never held whole."""
 
   shape: tuple[int, ...]
   stored_type: str

@@ -44,13 +44,7 @@ class Kind(enum.IntEnum):
 
 
 class Piece(NamedTuple):
-  """A token of a vocabulary.
-
-  Attributes:
-    text: The piece, with `SPACE` for a space.
-    score: Merge priority: pieces with the highest score are merged first.
-    kind: The kind of the piece.
-  """
+  """A token of a vocabulary."""
 
   text: str
   score: float
