@@ -82,12 +82,7 @@ class DecodeStats:
 
 
 class Job(NamedTuple):
-  """One answer to decode.
-
-  Attributes:
-    prompt: Index of its prompt.
-    lenience: Index of its lenience.
-  """
+  """One answer to decode."""
 
   prompt: int
   lenience: int
@@ -96,15 +91,7 @@ class Job(NamedTuple):
 class BatchRequest(NamedTuple):
   """Prompts to answer, each at every lenience.
 
-  Attributes:
-    prompts: Token ids of each prompt.
-    keys: A random key per prompt; its leniences share it, so that they are
-      paired.
-    leniences: Thresholds of the method.
-    max_new_tokens: Most tokens of an answer.
-    return_logits: True if rows keep the verifier's logits.
-    find_end: Finds the end of an answer by its text; None if only stop tokens
-      and the limit end it.
+  The leniences of a prompt share its key, so that they are paired.
   """
 
   prompts: Sequence[Sequence[int] | np.ndarray]
@@ -117,15 +104,7 @@ class BatchRequest(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-  """The models and options that a batch is decoded with.
-
-  Attributes:
-    step_config: Static argument of the compiled step.
-    params: Parameters of both models, on the mesh.
-    sampling: Temperature, truncation and forbidden tokens.
-    stop_tokens: Ids that end a row.
-    mesh: Devices that rows are split over; None for one device.
-  """
+  """The models and options that a batch is decoded with."""
 
   step_config: decoding.StepConfig
   params: decoding.Params

@@ -87,14 +87,7 @@ def _with_logits(
 
 
 class RowBatch:
-  """Rows that are decoded together.
-
-  Attributes:
-    rows: On the device.
-    jobs: The answer that each row decodes; None for a free row.
-    fetched: Small fields of the rows at the last poll.
-    cache_length: Slots of the caches.
-  """
+  """Rows that are decoded together."""
 
   def __init__(
     self,
@@ -205,14 +198,7 @@ class RowBatch:
 
 
 class PromptQueue:
-  """Prompts that are read a group at a time and wait for free rows.
-
-  Attributes:
-    rows: The group that was read last.
-    indices: Index in `rows` of each prompt of the group.
-    waiting: Jobs of the group without a row.
-    exhausted: True if all groups were read.
-  """
+  """Prompts that are read a group at a time and wait for free rows."""
 
   def __init__(
     self,

@@ -14,17 +14,7 @@ from cascades.models import checkpoints, sharding, tokenizers
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """A verifier and a drafter that is bound to it.
-
-  Attributes:
-    verifier: The verifier, with its parameters on their devices.
-    drafter: The drafter's spec, loaded, or a drafter that was bound before;
-      None for none.
-    bound_drafter: The drafter bound to the verifier; None for none.
-    tokenizer: The tokenizer of both models, a `Tokenizer`; None for models of
-      token ids alone.
-    mesh: The devices; None for one device.
-  """
+  """A verifier and a drafter that is bound to it."""
 
   verifier: checkpoints.Checkpoint
   drafter: drafters.Spec | drafters.BoundDrafter | None

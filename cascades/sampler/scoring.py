@@ -72,14 +72,7 @@ class TokenView(NamedTuple):
 
 
 class Target(NamedTuple):
-  """The target that texts are scored under.
-
-  Attributes:
-    models: The verifier, and the drafter if the law depends on q.
-    params: Their parameters.
-    method: The method whose law is the target.
-    forbidden: Ids of tokens that answers do not contain.
-  """
+  """The target that texts are scored under."""
 
   models: tuple[Any, ...]
   params: tuple[PyTree, ...]
@@ -155,18 +148,6 @@ def score(
 
   Compiled once per rows and lengths, both of which come in few sizes: see
   `batching.width` and `batching.bucket`.
-
-  Args:
-    decoder: The sampler; its models and options define the target, and
-      `batch_size` the most rows that are read at a time.
-    requests: Token ids of a context, at least one, and of its continuation.
-
-  Returns:
-    A score for each request, in their order.
-
-  Raises:
-    ValueError: The target is not a single law, or a request does not fit.
-    FaultError: A distribution is not finite.
   """
   scores = []
   results = by_size(decoder, _target(decoder), requests, _log_law)
@@ -229,16 +210,6 @@ def inspect_tokens(
 
   Meant for a few answers that a person reads: all are padded to one size, so
   that one program is compiled.
-
-  Args:
-    decoder: As for `map_tokens`.
-    requests: As for `map_tokens`.
-
-  Returns:
-    For each request a view per token.
-
-  Raises:
-    ValueError: The drafter is not a language model, or a request does not fit.
   """
   target = target_of_both(decoder)
   results = by_size(decoder, target, requests, _token_view, one_size=True)

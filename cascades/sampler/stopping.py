@@ -12,14 +12,7 @@ from cascades.sampler import batching
 
 @dataclasses.dataclass(frozen=True)
 class StopCondition:
-  """Tokens and strings that end an answer.
-
-  Attributes:
-    tokenizer: The tokenizer of both models.
-    tokens: Token ids that end an answer.
-    strings: Texts that end an answer.
-    tail_length: Most new tokens since a row was last polled.
-  """
+  """Tokens and strings that end an answer."""
 
   tokenizer: tokenizers.Tokenizer
   tokens: list[int]
