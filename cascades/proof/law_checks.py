@@ -49,13 +49,7 @@ class Check:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditSpec:
-  """A method to audit, and the distributions it is evaluated on.
-
-  Attributes:
-    method: The method.
-    reported: Leniences of the tables and plots.
-    seed: Seed of random distributions, leniences and samples.
-  """
+  """A method to audit, and the distributions it is evaluated on."""
 
   method: methods.Method
   reported: tuple[float, ...]
@@ -64,13 +58,7 @@ class AuditSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-  """A method's functions on distributions of every kind.
-
-  Attributes:
-    leniences: Leniences that the method is evaluated at.
-    x64: True for float64, False for float32.
-    values: By kind of distribution, its values.
-  """
+  """A method's functions on distributions of every kind."""
 
   leniences: Sequence[float]
   x64: bool

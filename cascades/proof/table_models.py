@@ -50,12 +50,6 @@ class TableModel:
 
   Its parameters are the table, [contexts, V]: logits for each hash value. Its
   hidden states are its logits; after k layers, its logits rolled by -k.
-
-  Attributes:
-    vocab_size: V.
-    contexts: Number of hash values; 1 makes a context-free model.
-    base: Base of the hash, coprime to `contexts`; token ids are taken modulo
-      it. None for the least base that distinguishes all tokens.
   """
 
   vocab_size: int
