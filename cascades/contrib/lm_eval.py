@@ -101,14 +101,7 @@ def _check_decided(
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """Generation options of a task; equal requests are decoded together.
-
-  Attributes:
-    max_new_tokens: Most tokens of an answer.
-    until: Texts that end an answer and are no part of it.
-    processing: Arguments of `Sampler` that differ from its own: temperature,
-      and top_k and top_p if asked for.
-  """
+  """Generation options of a task; equal requests are decoded together."""
 
   max_new_tokens: int
   until: tuple[str, ...]
@@ -116,11 +109,7 @@ class Generation:
 
   @classmethod
   def from_task(cls, task_kwargs: Mapping[str, Any]) -> 'Generation':
-    """Reads a task's `generation_kwargs`.
-
-    Raises:
-      ValueError: One of them is not known.
-    """
+    """Reads a task's `generation_kwargs`."""
     options: dict[str, Any] = {**normalize_gen_kwargs(dict(task_kwargs))}
     _check_names('generation_kwargs', options, _GENERATION)
     names = ('temperature', 'top_k', 'top_p')
