@@ -89,17 +89,7 @@ for _name, _entry in {
 
 @dataclasses.dataclass(frozen=True)
 class VerificationConfig:
-  """The verification of blocks; recorded with every result.
-
-  Attributes:
-    verification: A name in `VERIFICATIONS`; some plug-ins take an argument, as
-      in 'look_ahead:6'.
-    gate: Probabilities that deferral rules read: 'raw' at temperature 1 and
-      untruncated, or 'processed' as tokens are drawn from.
-    bonus: Distribution of the token after a fully accepted block: the 'target',
-      which is the method's law, or the 'verifier' (p), as in some
-      implementations; then that token does not follow the method's law.
-  """
+  """The verification of blocks; recorded with every result."""
 
   verification: str = 'token'
   gate: str = 'raw'

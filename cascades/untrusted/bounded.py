@@ -18,13 +18,7 @@ from cascades.untrusted import display
 
 
 class Bounds(NamedTuple):
-  """Upper bounds of a file, or of a line of a file.
-
-  Attributes:
-    size: Bytes.
-    values: JSON values; each takes about 64 bytes of memory.
-    containers: JSON lists and objects; each takes up to 200 bytes of memory.
-  """
+  """Upper bounds of a file, or of a line of a file."""
 
   size: int
   values: int
