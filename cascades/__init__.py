@@ -51,7 +51,6 @@ _HOME = {
   'audit': 'proof.audit',
   'AuditResult': 'proof.audit',
 }
-# In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
   'arguments declarations untrusted extras compilation plain atomic registries'
   ' verification_config methods config verification models decoding drafters'

@@ -1,7 +1,7 @@
 """Commands, tasks, sweeps, records and reports, run from a checkout.
 
-A part imports only parts above it in this list, and any module of `cascades`. A
-command is one module, such as `python -m experiments.sweep`.
+A part imports only parts above it in this list (`lint-imports`), and any module
+of `cascades`. A command is one module, such as `python -m experiments.sweep`.
 
   cli         flags, error messages in a sentence, progress bars
   tasks       prompts, references and metrics of answers
@@ -19,12 +19,6 @@ import importlib.util
 import sys
 
 from cascades import extras
-
-# Parts in the order of the docstring, which `tests/imports_test.py` checks.
-ROOMS = (
-  'cli tasks records analysis reports sweeps training benchmarks accelerators'
-  ' guides'
-).split()
 
 # Packages that these parts import and the library does not.
 NEEDED = (

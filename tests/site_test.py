@@ -17,69 +17,32 @@ _DOCS = _ROOT / 'docs'
 _PAGES = sorted(_DOCS.rglob('*.md'))
 
 
-def _toctree(page: pathlib.Path) -> set[pathlib.Path]:
-  """Returns the pages that the toctrees of a page name."""
-  text = page.read_text(encoding='utf-8')
-  trees = re.findall(r'^```\{toctree\}\n(.*?)^```', text, re.M | re.S)
-  names = [
-    line
-    for tree in trees
-    for line in tree.splitlines()
-    if line and not line.startswith(':')
-  ]
-  return {(page.parent / f'{name}.md').resolve() for name in names}
+_LOADS = """<script src="https://x.org/a.js"></script>
+<link rel="stylesheet" href="//x.org/a.css">
+<link rel="preconnect" href="http://x.org">
+<img srcset="a.png 1x, https://x.org/b.png 2x">
+<style>@import "https://x.org/a.css"</style>
+<p style="background: url(//x.org/a.png)">"""
 
 
-def test_every_page_is_in_a_toctree():
-  named = {_DOCS / 'index.md'}.union(*map(_toctree, _PAGES))
-  # The reference is written by the build.
-  named -= {_DOCS / 'reference/index.md'}
-  assert {*_PAGES} == named
-
-
-@pytest.mark.parametrize('page', _PAGES, ids=lambda page: page.stem)
-def test_no_page_loads_from_another_host(page):
-  text = page.read_text(encoding='utf-8')
-  assert not site_checks.Page(text).loads
-  assert not re.findall(r'!\[[^\]]*\]\(\w*:?//', text)
-
-
-def _site(tmp_path, **pages: str) -> pathlib.Path:
+def test_loads_from_other_hosts_and_broken_links_are_found(tmp_path):
+  pages = {
+    'a': '<p id="one"><a href="b.html#two"><a href="#one"><a href="//x.org">',
+    'b': '<p id="two"><a href="a.html#two"><a href="c.html"><img src="d.png">',
+  }
   for name, text in pages.items():
     (tmp_path / f'{name}.html').write_text(text)
-  return tmp_path
-
-
-@pytest.mark.parametrize(
-  'loading',
-  [
-    '<script src="https://x.org/a.js"></script>',
-    '<link rel="stylesheet" href="//x.org/a.css">',
-    '<link rel="preconnect" href="http://x.org">',
-    '<img srcset="a.png 1x, https://x.org/b.png 2x">',
-    '<style>@import "https://x.org/a.css"</style>',
-    '<p style="background: url(//x.org/a.png)">',
-  ],
-)
-def test_a_load_from_another_host_is_found(tmp_path, loading):
-  site = _site(tmp_path, a='<a href="https://x.org">a link</a>', b=loading)
-  (wrong,) = site_checks.foreign(site)
-  assert wrong.startswith('b.html loads ')
-  (tmp_path / 'c.css').write_text('p { background: url("http://x.org/a.png") }')
-  assert len(site_checks.foreign(site)) == 2
-
-
-def test_broken_links_and_anchors_are_found(tmp_path):
-  site = _site(
-    tmp_path,
-    a='<p id="one"><a href="b.html#two"><a href="#one"><a href="//x.org">',
-    b='<p id="two"><a href="a.html#two"><a href="c.html"><img src="d.png">',
-  )
-  assert site_checks.broken(site) == [
+  assert not site_checks.foreign(tmp_path)
+  assert site_checks.broken(tmp_path) == [
     'b.html: a.html#two has no such anchor',
     'b.html: c.html is not there',
     'b.html: d.png is not there',
   ]
+  for i, line in enumerate(_LOADS.splitlines()):
+    (tmp_path / f'load{i}.html').write_text(line)
+  (tmp_path / 'c.css').write_text('p { background: url("http://x.org/a.png") }')
+  wrong = site_checks.foreign(tmp_path)
+  assert len({x.partition(' loads ')[0] for x in wrong}) == 7
 
 
 def test_docstrings_are_plain_text_with_code():
@@ -137,20 +100,12 @@ def test_a_table_is_as_narrow_as_it_can_be():
 | Method | Task | Quality |
 | --- | ---: | ---: |
 | a \\| b | one | 1 (0 to 2) |
-| c | one | 2 (1 to 3) |
-
-From 1 to 2."""
-  assert (
-    repository_pages.narrow(table)
-    == """**A | b**
-
-| Method | Quality |
-| --- | ---: |
-| a \\| b | 1 (0\xa0to\xa02) |
-| c | 2 (1\xa0to\xa03) |
-
-From 1 to 2."""
-  )
+| c | one | 2 (1 to 3) |"""
+  narrow = table.replace(' Task |', '').replace(' one |', '')
+  narrow = narrow.replace('| ---: | ---: |', '| ---: |')
+  narrow = narrow.replace('0 to 2', '0\xa0to\xa02')
+  narrow = narrow.replace('1 to 3', '1\xa0to\xa03')
+  assert repository_pages.narrow(table) == narrow
   several = table.replace('c | one', 'c | two')
   assert '| c | two | 2 (1\xa0to\xa03) |' in repository_pages.narrow(several)
 
@@ -165,20 +120,13 @@ def test_a_table_has_the_command_and_the_commits_of_its_folder(tmp_path):
     versions=dict(jax='1.2', gemma='4.0', numpy='2'),
     data=dict(word_problems=dict(examples=1000)),
   )
-  path = tmp_path / 'provenance.json'
-  path.write_text(json.dumps({'starts': [start]}))
-  facts = '1,000 word problems, 2026-11-24, TPU v5e, jax 1.2, gemma 4.0'
-  assert repository_pages.origin(tmp_path) == (
-    f'`python -m experiments.sweep` at commit `0123456` ({facts}, 10 minutes).'
-  )
   # A run that was stopped and went on at another commit.
-  again = start | {'commit': 'abcdef0123'}
-  path.write_text(
-    json.dumps({'starts': [start | {'ended': None}, again, again]})
-  )
+  starts = [start | {'ended': None}, start | {'commit': 'abcdef0123'}]
+  (tmp_path / 'provenance.json').write_text(json.dumps({'starts': starts}))
   assert repository_pages.origin(tmp_path) == (
     '`python -m experiments.sweep` at commits `0123456`, `abcdef0`'
-    f' ({facts}, 20 minutes).'
+    ' (1,000 word problems, 2026-11-24, TPU v5e, jax 1.2, gemma 4.0,'
+    ' 10 minutes).'
   )
 
 
@@ -212,14 +160,3 @@ def test_the_examples_of_a_page_run(page, tmp_path):
   (tmp_path / 'examples.py').write_text(_examples(page))
   done = launching.python('examples.py', cwd=tmp_path)
   assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_the_site_builds_without_warnings(tmp_path):
-  pytest.importorskip('sphinx', reason="pip install -e '.[docs]'")
-  done = launching.python('-m', 'sphinx', '-q', '-W', _DOCS, tmp_path)
-  assert (done.returncode, done.stderr) == (0, '')
-  options = (tmp_path / 'reference/names.html').read_text(encoding='utf-8')
-  assert (
-    'Tokens drafted per block; 0 decodes with the verifier alone' in options
-  )

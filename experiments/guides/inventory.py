@@ -20,10 +20,10 @@ def _table(*rows: str) -> str:
 def rooms(layer: str) -> str:
   """Returns a table of the parts of 'cascades' or 'experiments'."""
   package = importlib.import_module(layer)
-  room_lines = dict(re.findall(r'^  (\w+) +(\S.*)$', package.__doc__, re.M))
+  entries = re.findall(r'^  (\w+) +(\S.*)$', package.__doc__, re.M)
   return _table(
     '| part | content |',
-    *(f'| `{layer}.{name}` | {room_lines[name]} |' for name in package.ROOMS),
+    *(f'| `{layer}.{name}` | {content} |' for name, content in entries),
   )
 
 
