@@ -41,15 +41,7 @@ class EmptyHalfError(ValueError):
 
 
 class Setting(NamedTuple):
-  """A curve at one of its leniences.
-
-  Attributes:
-    method: Name of the method.
-    variant: Name of the method with its options.
-    gamma: Tokens drafted per block; 0 for the verifier alone.
-    lenience: Lenience; nan for a method without one.
-    is_strict: True if it emits what the verifier would.
-  """
+  """A curve at one of its leniences."""
 
   method: str
   variant: str

@@ -18,17 +18,7 @@ from experiments.tasks import Example
 
 @dataclasses.dataclass(frozen=True)
 class SelectedAnswer:
-  """An answer that a page shows token by token.
-
-  Attributes:
-    record: Counts and quality of the answer.
-    trace: Tokens of the answer and their sources.
-    example: The example of the task: prompt and reference.
-    point: Name of the file that holds the record, without an ending.
-    view: Probabilities of the tokens; None if they were not computed.
-    counterpart: The answer of a reference method to the same prompt; None if
-      there is none.
-  """
+  """An answer that a page shows token by token."""
 
   record: Record
   trace: Trace

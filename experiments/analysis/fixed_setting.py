@@ -23,16 +23,7 @@ _ONE_SIDED = 0.025
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judgement(Comparison):
-  """A setting that was fixed beforehand, on all examples.
-
-  Attributes:
-    needed: Fewest examples that could show the quality within the margin.
-    is_faster: True if both intervals of the speed-up are above 1.
-    keeps_quality: True if the law is the verifier's, or the paired interval of
-      the quality less the verifier's is above -margin.
-    fallback: Strict decoding if the interval of its speed-up over the verifier
-      is above 1, else the verifier alone.
-  """
+  """A setting that was fixed beforehand, on all examples."""
 
   needed: int
   is_faster: bool

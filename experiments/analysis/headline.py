@@ -18,18 +18,7 @@ from experiments.analysis.runs import ACROSS, Points
 # The fields hold series, whose == is not one truth value.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Headline:
-  """The points behind the headline results.
-
-  Attributes:
-    strict: The fastest point that emits what the verifier would; None if there
-      is none.
-    fastest: The fastest point with the verifier's quality, within the margin;
-      None if there is none.
-    best: The point of the highest quality among those that take no longer than
-      the verifier; None if there is none.
-    above: The point with the largest gain over the better model; None if there
-      is none.
-  """
+  """The points behind the headline results."""
 
   strict: pd.Series | None
   fastest: pd.Series | None

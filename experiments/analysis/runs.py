@@ -54,19 +54,7 @@ _WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The contents of one workdir.
-
-  Attributes:
-    path: The folder.
-    config: Settings of the sweep, as in `config.json`; empty if the file is
-      missing.
-    start: The latest start in the provenance; empty if the file is missing.
-    measured: Unit costs, at the start and at the end of the sweep.
-    summary: A row per point, with the columns of `metrics.summary_columns`.
-    records: Records of each file, by the file's name without an ending, in the
-      order of the summary.
-    race: Records of points that were timed against each other; may be empty.
-  """
+  """The contents of one workdir."""
 
   path: pathlib.Path
   config: dict[str, Any]
