@@ -115,13 +115,7 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class CostRange:
-  """The range of unit costs over the repeats of one measurement.
-
-  Attributes:
-    low: The 0.1 quantile, close to the time of a call on an idle machine.
-    high: The 0.9 quantile.
-    processor: Name of the processor; None if it is not known.
-  """
+  """The range of unit costs over the repeats of one measurement."""
 
   low: Costs
   high: Costs
@@ -130,11 +124,7 @@ class CostRange:
 
 @dataclasses.dataclass(frozen=True)
 class CostMeasurements:
-  """All measurements of unit costs in the course of a sweep.
-
-  Attributes:
-    times: The measurements, from first to last.
-  """
+  """All measurements of unit costs in the course of a sweep."""
 
   times: tuple[CostRange, ...]
 
