@@ -73,17 +73,7 @@ def new(width: float, height: float) -> Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-  """A figure as an SVG element of the page and as the source of files.
-
-  Attributes:
-    name: Name of the files, without an ending; unique on the page.
-    svg: SVG element with the colours of the page.
-    figure: The figure in placeholder colours.
-    colours: Colour of each placeholder on paper.
-    labels: Label of each curve, by variant.
-    caption: Caption on the page; may be empty.
-    wide: True if the figure has the full width of the page.
-  """
+  """A figure as an SVG element of the page and as the source of files."""
 
   name: str
   svg: str

@@ -22,12 +22,7 @@ _CAPTION = 'quality as a share of the best score, with 95 % intervals'
 
 @dataclasses.dataclass(frozen=True)
 class FirstScreen:
-  """The headline results of one run and temperature.
-
-  Attributes:
-    drawing: All curves and both models alone, in one figure.
-    answers: The sentences.
-  """
+  """The headline results of one run and temperature."""
 
   drawing: Drawing
   answers: tuple[str, ...]

@@ -37,18 +37,7 @@ _SCRIPTS = ('page.js', 'tokens.js')
 # The field `frame` is a frame, whose == is not one truth value.
 @dataclasses.dataclass(frozen=True, eq=False)
 class PageContent:
-  """The content of a page.
-
-  Attributes:
-    frame: Rows of the summary, as `runs.summary` makes them.
-    answers: Answers that are shown token by token.
-    runs_by_name: The runs by name.
-    screens: Figures and sentences of the first screen.
-    sections: Analysis sections.
-    curve_styles: Styles by variant.
-    config: Bootstrap settings.
-    notice: Text at the top and above every table; may be empty.
-  """
+  """The content of a page."""
 
   frame: pd.DataFrame
   answers: Sequence[SelectedAnswer]

@@ -77,18 +77,7 @@ DASHES = ((5, 2), (1.2, 1.6), (7, 2, 1.2, 2), (2.5, 1.5), (9, 3))
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-  """The style of one curve.
-
-  Attributes:
-    label: Label of the curve in legends and tables.
-    marker: Matplotlib's code of the shape of the points.
-    light: Colour on a light page, such as '#1d2430'.
-    dark: Colour on a dark page.
-    variable: Name of the CSS variable that holds the colour of the page.
-    placeholder: Colour that is replaced by the variable after plotting.
-    dashes: Drawn and blank lengths of the line in turn, in line widths; empty
-      for a solid line. The markers of a dashed curve are hollow.
-  """
+  """The style of one curve."""
 
   label: str
   marker: Any

@@ -30,15 +30,7 @@ NOT_COMPARABLE = (
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-  """A section of the page.
-
-  Attributes:
-    title: Title of the section.
-    guide: Text on how to read the tables and figures.
-    tables: Tables; those without rows are not shown.
-    drawings: Figures.
-    empty_text: Text that is shown if there are neither tables nor figures.
-  """
+  """A section of the page."""
 
   title: str
   guide: str
@@ -50,15 +42,7 @@ class Section:
 # The field `points` holds frames, whose == is not one truth value.
 @dataclasses.dataclass(frozen=True, eq=False)
 class SectionContext:
-  """The points, styles and settings that all sections are built from.
-
-  Attributes:
-    points: Points and answers.
-    curve_styles: Styles by variant.
-    config: Margin and bootstrap settings.
-    timed_points: Points that were timed against each other; None if none were.
-    decision: The decision.json of the run; None if there is none.
-  """
+  """The points, styles and settings that all sections are built from."""
 
   points: Points
   curve_styles: styles.CurveStyles
