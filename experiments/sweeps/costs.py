@@ -32,12 +32,7 @@ _NO_LIMIT = 2**30
 
 
 class TimedLoop(NamedTuple):
-  """A compiled loop to time.
-
-  Attributes:
-    run: Runs the loop, and returns arrays to wait for.
-    calls: Calls of the model, or blocks, that one run makes.
-  """
+  """A compiled loop to time."""
 
   run: Callable[[], Any]
   calls: float
@@ -51,11 +46,7 @@ class _Block(NamedTuple):
 
 
 class CompileClock:
-  """Measures the seconds that JAX spends compiling.
-
-  Attributes:
-    seconds: Seconds since the clock was created.
-  """
+  """Measures the seconds that JAX spends compiling."""
 
   def __init__(self):
     self.seconds = 0.0

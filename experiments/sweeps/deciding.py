@@ -35,17 +35,7 @@ _CORPUS_SCORES = {'sentence_bleu': 'BLEU', 'bleu': 'BLEU', 'chrf': 'chrF'}
 
 
 class Sweep(NamedTuple):
-  """A sweep that is done, from which a decision is made.
-
-  Attributes:
-    config: Fields of the sweep.
-    points: Its points.
-    records: Records of each point by its name.
-    tasks: Its tasks by name.
-    costs: Unit costs.
-    facts: Facts of the launcher: hashes of the models, code and device.
-    data: Provenance of the examples by task.
-  """
+  """A sweep that is done, from which a decision is made."""
 
   config: Any
   points: Sequence[Point]

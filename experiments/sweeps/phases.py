@@ -39,14 +39,7 @@ from experiments.sweeps.plan import Point
 
 
 class Sweep:
-  """A sweep of one config; `run` calls its phases from top to bottom.
-
-  Attributes:
-    config: Fields of the config; `plan` replaces them by those of a rehearsal
-      if the config says `tiny`.
-    curves: The curves to decode.
-    workdir: The folder of the results.
-  """
+  """A sweep of one config; `run` calls its phases from top to bottom."""
 
   def __init__(
     self,

@@ -187,15 +187,7 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """A curve on some examples of a task.
-
-  Attributes:
-    task: Name of the task.
-    curve: The curve that decodes them.
-    first: Index of the first example.
-    last: Index after the last example.
-    identity: Hash of everything that can change its records.
-  """
+  """A curve on some examples of a task."""
 
   task: str
   curve: Curve

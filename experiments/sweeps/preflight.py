@@ -28,21 +28,7 @@ _RACE_TURNS, _ENTRANTS = 4, 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preview:
-  """Facts of a sweep before it starts; None for those not measured yet.
-
-  Attributes:
-    prompt_tokens: Tokens of the shortest, the median and the longest prompt.
-    vocab_size: Tokens that both models share.
-    memory_bytes: Bytes that decoding needs at most.
-    free_bytes: Free bytes of the device; None if unknown.
-    gamma: Drafted tokens per block of the point that was tried; 0 without one.
-    lossy_point: Name of that point; None for strict decoding.
-    trial: What was measured of it.
-    block_ratios: Time of its block over that of a token of the verifier alone,
-      by the number of rows that are decoded at a time.
-    answers: Number of answers.
-    seconds: Estimated seconds of the sweep.
-  """
+  """Facts of a sweep before it starts; None for those not measured yet."""
 
   prompt_tokens: tuple[int, int, int]
   vocab_size: int
@@ -157,19 +143,7 @@ def _duration(seconds: float) -> str:
 
 
 class Setting(NamedTuple):
-  """A sweep whose models are loaded.
-
-  Attributes:
-    verifier: The verifier.
-    bound_drafter: The drafter, bound to the verifier.
-    sampler: Returns the sampler of a curve, with changes of its options, and
-      its seed.
-    request: Returns the options of a request of a task.
-    config: Fields of the sweep.
-    tasks: Tasks by name.
-    memory_models: Both models, as `memory.estimate` takes them.
-    clock: Seconds that compiling has taken.
-  """
+  """A sweep whose models are loaded."""
 
   verifier: checkpoints.Checkpoint
   bound_drafter: drafters.BoundDrafter

@@ -10,12 +10,7 @@ from experiments.tasks import Example
 
 
 class Fitted(NamedTuple):
-  """Examples that the cache holds.
-
-  Attributes:
-    examples: Examples by task.
-    messages: Sentences for the user on examples that were changed.
-  """
+  """Examples that the cache holds."""
 
   examples: dict[str, list[Example]]
   messages: list[str]

@@ -31,9 +31,6 @@ class RayCluster:
   for one on this machine, `auto`, or `ray://HOST:PORT`), the resources of a
   point (`cpus`, `gpus`) and the number of times that a point whose worker is
   lost is tried again (`retries`).
-
-  Attributes:
-    usage: Time and rows that decoding took so far, over all workers.
   """
 
   def __init__(

@@ -88,11 +88,7 @@ def num_answers(point: plan.Point) -> int:
 
 
 class Workdir:
-  """The files of a sweep.
-
-  Attributes:
-    path: The folder of the files.
-  """
+  """The files of a sweep."""
 
   def __init__(self, path: pathlib.Path):
     """Checks that the folder holds no links."""

@@ -63,13 +63,7 @@ class Entrant(NamedTuple):
 
 
 class ViewRequest(NamedTuple):
-  """An answer to evaluate token by token.
-
-  Attributes:
-    point: Name of the point that holds the answer.
-    prompt: The prompt that was answered.
-    trace: The tokens of the answer.
-  """
+  """An answer to evaluate token by token."""
 
   point: str
   prompt: conversations.Prompt
@@ -84,12 +78,7 @@ def make_mesh(config: Any) -> jax.sharding.Mesh | None:
 
 
 class Worker:
-  """Decodes points of a sweep with a pair of models.
-
-  Attributes:
-    batch_size: Maximum number of rows at a time.
-    usage: Time and rows of all points so far.
-  """
+  """Decodes points of a sweep with a pair of models."""
 
   def __init__(
     self,
