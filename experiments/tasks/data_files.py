@@ -33,11 +33,7 @@ _BUFFER_BYTES = 2**20
 
 
 class DataFile:
-  """A file of rows.
-
-  Attributes:
-    name: Name of the file without its folder.
-  """
+  """A file of rows."""
 
   def __init__(self, option: str, path: str):
     """Recognises the format by the name; opens nothing."""

@@ -170,13 +170,7 @@ def as_text(value: Any) -> str | None:
 
 
 class FileReader:
-  """Reads the examples of a file.
-
-  Attributes:
-    settings: Fields of the config.
-    metric: The metric; None for speed only.
-    counts: Numbers of the rows that `load` read, by whether they repeat others.
-  """
+  """Reads the examples of a file."""
 
   def __init__(
     self, settings: FileSettings, metric: Metric | None, is_chat: bool = False
@@ -376,11 +370,7 @@ def _content_hash(prompt: str | Conversation, reference: Reference) -> bytes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileTask(Task):
-  """A task of a file.
-
-  Attributes:
-    reader: Reads the examples.
-  """
+  """A task of a file."""
 
   reader: FileReader
 

@@ -41,16 +41,7 @@ _TOLERANCE = 1e-6
 
 
 class Documents:
-  """The documents of a task of the harness, with prompts and scores.
-
-  Attributes:
-    task: The harness's task.
-    name: Name of the task in the sweep.
-    generation_kwargs: The options of generation that the task asks for.
-    filter_name: The filter of answers.
-    metric: The metric that is the quality.
-    scale: The best value of the metric, 1 or 100.
-  """
+  """The documents of a task of the harness, with prompts and scores."""
 
   def __init__(self, task: Any, name: str, filter_name: str):
     """Chooses filter and metric, and scores the reference of a document."""

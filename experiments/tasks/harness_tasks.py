@@ -36,12 +36,7 @@ _AT = '@'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HarnessTask(Task):
-  """A task of the harness.
-
-  Attributes:
-    documents: `harness_documents.Documents`, with prompts and scores.
-    identity: Hash of everything but the documents that decides a score.
-  """
+  """A task of the harness."""
 
   documents: Any
   identity: str

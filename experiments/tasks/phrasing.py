@@ -38,11 +38,7 @@ def shares(phrasing_style: str, alternatives: int) -> list[float]:
 
 
 class Phraser:
-  """A writer of templates in one phrasing style.
-
-  Attributes:
-    phrasing_style: One of `PHRASING_STYLES`.
-  """
+  """A writer of templates in one phrasing style."""
 
   def __init__(self, phrasing_style: str, rng: random.Random):
     """Makes a phraser."""

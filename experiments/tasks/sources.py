@@ -113,19 +113,7 @@ def get_texts(row: Any, name: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-  """The file format and the hub name of a published set.
-
-  Attributes:
-    download: The file to download, in words: 'test.jsonl of github.com/...', by
-      default the hub's table.
-    read: Yields the rows of a file in the shape of the hub's.
-    hub: Name on the Hugging Face hub; None if the set is not on the hub.
-    config: Name of the hub's configuration of the set.
-    splits: Names of the hub's splits by ours. If the answers of a test split
-      are secret, 'test' is the split on which results are published.
-    revision: Revision of the hub's files.
-    files: Returns the files that a path names.
-  """
+  """The file format and the hub name of a published set."""
 
   download: str = ''
   read: Callable[[pathlib.Path], Iterator[Row]] = read_table
