@@ -66,14 +66,7 @@ class DistillationBatch(NamedTuple):
 
 
 class DistillationData(NamedTuple):
-  """The data of a training on texts.
-
-  Attributes:
-    train: Rows to learn from.
-    validation: Rows of held-out documents.
-    draft_vocab_ids: Token ids that the drafter can draft, ascending.
-    held_out: Documents that are not learned from.
-  """
+  """The data of a training on texts."""
 
   train: DistillationBatch
   validation: DistillationBatch

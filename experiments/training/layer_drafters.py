@@ -97,14 +97,7 @@ def _trained_before(
 
 
 class LossInputs(NamedTuple):
-  """The inputs of a training step beside the parameters.
-
-  Attributes:
-    embedder: The shared embedder.
-    draft_table: Rows of the embedding table that are drafted, [n, D].
-    batch: Rows, and the verifier's hidden states.
-    by_acceptance: True for the loss -log sum min(p, q), False for KL(p, q).
-  """
+  """The inputs of a training step beside the parameters."""
 
   embedder: Any
   draft_table: Float[Array, 'n D']

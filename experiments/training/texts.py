@@ -32,13 +32,7 @@ SEPARATOR = '\n\n'
 
 
 class Document(NamedTuple):
-  """A prompt and its answer.
-
-  Attributes:
-    prompt: Text that ends where an answer begins.
-    answer: The answer with the space before its first word; '' if there is no
-      answer.
-  """
+  """A prompt and its answer."""
 
   prompt: str
   answer: str

@@ -84,15 +84,7 @@ def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-  """The identity and length of a training.
-
-  Attributes:
-    config: Fields of the training; the loop reads `log_every` and
-      `checkpoint_every`, both in steps.
-    name: Name of the trained model.
-    steps: Number of steps of the whole training.
-    workdir: Folder of checkpoints and the log.
-  """
+  """The identity and length of a training."""
 
   config: ConfigDict
   name: str
