@@ -24,17 +24,7 @@ from experiments.benchmarks import gemma_sampler, harness
 
 
 class Pair(NamedTuple):
-  """Two models and their prompts.
-
-  Attributes:
-    name: Name of the pair, a field of its figures.
-    verifier: The larger model; packed on a CPU, as `load_model` returns it;
-      without a tokenizer if its weights are random.
-    drafter: The smaller model, packed like the verifier.
-    prompts: Token ids [P], an array for each row of the largest batch.
-    new_tokens: Tokens to write in every row of every entrant.
-    repeats: Number of turns of every entrant that count.
-  """
+  """Two models and their prompts."""
 
   name: str
   verifier: checkpoints.Checkpoint

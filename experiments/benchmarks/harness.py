@@ -24,14 +24,7 @@ THRESHOLDS = 'target', 'bound', 'measured', 'met'
 
 
 class Entrant(NamedTuple):
-  """A participant of a benchmark.
-
-  Attributes:
-    fields: Fields of its figure: its name `arm`, gamma and others.
-    run: Runs the entrant once. Returns seconds, with names that end in `_s`,
-      and other facts; a greedy entrant also returns `first`, the new tokens of
-      the first row, or None if they are unknown.
-  """
+  """A participant of a benchmark."""
 
   fields: dict[str, Any]
   run: Callable[[], dict[str, Any]]

@@ -24,11 +24,7 @@ MODES = {
 
 
 class Peer:
-  """A process that answers prompts; a context manager.
-
-  Attributes:
-    versions: Versions of its libraries, by name.
-  """
+  """A process that answers prompts; a context manager."""
 
   def __init__(self, python: str, engine: str, spec: dict[str, Any]):
     self._name = f'{python} with {engine}'
