@@ -1,13 +1,11 @@
 """The documentation site: pages, drawings, docstrings and links."""
 
 import json
-import os
 import pathlib
 import re
 
 import diagrams
 import launching
-import plain_docstrings
 import pytest
 import repository_pages
 import site_checks
@@ -43,55 +41,6 @@ def test_loads_from_other_hosts_and_broken_links_are_found(tmp_path):
   (tmp_path / 'c.css').write_text('p { background: url("http://x.org/a.png") }')
   wrong = site_checks.foreign(tmp_path)
   assert len({x.partition(' loads ')[0] for x in wrong}) == 7
-
-
-def test_docstrings_are_plain_text_with_code():
-  text = """Takes *args of `f(a,
-b)`s, x_ and |y|.
-
-  law = q * a
-
-Args:
-  x: A `*B` array,
-    or name_."""
-  assert plain_docstrings.convert(text.splitlines()) == [
-    r'Takes \*args of ``f(a, b)``\ s, x\_ and \|y\|.',
-    '',
-    '',
-    '::',
-    '',
-    '  law = q * a',
-    '',
-    '',
-    'Args:',
-    r'  x: A ``*B`` array,',
-    r'    or name\_.',
-  ]
-
-
-def test_a_page_of_another_folder_has_links_of_the_site(tmp_path):
-  results = _ROOT / 'experiments/results'
-  page = tmp_path / 'README.md'
-  root = os.path.relpath(_ROOT, tmp_path.resolve())
-  folder = f'{root}/experiments/results'
-  page.write_text(
-    f'![a]({folder}/quickstart/report.png) [b]({root}/README.md)'
-    f' [c]({root}/docs/concepts.md#block) [d](#e)'
-    f' [a card]({root}/cascades/assets/tiny-rule/README.md) [f](https://x.org)\n'
-    f'[g]: {folder}/README.md\n'
-    f'[Table: t]({folder}/quickstart/race.md), [h]({folder}/quickstart/x.csv),'
-    f' [figure]({folder}/quickstart/report.png)\n'
-  )
-  shown = '../experiments/results/quickstart'
-  table = repository_pages.narrow((results / 'quickstart/race.md').read_text())
-  table = table.replace('**Speed-ups over the verifier alone**', '**t**')
-  origin = repository_pages.origin(results / 'quickstart')
-  assert repository_pages.render(page) == (
-    f'![a]({shown}/report.png) [b](index.md) [c](concepts.md#block) [d](#e)'
-    ' a card [f](https://x.org)\n[g]: results.md\n'
-    f'\n{table.strip()}\n\n{origin} [All numbers]({shown}/summary.csv),'
-    f' [figure]({shown}/report.png).\n\n'
-  )
 
 
 def test_a_table_is_as_narrow_as_it_can_be():
