@@ -12,7 +12,6 @@ import functools
 import inspect
 import json
 import math
-import pathlib
 
 import conftest
 import decoding_test
@@ -528,20 +527,12 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   assert six.drafter.hidden_layers == (
     tuple(named) if said == '' else (2, 3, 3)
   )
-  guide = pathlib.Path(__file__).parents[1] / 'docs/howto/own_drafter.md'
-  assert f'`{_TAPS}`' in guide.read_text()
 
 
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
+# A case for each check; those of types and ranges are the schema's.
 _OF_CONFIG = [
-  *(
-    (
-      dict(speculators_model_type=kind),
-      {},
-      f"model_type must be 'eagle3', got {kind!r}",
-    )
-    for kind in ('eagle', 'dflash', 'mtp')
-  ),
+  (dict(speculators_model_type='mtp'), {}, "must be 'eagle3', got 'mtp'"),
   ({}, dict(model_type='qwen3'), "model_type must be 'llama', got 'qwen3'"),
   ({}, dict(num_hidden_layers=2), 'num_hidden_layers must be 1, got 2'),
   ({}, dict(hidden_act='gelu'), "hidden_act must be 'silu'"),
@@ -549,63 +540,33 @@ _OF_CONFIG = [
   ({}, dict(num_key_value_heads=3), 'must divide num_attention_heads (4)'),
   ({}, dict(head_dim='6'), "head_dim must be a valid integer, got '6'"),
   (dict(draft_vocab_size=0), {}, 'draft_vocab_size must be greater than'),
-  (dict(draft_vocab_size=None), {}, 'draft_vocab_size must be a valid'),
-  (
-    dict(transformer_layer_config='x'),
-    {},
-    'layer_config must be a valid dictionary',
-  ),
+  (dict(transformer_layer_config='x'), {}, 'must be a valid dictionary'),
   ({}, dict(rms_norm_eps=None), 'rms_norm_eps must'),
-  ({}, dict(rms_norm_eps='1e-6'), "number, got '1e-6'"),
   ({}, dict(rope_parameters=None, rope_theta=None), 'rope_theta must'),
-  (
-    {},
-    dict(rope_parameters={'rope_theta': '1e4'}),
-    "rope_theta must be a valid number, got '1e4'",
-  ),
-  ({}, dict(rope_parameters=[1]), 'rope_parameters must'),
-  (
-    {},
-    dict(rope_parameters={'rope_type': 'llama3'}),
-    "rope_type must be 'default'",
-  ),
+  ({}, dict(rope_parameters={'rope_type': 'llama3'}), "must be 'default'"),
   ({}, dict(intermediate_size=21), 'config.json implies (21, 12)'),
-  (dict(draft_vocab_size=4), {}, 'config.json implies (4, 12)'),
   (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
   (dict(fc_norm=True), {}, 'lacks the tensor fc_norm.'),
   (dict(fc_norm=True, norm_before_fc=True), {}, 'and both are true'),
-  *(
-    ({name: value}, {}, f'{name} must be a valid boolean')
-    for name, value in (('norm_output', 1), ('norm_before_residual', 'yes'))
-  ),
+  (dict(norm_output=1), {}, 'norm_output must be a valid boolean'),
   ({}, dict(layer_types=['chunked_attention']), "got ['chunked_attention']"),
   (
     {},
     dict(sliding_window=0, layer_types=['sliding_attention']),
     'sliding_window must be greater than or equal to 1, got 0',
   ),
-  (
-    {_TAPS: [1, -2, 3]},
-    {},
-    'layer_ids.1 must be greater than or equal to 0, got -2',
-  ),
+  ({_TAPS: [1, -2, 3]}, {}, 'must be greater than or equal to 0, got -2'),
   ({_TAPS: [1, 2]}, {}, 'the tensor fc.weight has the shape (12, 72)'),
 ]
 _OF_TENSORS = [
   ('d2t', None, 'lacks the tensor d2t'),
   ('d2t', np.array([3, 3, 62]), 'different tokens below vocab_size (64)'),
-  ('d2t', np.array([-1, 3, 7]), 'different tokens below vocab_size (64)'),
   ('d2t', np.array([3, 2, 7]), 'd2t must point at different tokens'),
   ('d2t', np.array([3.0, 3, 7]), 'd2t has the type F64, and ids must be'),
   ('norm.weight', np.ones(12, np.int32), 'norm.weight is quantised (I32)'),
-  ('norm.weight', None, 'lacks the tensor norm.weight'),
   ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
   ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),
-  ('norm.weight', np.ones(12, np.int8), 'norm.weight is quantised (I8)'),
-  *(
-    (name, np.ones(6), f'has a tensor {name} that no supported field of its')
-    for name in ('layers.0.self_attn.q_norm.weight', 'fc_norm.0.weight')
-  ),
+  ('fc_norm.0.weight', np.ones(6), 'that no supported field of its'),
 ]
 
 

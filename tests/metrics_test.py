@@ -314,3 +314,16 @@ def test_costs_are_of_one_processor_though_a_sweep_goes_on_on_another():
   assert both.costs == COSTS
   assert both.drift()[1] == 1
   assert unit_costs.CostMeasurements.from_json(both.to_json()) == both
+
+
+def test_points_are_compared_on_the_examples_that_all_have():
+  lines = [make_record('d', id=x, method='diff') for x in '0123']
+  lines += [make_record('d', id=x, method='opt') for x in '10']
+  lines += [make_record('d', id=x, task='gsm8k') for x in '57']
+  common = metrics.on_common_examples(lines)
+  assert [(x.method, x.id) for x in common if x.task != 'gsm8k'] == [
+    *(('diff', '0'), ('diff', '1'), ('opt', '1'), ('opt', '0'))
+  ]
+  assert common[-2:] == lines[-2:]
+  disjoint = [dataclasses.replace(x, id=f'{x.method}{x.id}') for x in lines]
+  assert metrics.on_common_examples(disjoint) == disjoint

@@ -89,13 +89,12 @@ def test_all_formats_hold_the_same_examples(name, tmp_path):
   assert _load(tmp_path / name, 7)[0] == examples[:7]
 
 
-def test_a_url_is_read_and_a_changed_file_has_another_hash():
+def test_a_changed_file_has_another_hash():
   lines = [json.dumps(row) for row in _ROWS]
   hashes = []
   for text in ('\n'.join(lines), '\n'.join(reversed(lines))):
     fsspec.filesystem('memory').pipe_file('/data/a.jsonl', text.encode())
-    examples, data, _ = _load('memory://data/a.jsonl')
-    assert {x.prompt for x in examples} == {row['prompt'] for row in _ROWS}
+    _, data, _ = _load('memory://data/a.jsonl')
     hashes.append(data['files']['a.jsonl'])
   assert hashes[0] != hashes[1]
 
@@ -161,6 +160,12 @@ def test_several_references_or_none(name, tmp_path):
 
 
 def test_the_halves_are_splits_by_id(tmp_path):
+  # The first bytes of these hashes are 0x5f, 0x6b and 0xd4.
+  ids = {'0': 'report', '1': 'report', '2': 'choose'}
+  assert {name: half_of(name) for name in ids} == ids
+  assert {half_of('\ud800'), half_of('')} <= {'choose', 'report'}
+  count = sum(half_of(f'file/all/{n}') == 'choose' for n in range(1000))
+  assert 450 < count < 550
   path = _write(tmp_path / 'a.jsonl')
   parts = {split: _load(path, split=split)[0] for split in ('choose', 'report')}
   assert all(half_of(x.id) == half for half in parts for x in parts[half])
@@ -188,106 +193,85 @@ def _jsonl(*rows):
 
 
 _ROW = {'prompt': 'p', 'reference': 'r'}
-_DAMAGED = {
-  'cut off': (
-    _jsonl(_ROW, '{"prompt": "a'),
-    'line 2, is damaged (Unterminated string starting at: line 1 column 12'
-    ' (char 11)); fix the row or remove it.',
-  ),
-  'list': (
-    _jsonl(_ROW, '', '[1]'),
-    'line 3, is not a JSON object; fix the row or remove it.',
-  ),
-  'bytes': (
-    b'{"prompt": "\xff", "reference": "r"}',
-    'line 1, is not UTF-8 text; fix the row or remove it.',
-  ),
-  'missing field': (
+_DAMAGED = [
+  (_jsonl(_ROW, '{"prompt": "a'), 'line 2, is damaged (Unterminated string'),
+  (_jsonl(_ROW, '', '[1]'), 'line 3, is not a JSON object'),
+  (b'{"prompt": "\xff", "reference": "r"}', 'line 1, is not UTF-8 text'),
+  (
     _jsonl({'question': 'p', 'reference': 'r'}),
-    "line 1, has no field 'prompt', only 'question', 'reference'; name the"
-    ' field of the rows with --config.file.prompt.',
+    "line 1, has no field 'prompt', only 'question', 'reference'",
   ),
-  'no reference': (
+  (
     _jsonl(_ROW, {'prompt': 'q', 'reference': None}),
-    "line 2, has no field 'reference'; correct the row, or name the field of"
-    ' the rows with --config.file.reference.',
+    "line 2, has no field 'reference'",
   ),
-  'empty prompt': (
+  (
     _jsonl(_ROW, {'prompt': ' \n', 'reference': 'r'}),
-    "line 2, has an empty 'prompt'; fix the row or remove it.",
+    "line 2, has an empty 'prompt'",
   ),
-  'no text': (
+  (
     _jsonl({'prompt': {'text': 'p'}, 'reference': 'r'}),
-    "line 1, has a field 'prompt' that is not a text; fix the row or remove"
-    ' it.',
+    "line 1, has a field 'prompt' that is not a text",
   ),
-  'same id': (
+  (
     _jsonl(_ROW | {'id': 7}, {'prompt': 'q', 'reference': 'r', 'id': '7'}),
-    "line 2, has the same id '7' as line 1; remove it, or give each row its own"
-    ' id with --config.file.id.',
+    "line 2, has the same id '7' as line 1",
   ),
-  'long id': (
+  (
     _jsonl(_ROW | {'id': 'x' * 201}),
-    "line 1, has a field 'id' that is not a text of 1 to 200 characters; fix"
-    ' the row or remove it.',
+    "line 1, has a field 'id' that is not a text of 1 to 200 characters",
   ),
-  'odd list': (
+  (
     _jsonl({'prompt': 'p', 'reference': ['r', {}]}),
-    "line 1, has a field 'reference' that is not a list of texts; fix the row"
-    ' or remove it.',
+    "line 1, has a field 'reference' that is not a list of texts",
   ),
-  'deep': (
-    _jsonl('[' * 60_000 + ']' * 60_000),
-    'line 1, is nested too deeply; fix the row or remove it.',
-  ),
-  'empty': ('\n\n', 'has no rows of split all; give more rows.'),
+  (_jsonl('[' * 60_000 + ']' * 60_000), 'line 1, is nested too deeply'),
+  ('\n\n', 'has no rows of split all'),
+]
+_DAMAGED_FILES = {
   'short row.csv': (
     'prompt,reference\n"p\nq",r\nx\n',
-    'line 4, has 1 cells and the header has 2; fix the row or remove it.',
+    'line 4, has 1 cells and the header has 2',
   ),
   'open quote.csv': (
     'prompt,reference\np,r\n"q,r\n',
-    'line 3, is damaged (unexpected end of data); fix the row or remove it.',
+    'line 3, is damaged (unexpected end of data)',
   ),
-  'same column.csv': (
-    'prompt,prompt\np,r\n',
-    'line 1, names a column twice; fix the row or remove it.',
-  ),
+  'same column.csv': ('prompt,prompt\np,r\n', 'line 1, names a column twice'),
   'cut off.jsonl.gz': (
     gzip.compress(_jsonl(*_ROWS).encode())[:-12],
-    'line 20, cannot be read (Compressed file ended before the end-of-stream'
-    ' marker was reached); download the file again.',
+    'line 20, cannot be read (Compressed file ended',
   ),
   'a text.parquet': (
     'prompt,reference\n',
-    'cannot be read (Parquet magic bytes not found in footer. Either the file'
-    ' is corrupted or this is not a parquet file); give another file.',
+    'cannot be read (Parquet magic bytes not',
   ),
-  'a list.txt': (
-    'p',
-    'must end in .jsonl, .csv, .jsonl.gz, .csv.gz or .parquet; rename it if it'
-    ' has one of these formats.',
-  ),
+  'a list.txt': ('p', 'must end in .jsonl, .csv, .jsonl.gz, .csv.gz or'),
 }
 
 
-@pytest.mark.parametrize('name', _DAMAGED)
-def test_a_damaged_file_is_one_sentence(name, tmp_path):
-  content, sentence = _DAMAGED[name]
-  path = tmp_path / (name if '.' in name else 'a.jsonl')
+@pytest.mark.parametrize(
+  ('name', 'content', 'sentence'),
+  [
+    *(('a.jsonl', *case) for case in _DAMAGED),
+    *((name, *case) for name, case in _DAMAGED_FILES.items()),
+  ],
+)
+def test_a_damaged_file_is_one_sentence(name, content, sentence, tmp_path):
+  path = tmp_path / name
   path.write_bytes(content if isinstance(content, bytes) else content.encode())
-  with pytest.raises(ValueError, match=r'^data: ') as error:
+  with pytest.raises(ValueError, match=r'^data: .*\.$') as error:
     _load(path, metric='exact')
   separator = ', ' if sentence.startswith('line') else ' '
-  assert str(error.value) == f'data: {path.name}{separator}{sentence}'
+  start = f'data: {path.name}{separator}{sentence}'
+  assert str(error.value).startswith(start)
 
 
-@pytest.mark.parametrize('metric', ['', 'json', 'exact'])
 @pytest.mark.parametrize(
-  ('field', 'value'),
+  ('field', 'value', 'metric'),
   [
-    *(('reference', x) for x in (nan, -1e999, ['r', nan], {'text': 'r'})),
-    *(('prompt', nan), ('id', nan)),
+    *(('reference', x, 'json') for x in (nan, -1e999, ['r', nan], {'a': 'r'})),
+    *(('prompt', nan, ''), ('id', nan, 'exact')),
   ],
 )
 def test_a_value_that_is_no_text_names_its_row(field, value, metric, tmp_path):
@@ -323,10 +307,9 @@ def test_a_row_with_the_content_of_another_is_left_out(
   assert sorted(x.id for part in parts for x in part) == ['0', '2']
 
 
-@pytest.mark.parametrize('reference', ['r', 'another'])
-def test_a_row_that_is_a_worked_example_is_named(reference, tmp_path):
+def test_a_row_that_is_a_worked_example_is_named(tmp_path):
   shots = _write(tmp_path / 'shots.jsonl', [_ROW | {'prompt': 'w'}, _ROW])
-  rows = [_ROW | {'prompt': 'q'}, {'prompt': 'p\n', 'reference': reference}]
+  rows = [_ROW | {'prompt': 'q'}, {'prompt': 'p\n', 'reference': 'another'}]
   path = _write(tmp_path / 'a.jsonl', rows)
   with pytest.raises(ValueError, match=r'^data: a.jsonl, line 2, is a worked'):
     _load(path, examples=str(shots))
