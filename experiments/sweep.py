@@ -9,6 +9,7 @@ The same command resumes a sweep that was stopped, and ends with the same
 records.
 """
 
+import contextlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments import cli
-from experiments.sweeps import curve_plan, plan, process_group
+from experiments.sweeps import curve_plan, plan
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config of a sweep, such as configs/quickstart.py.'
@@ -43,10 +44,9 @@ _DISTRIBUTED = flags.DEFINE_string(
   'distributed',
   None,
   'Place of this process among several that decode together, each started by'
-  ' this command: auto on clusters that JAX detects, such as TPU pod slices and'
-  ' Slurm, else HOST:PORT,PROCESSES,INDEX with the host of process 0, a free'
-  ' port there, their number and the index of this process. --config.mesh'
-  ' divides the devices of all processes; only process 0 uses the workdir.',
+  ' this command: auto on clusters that JAX detects, else'
+  ' HOST:PORT,PROCESSES,INDEX with the host of process 0. --config.mesh divides'
+  ' the devices of all processes; only process 0 uses the workdir.',
 )
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'Prints no progress, only the final lines; for logs.'
@@ -96,12 +96,17 @@ def _apply_short_flags(config: Any) -> None:
 def main() -> None:
   """Runs the sweep of the flags."""
   cli.require_config(_CONFIG.value, 'configs/quickstart.py')
-  debug = bool(flags.FLAGS['debug'].value)
-  with process_group.joined(_DISTRIBUTED.value, debug) as group:
-    _run(group)
+  joining: contextlib.AbstractContextManager = contextlib.nullcontext()
+  if place := _DISTRIBUTED.value:
+    # Imports JAX, which --help does not need.
+    from experiments.sweeps import multihost
+
+    joining = multihost.joined(place)
+  with joining as process:
+    _run(process)
 
 
-def _run(group: process_group.Group | None) -> None:
+def _run(process: int | None) -> None:
   """Runs the sweep of the flags in this process; see `main`."""
   config, flag = _CONFIG.value, flags.FLAGS['config']
   if _TASK.value:
@@ -116,12 +121,8 @@ def _run(group: process_group.Group | None) -> None:
     launcher=_LAUNCHER.value,
     quiet=_QUIET.value,
     estimate_only=_ESTIMATE_ONLY.value,
-    group=group,
+    process=process,
   )
-  if group and not group.is_leader:
-    # Without a workdir.
-    run(config, curves, pathlib.Path(), **options)
-    return
   # The data is a file, or the task that --task names.
   data = (config.get('file') or {}).get('path', '')
   if _TASK.value:
@@ -140,7 +141,7 @@ def run(
   workdir: pathlib.Path,
   launcher: str = 'local',
   quiet: bool = False,
-  group: process_group.Group | None = None,
+  process: int | None = None,
   estimate_only: bool = False,
 ) -> None:
   """Runs a sweep, or the part of it that a workdir lacks."""
@@ -148,15 +149,15 @@ def run(
   from experiments.sweeps import phases
 
   sweep = phases.Sweep(
-    config, curves, workdir, launcher=launcher, quiet=quiet, group=group
+    config, curves, workdir, launcher=launcher, quiet=quiet, process=process
   )
-  if group and not group.is_leader:
-    sweep.follow(group)
+  if process:
+    # Without the workdir.
+    sweep.follow()
   else:
     sweep.run(estimate_only)
 
 
 if __name__ == '__main__':
   define_short_flags()
-  with process_group.exiting_at_once():
-    cli.run(main)
+  cli.run(main)

@@ -97,7 +97,10 @@ _MISTAKES = {
       ['--distributed=here'],
       "distributed: must be auto or HOST:PORT,PROCESSES,INDEX, got 'here'",
     ),
-    (['--distributed=here:1,2,2'], 'distributed: the index must be at least 0'),
+    (
+      ['--distributed=here:1,2,2'],
+      'coordinator: process 2 of 2 could not join',
+    ),
     (['--distributed=auto'], 'coordinator: a process could not join a cluster'),
   ],
 }

@@ -15,8 +15,7 @@ def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
   processes_test.finish(processes_test.start(whole, *NUMERALS, devices=1))
   process = processes_test.start(broken, *NUMERALS, devices=1)
   processes_test.wait_for(
-    lambda: process.poll() is not None or any(broken.glob('records/*.jsonl')),
-    600,
+    lambda: process.poll() is not None or any(broken.glob('records/*.jsonl'))
   )
   process.send_signal(signal.SIGKILL)
   launching.finish(process)

@@ -283,8 +283,7 @@ _OWN = {
   # What was just made, and pipes between processes of one run.
   *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),
   'experiments/benchmarks/peers.py',
-  'experiments/sweeps/process_group.py',
-  'experiments/sweeps/wandb_run.py',
+  *('experiments/sweeps/multihost.py', 'experiments/sweeps/wandb_run.py'),
   'experiments/training/distillation_data.py',
   'experiments/training/rules.py',
   # Fingerprints of files that are read through the door.

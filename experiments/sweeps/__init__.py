@@ -6,6 +6,7 @@ plan           Curves and points of a config.
 prompt_lengths Prompts of a user's file that are too long for the cache.
 phases         The phases of a sweep: plan, open, load, decode, collect, report.
 deciding       The decision of a sweep; `terminal` prints its last lines.
+multihost      Several processes that decode together.
 ray_cluster    Workers on a Ray cluster.
 worker         A pair of models that decodes points.
 sequence       Cascades of whole answers.

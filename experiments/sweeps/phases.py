@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib.util
 import itertools
+import math
 import pathlib
 import sys
 from collections.abc import Callable, Sequence, Set
@@ -24,11 +25,10 @@ from experiments.sweeps import (
   curve_plan,
   deciding,
   fields,
-  group_worker,
+  multihost,
   outcomes,
   plan,
   preflight,
-  process_group,
   ray_cluster,
   terminal,
   workdirs,
@@ -48,10 +48,10 @@ class Sweep:
     workdir: pathlib.Path,
     launcher: str = 'local',
     quiet: bool = False,
-    group: process_group.Group | None = None,
+    process: int | None = None,
   ):
     """Keeps the arguments; nothing is checked or loaded yet."""
-    self._group = group
+    self._process = process
     self.config, self.curves, self.workdir = config, curves, workdir
     self._launcher_name, self._quiet = launcher, quiet
     self._is_local = launcher == 'local'
@@ -64,9 +64,11 @@ class Sweep:
       self.load(stack, estimate_only)
       if estimate_only:
         self.estimate()
+        self._share()
         return
       self.decode()
       self.collect()
+      self._share()
     self.report()
 
   def plan(self) -> None:
@@ -87,21 +89,39 @@ class Sweep:
         self.curves, self.config.drafter
       )
     self.curves = curve_plan.add_model_baselines(self.curves, self.config)
-    if self._group:
-      self._check_group(self._group)
+    if self._process is not None:
+      self._check_processes()
 
-  def follow(self, group: process_group.Group) -> None:
-    """Decodes what the leader's `run` orders, without a workdir."""
+  def follow(self) -> None:
+    """Calls the worker as process 0 does, without a workdir."""
     self.plan()
-    follower = worker.Worker(self.config, self.curves, self._tasks)
-    self._set_points(follower)
-    group_worker.follow(
-      group,
-      follower,
-      curves=self.curves,
-      points=self._points,
-      examples=self._examples,
-    )
+    loaded = worker.Worker(self.config, self.curves, self._tasks)
+    self._set_points(loaded)
+    jobs = {x.name: worker.Job(x, self._shard(x)) for x in self._points}
+    while call := multihost.share():
+      match call:
+        case ['costs']:
+          loaded.costs()
+        case ['preview']:
+          # Costs have no effect on what is computed.
+          costs = unit_costs.Costs(
+            verifier_token_s=1.0, drafter_token_s=1.0, verify_s={}
+          )
+          list(loaded.preview(self._examples, costs))
+        case ['decode', names]:
+          list(loaded.decode([jobs[name] for name in names]))
+        case ['views', curve, lenience, answers]:
+          requests = []
+          for name, line in answers:
+            trace = records.loads(line, records.Trace)
+            prompts = {x.id: x.prompt for x in jobs[name].examples}
+            requests.append(worker.ViewRequest(name, prompts[trace.id], trace))
+          loaded.views(self.curves[curve], lenience, requests)
+        case ['race', entrants]:
+          loaded.race(
+            [worker.Entrant(self.curves[i], x) for i, x in entrants],
+            self._raced(),
+          )
 
   def open(self, stack: contextlib.ExitStack) -> None:
     """Opens the workdir, and the run of Weights & Biases."""
@@ -133,11 +153,7 @@ class Sweep:
     self, stack: contextlib.ExitStack, estimate_only: bool = False
   ) -> None:
     """Loads the models, and sets the points and the unit costs."""
-    launch = (
-      functools.partial(group_worker.LeadingWorker, self._group)
-      if self._group
-      else (worker.Worker if self._is_local else ray_cluster.RayCluster)
-    )
+    launch = worker.Worker if self._is_local else ray_cluster.RayCluster
     self._launcher = launch(self.config, self.curves, self._tasks, self._say)
     stack.callback(self._launcher.close)
     self._set_points(self._launcher, self._say)
@@ -169,6 +185,7 @@ class Sweep:
     """Says the facts of the sweep, measured on eight prompts."""
     self._bar.update(1)
     self._bar.set_description('decoding eight prompts')
+    self._share('preview')
     preflight.say_facts(
       self._launcher.preview(self._examples, self._measured.costs), self._say
     )
@@ -203,6 +220,7 @@ class Sweep:
     def answers_left() -> int:
       return workdirs.answers_left([x.point for x in jobs], done, self._bar.n)
 
+    self._share('decode', [job.point.name for job in jobs])
     # A cluster decodes several points at a time; a quiet bar counts none.
     is_counted = self._is_local and not self._quiet
     with cli.stop_on_ctrl_c(
@@ -272,7 +290,7 @@ class Sweep:
     """Prints a line for the user above the progress bar."""
     self._bar.write(text, file=sys.stderr)
 
-  def _check_group(self, group: process_group.Group) -> None:
+  def _check_processes(self) -> None:
     """Checks that all processes plan the same sweep, on all devices."""
     if not self._is_local:
       raise ValueError(
@@ -283,8 +301,22 @@ class Sweep:
     settings = plan.run_settings(self.config, self.curves, self._data)
     code = versions.current_code()
     digest = records.digest([settings, hashes, code, cli.versions()])
-    group.agree(digest, 'a config, examples or versions')
-    group_worker.check_mesh(plan.mesh_shape(self.config))
+    if not multihost.is_same(digest):
+      raise ValueError(
+        'distributed: the processes differ in config, examples or versions;'
+        ' start all with the same command, files and versions.'
+      )
+    shape, count = plan.mesh_shape(self.config), jax.device_count()
+    if math.prod(shape) != count:
+      raise ValueError(
+        f'mesh: {shape[0]} x {shape[1]} are {math.prod(shape)} devices, but the'
+        f' processes have {count}; give numbers whose product is {count}.'
+      )
+
+  def _share(self, *call: Any) -> None:
+    """Tells the other processes which call of the worker comes next."""
+    if self._process is not None:
+      multihost.share(*call)
 
   def _set_points(
     self,
@@ -309,6 +341,7 @@ class Sweep:
   def _measure_costs(self) -> None:
     """Measures unit costs, and adds them to earlier measurements."""
     self._bar.set_description('measuring unit costs')
+    self._share('costs')
     times = self._measured.times if self._measured else ()
     costs = unit_costs.CostMeasurements((*times, self._launcher.costs()))
     records.write_text(self.workdir / 'costs.json', costs.to_json())
@@ -346,6 +379,8 @@ class Sweep:
         worker.ViewRequest(x.point, x.example.prompt, x.trace) for x in answers
       ]
       lenience = answers[0].record.lenience
+      traces = [[x.point, records.dumps(x.trace)] for x in answers]
+      self._share('views', self.curves.index(curve), lenience, traces)
       try:
         new_views = self._launcher.views(curve, lenience, requests)
       except jax.errors.JaxRuntimeError as error:
@@ -368,11 +403,7 @@ class Sweep:
     """
     if not self.config.get('clock', 0):
       return
-    examples = {
-      name: examples[: self.config.clock]
-      for name, examples in self._examples.items()
-    }
-    entrants = self._entrants()
+    examples, entrants = self._raced(), self._entrants()
     ids = sorted(x.id for task in examples.values() for x in task)
     timed: dict[tuple, list[str]] = {}
     for record in records.read_race(self._files.path):
@@ -380,8 +411,15 @@ class Sweep:
     expected = {_entrant_key(row): ids for row, _ in entrants}
     if {key: sorted(names) for key, names in timed.items()} != expected:
       self._bar.set_description('timing points against each other')
+      indices = [[self.curves.index(c), x] for _, (c, x) in entrants]
+      self._share('race', indices)
       race = self._launcher.race([x for _, x in entrants], examples)
       records.write(self.workdir / 'race.jsonl', race)
+
+  def _raced(self) -> dict[str, Sequence]:
+    """Returns the examples that the race times."""
+    count = self.config.clock
+    return {name: x[:count] for name, x in self._examples.items()}
 
   def _decide(self) -> None:
     """Chooses a setting, and writes it, if the config asks for a decision."""

@@ -1,0 +1,60 @@
+"""One sweep in several processes, whose devices decode each point together.
+
+All run the same command and make the same calls. Process 0 has the workdir, and
+writes its calls into the store of `jax.distributed` for the others to read.
+"""
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+
+import jax
+from jax._src import distributed
+
+from cascades.models import sharding
+from experiments import cli
+
+_WAIT_MS, _numbers = 10**9, itertools.count()
+
+
+@contextlib.contextmanager
+def joined(place: str) -> Iterator[int]:
+  """Joins the processes before JAX is used; yields the index of this one."""
+  if place != 'auto' and not re.fullmatch(r'.+:\d+,\d+,\d+', place):
+    form = 'auto or HOST:PORT,PROCESSES,INDEX'
+    raise ValueError(f'distributed: must be {form}, got {place!r}.')
+  host, *numbers = (None,) if place == 'auto' else place.split(',')
+  # Its handler of SIGTERM would keep a process alive.
+  jax.config.update('jax_enable_preemption_service', False)
+  # A lost process ends the others after this time.
+  sharding.initialize(host, *map(int, numbers), heartbeat_timeout_seconds=30)
+  # A process that fails does not wait for the others, as JAX would.
+  atexit.register(os._exit, 3)
+  if index := distributed.global_state.process_id:
+    # Ctrl-C in a terminal reaches all processes; process 0 handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    yield index
+  except jax.errors.JaxRuntimeError as error:
+    reason = f'lost the others or lacks memory ({cli.one_line(error)})'
+    raise ValueError(f'distributed: process {index} {reason}.') from None
+  atexit.unregister(os._exit)
+
+
+def share(*call: object, index: int = 0) -> list:
+  """Returns the call of one process, which it writes, in all processes."""
+  state, key = distributed.global_state, f'cascades/{next(_numbers)}'
+  if state.process_id == index:
+    state.client.key_value_set(key, json.dumps(call))
+  return json.loads(state.client.blocking_key_value_get(key, _WAIT_MS))
+
+
+def is_same(digest: str) -> bool:
+  """Returns True if all processes have the same digest."""
+  count = distributed.global_state.num_processes
+  return [share(digest, index=i) for i in range(count)] == [[digest]] * count
