@@ -25,8 +25,10 @@ import sacrebleu
 from lm_eval.api import instance, metrics, registry
 
 from cascades import arguments
-from experiments.tasks import harness_files, metric_specs
+from experiments.tasks import metric_specs
 
+# The type of tasks whose answers are generated.
+_GENERATION = 'generate_until'
 # The harness's own seed of worked examples.
 _FEWSHOT_SEED = 1234
 # Metrics in 0..100, by the harness's names of their aggregations.
@@ -186,6 +188,12 @@ class Documents:
 
   def _check_kind(self) -> dict[str, Any]:
     """Refuses tasks whose answers are not one generated text each."""
+    if self.task.config.unsafe_code:
+      raise ValueError(
+        f'tasks: {self.name} has programs of models as answers, which a sweep'
+        ' does not run; run the harness itself: python -m'
+        ' cascades.contrib.lm_eval --model=cascades.'
+      )
     if self.task.config.repeats > 1:
       raise ValueError(
         f'tasks: {self.name} needs {self.task.config.repeats} answers per'
@@ -193,11 +201,10 @@ class Documents:
       )
     requests = self.requests(1, self.task.config.num_fewshot)
     types = sorted({request.request_type for request in requests})
-    if len(requests) != 1 or types != [harness_files.GENERATION]:
+    if len(requests) != 1 or types != [_GENERATION]:
       raise ValueError(
-        harness_files.without_generation(
-          self.task.task_name, ' and '.join(types)
-        )
+        f'tasks: {self.name} has the output type {" and ".join(types)}, but a'
+        f' sweep generates answers; choose a task of the type {_GENERATION}.'
       )
     if len(requests[0].args) != 2 or not isinstance(requests[0].args[0], str):
       raise ValueError(
@@ -232,7 +239,7 @@ class Documents:
     """Returns the values of the task's metrics for an answer."""
     doc = self._docs[index]
     request = instance.Instance(
-      request_type=harness_files.GENERATION,
+      request_type=_GENERATION,
       doc=doc,
       arguments=('', {}),
       idx=0,
