@@ -219,7 +219,7 @@ HTML('<br>'.join(html_lines))
 # ## 4. The sweep
 #
 # The curves of `configs/your_data.py`: both models alone, strict decoding, and
-# two cascades. The sweep first prints lengths, memory, whether the drafter pays
+# two cascades. The sweep first prints lengths, whether the drafter pays
 # for one answer at a time and for a batch, and how long the sweep will take. A
 # cell that is stopped and run again keeps the points that are done. Other
 # models or fields need another `WORKDIR`.

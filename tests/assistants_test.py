@@ -391,8 +391,6 @@ def test_an_assistant_is_no_model_of_its_own():
   for name in (published, f'{published}@main', f'hub:google/{published}'):
     with pytest.raises(ValueError, match=f'google/{published}.* is no'):
       cascades.Sampler(verifier('shared'), name)
-    want = assistant_checkpoint.describe(published)
-    assert assistant_checkpoint.describe(name) == want
 
 
 @pytest.mark.slow

@@ -42,10 +42,6 @@ class ToySource:
     leaves = [arrays[jax.tree_util.keystr(path)] for path, _ in paths]
     return jax.tree.unflatten(treedef, leaves)
 
-  def describe(self, dtype):
-    shapes = self.model.param_shapes()
-    return checkpoint_source.ModelDescription(self.model, shapes, dtype)
-
   def load(self, options):
     model, params = self.model, self._arrays()
     if options.pack:
@@ -89,19 +85,13 @@ def registered():
   _FORMATS.unregister('toy')
 
 
-def test_a_registered_format_is_loaded_described_and_decoded(
-  toy_folder, registered
-):
+def test_a_registered_format_is_loaded(toy_folder, registered):
   expected = checkpoints.load_model('tiny-drafter', 'float32')
   for name in (toy_folder, str(toy_folder), f'toy:{toy_folder}'):
     loaded = cascades.load_model(name, 'float32')
     assert loaded.model.layout == 'blocked'
     assert loaded.tokenizer == expected.tokenizer
     jax.tree.map(np.testing.assert_array_equal, loaded.params, expected.params)
-    _, shapes = checkpoints.describe(name, 'float32')
-    assert shapes == jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), loaded.params
-    )
   loaded = cascades.load_model(toy_folder, 'bfloat16').unpack()
   assert loaded.model.dtype(loaded.params) == jnp.bfloat16
 
@@ -113,7 +103,7 @@ def test_errors_name_the_formats(toy_folder, registered):
       # A wrong name is followed by a long list already.
       is_there = name == toy_folder.parent
       assert known + f' ({entry.help})' * is_there in message
-  message = conftest.refused('model', checkpoints.describe, 'toy-modle')
+  message = conftest.refused('model', checkpoints.load_model, 'toy-modle')
   assert "did you mean 'toy-model'?" in message
 
 

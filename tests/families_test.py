@@ -15,14 +15,13 @@ import small
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
 from cascades.models import (
-  checkpoints,
   families,
   family_fields,
   gemma_library,
   language,
+  memory,
 )
 from cascades.proof import exact
-from cascades.sampler import memory
 
 # --- As published
 
@@ -66,7 +65,7 @@ def test_every_checkpoint_of_gemma_is_known_here():
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _PUBLISHED)
 def test_a_model_has_the_parameters_that_were_published(name):
-  model, shapes = checkpoints.describe(f'{name}-it')
+  shapes = language.from_gemma(f'{name}-it')[0].param_shapes()
   assert language.from_gemma(f'{name}-pt') == language.from_gemma(f'{name}-it')
   billions, tables = _PUBLISHED[name]
   # Without what sees and hears.
@@ -81,22 +80,17 @@ def test_a_model_has_the_parameters_that_were_published(name):
   assert count / 1e9 == pytest.approx(billions, rel=0.015)
   everything = jax.tree.leaves(shapes)
   assert all(x.dtype == jnp.bfloat16 for x in everything)
-  need = memory.estimate(
-    (model, shapes), None, batch_size=1, cache_length=8, gamma=0
-  )
-  assert need.params == 2 * sum(math.prod(x.shape) for x in everything)
 
 
-def test_memory_counts_no_cache_of_layers_without_one():
-  described = checkpoints.describe('gemma4-e2b-it')
-  need = memory.estimate(
-    described, None, batch_size=1, cache_length=64, gamma=0
+def test_layers_without_a_cache_take_no_memory():
+  model, _ = language.from_gemma('gemma4-e2b-it')
+  cache = jax.eval_shape(
+    lambda params: model.init_cache(params, 64), model.param_shapes()
   )
   # Of 35 layers the first 15, of which every fifth is global; keys and values
   # in bfloat16, positions, and where a cache ends.
   slot = 2 * 2 * (12 * 256 + 3 * 512) + 4 * 15
-  # One row is decoded, another waits.
-  assert need.caches == 2 * (64 * slot + 4 * 15)
+  assert memory.num_bytes(cache) == 64 * slot + 4 * 15
 
 
 @pytest.mark.parametrize(

@@ -89,13 +89,6 @@ def test_every_family_is_read_as_float32(family, tmp_path, capsys):
   stored = [x for x in jax.tree.leaves(found.params) if x.any()]
   assert dtypes(stored) == {'float32'}
   assert 'float16' not in dtypes(found.params)
-  # Memory is estimated of what is computed in.
-  types, computed = (
-    jax.tree.map(lambda x: x.dtype, x)
-    for x in (checkpoints.describe(half)[1], found.params)
-  )
-  assert types == computed
-  assert dtypes(checkpoints.describe(half, 'bfloat16')[1]) == {'bfloat16'}
   chosen = load_model(half, 'bfloat16')
   assert chosen.model.dtype(chosen.params) == jnp.bfloat16
 
@@ -124,8 +117,6 @@ def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
   found = load_model(tmp_path).unpack()
   assert _TOLD in capsys.readouterr().err
   check_same(found.params, jax.tree.map(lambda x: x.astype('f4'), half))
-  _, shapes = checkpoints.describe(tmp_path)
-  assert dtypes(shapes) == {'float32'}
 
 
 def _reduced(folder):
@@ -163,25 +154,18 @@ def test_a_drafter_in_float16_is_read_as_float32(
   capsys.readouterr()
   check_same(getattr(load(half), part), want)
   assert _TOLD in capsys.readouterr().err
-  if module in (assistant_checkpoint, eagle_checkpoint):
-    _, shapes = module.describe(half)
-    assert dtypes(shapes) <= {'float32', 'int32'}
 
 
 def test_float16_that_is_asked_for_is_refused(tmp_path):
   assistant, head = str(_ASSISTANT), str(_eagle(tmp_path / 'head'))
   for call in (
     lambda: load_model(TINY, 'float16'),
-    lambda: checkpoints.describe(TINY, 'float16'),
     lambda: small.sampler('tiny-verifier', gamma=0, dtype='float16'),
     lambda: recurrent_checkpoint.load(
       recurrent_spec.find_folder('tiny-recurrent'), 'float16'
     ),
     *(
-      lambda call=call, name=name: getattr(drafters.parse_spec(name), call)(
-        'float16'
-      )
-      for call in ('load', 'describe')
+      lambda name=name: drafters.parse_spec(name).load('float16')
       for name in (str(TINY), assistant, head, f'{TINY}+ngram')
     ),
   ):

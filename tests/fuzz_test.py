@@ -223,13 +223,13 @@ FORMATS = {
   "an assistant's config.json": Format(
     copied('hf_gemma4_dense_assistant'),
     'config.json',
-    lambda path: drafters.parse_spec(str(path.parent)).describe(),
+    lambda path: drafters.parse_spec(str(path.parent)).load(),
     load=lambda path: drafters.parse_spec(str(path.parent)).load(),
   ),
   "an EAGLE-3 head's config.json": Format(
     copied('eagle3_apart'),
     'config.json',
-    lambda path: drafters.parse_spec(str(path.parent)).describe(),
+    lambda path: drafters.parse_spec(str(path.parent)).load(),
     load=lambda path: drafters.parse_spec(str(path.parent)).load(),
   ),
   "a recurrent head's head.json": Format(

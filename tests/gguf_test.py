@@ -194,13 +194,6 @@ def test_what_is_quantised_becomes_what_the_library_makes_of_it(
   assert not made
 
 
-def test_a_description_reads_no_tensor(tmp_path, monkeypatch):
-  file = written(tmp_path)
-  model, params, _ = checkpoints.load_model(file)
-  monkeypatch.setattr(gguf_files, '_dequantise', None)
-  assert checkpoints.describe(file) == (model, jax.eval_shape(lambda: params))
-
-
 # --- What files say, and do not say ---
 
 _SAID = {
@@ -838,7 +831,7 @@ def test_parts_are_joined_once_and_terms_are_named_once(parts, capsys):
   same(read.params, load('tiny-verifier').params)
   assert capsys.readouterr().err == f'in-parts: under terms; kept as {parts}.\n'
   written_at = parts.stat().st_mtime_ns
-  checkpoints.describe('in-parts')
+  checkpoints.load_model('in-parts')
   assert capsys.readouterr().err == ''
   assert parts.stat().st_mtime_ns == written_at
   assert [p.name for p in parts.parent.iterdir()] == ['whole.gguf']

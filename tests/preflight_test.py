@@ -27,8 +27,6 @@ _TRIAL = preflight.Trial(
 _PREVIEW = preflight.Preview(
   prompt_tokens=(3, 5, 9),
   vocab_size=768,
-  memory_bytes=2_000_000_000,
-  free_bytes=8_000_000_000,
   gamma=4,
   trial=_TRIAL,
   block_ratios={1: 2.0, 16: 4.0},
@@ -70,8 +68,6 @@ def test_a_drafter_pays_from_the_break_even_on(ratio):
       {'trial': _TRIAL._replace(cut_answers=0.75)},
       'answers: 75% of them reach the maximum number',
     ),
-    ({}, 'decoding needs at most 2.0 GB of 8.0 GB of free memory.'),
-    ({'free_bytes': None}, 'memory: decoding needs at most 2.0 GB.'),
     ({}, 'prompts: 3 to 9 tokens, median 5.'),
     ({}, 'answers: 80 tokens on average, to 6 prompts.'),
     ({}, 'its acceptance rate is 0.80 in strict decoding with gamma 4.'),
@@ -100,9 +96,7 @@ def test_facts_are_sentences(changes, words):
 
 
 def test_each_fact_is_said_once_when_it_is_known():
-  first = preflight.Preview(
-    prompt_tokens=(3, 5, 9), vocab_size=768, memory_bytes=1, free_bytes=None
-  )
+  first = preflight.Preview(prompt_tokens=(3, 5, 9), vocab_size=768)
   trial = _TRIAL._replace(cut_answers=0.9)
   decoded = dataclasses.replace(first, gamma=4, trial=trial)
   last = dataclasses.replace(
@@ -116,7 +110,7 @@ def test_each_fact_is_said_once_when_it_is_known():
       yield facts
 
   preflight.say_facts(measured(), said.append)
-  assert counts == [0, 3, 6]
+  assert counts == [0, 2, 5]
   assert said == last.sentences()
 
 
@@ -135,7 +129,7 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   # With another gamma, whose blocks were not measured then.
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
-  words = ['tokenizers:', 'prompts:', 'memory:', 'time: 11']
+  words = ['tokenizers:', 'prompts:', 'time: 11']
   for word in (*words, 'in strict decoding with gamma 4.', 'times as fast; '):
     assert word in printed
   # Nothing is left to decode, so there is nothing to say.
@@ -145,7 +139,7 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   assert 'page: : ' not in printed
 
 
-def test_blocks_are_timed_and_held_as_their_curves_have_them(monkeypatch):
+def test_blocks_are_timed_as_their_curves_have_them(monkeypatch):
   several = dict(drafts=4, verification='multi_round')
   curve = curve_plan.Curve.from_config(
     {'tree_size': 6}, 'speed', (0.0,), gamma=3, **several
@@ -159,21 +153,10 @@ def test_blocks_are_timed_and_held_as_their_curves_have_them(monkeypatch):
   take = lambda loops, **_: {key: [1.0] for key in loops}  # noqa: E731
   monkeypatch.setattr(preflight.costs, 'strict_loop', strict_loop)
   monkeypatch.setattr(preflight.costs, 'time_in_turns', take)
-  held = lambda *_, gamma, **__: types.SimpleNamespace(total=gamma)  # noqa: E731
-  monkeypatch.setattr(preflight.memory, 'estimate', held)
   stub = types.SimpleNamespace
-  setting = stub(
-    verifier=stub(model=stub(vocab_size=9)),
-    bound_drafter=None,
-    memory_models=(),
-    config=stub(batch_size=1),
-    tasks={'a': stub(max_new_tokens=4)},
-  )
+  setting = stub(verifier=None, bound_drafter=None)
   preflight._block_times(setting, {(preflight._block(curve), 2)}, 10)
   assert sorted(timed) == [(0, 1, None, 2), (3, 4, 6, 2)]
-  facts = preflight._facts_of_prompts(setting, [curve], [1, 2])
-  # Tokens of the tree.
-  assert facts.memory_bytes == 6
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from scipy import special
 
 import cascades
 from cascades import decoding
-from cascades.sampler import batching, memory
+from cascades.sampler import batching
 from cascades.sampler.stopping import StopCondition
 from experiments.tasks import TASKS
 
@@ -445,26 +445,6 @@ def test_what_was_compiled_is_kept_in_python_too(tmp_path, monkeypatch):
   assert first[0] == again[0]
   assert (first[1].strip(), again[1].strip()) == ('False', 'True')
   assert list((tmp_path / 'cascades/compiled').glob('jit_decode*'))
-
-
-def test_memory_is_counted_once_for_batches_of_a_size(pair, monkeypatch):
-  counted = []
-  need = memory.estimate
-  monkeypatch.setattr(
-    memory,
-    'estimate',
-    lambda *args, **size: counted.append(size) or need(*args, **size),
-  )
-  sampler = cascades.Sampler(*pair)
-  for seed in range(3):
-    sampler.sample('x', max_new_tokens=4, seed=seed)
-  assert len(counted) == 1
-  # What is free is asked each time.
-  monkeypatch.setattr(memory, 'available', lambda *_: 10)
-  with pytest.raises(
-    ValueError, match='memory: batch_size 1 with cache_length'
-  ):
-    sampler.sample('x', max_new_tokens=4)
 
 
 # --- The bundled pair ---

@@ -74,8 +74,6 @@ def test_it_has_no_table_of_its_own_on_disk_or_in_memory(folder):
   tables = [c.params['embedder']['input_embedding'] for c in (whole, part)]
   assert tables[0] is tables[1]
   assert part.tokenizer == whole.tokenizer
-  want = part.model, jax.eval_shape(lambda: part.params)
-  assert checkpoints.describe(folder) == want
 
 
 def test_a_table_that_is_written_anew_is_read_anew(folder, tmp_path):

@@ -266,7 +266,7 @@ _READS = {
 }
 _OWN = {
   # The system's, and files that were written a moment ago.
-  *('cascades/atomic.py', 'cascades/sampler/memory.py'),
+  *('cascades/atomic.py', 'cascades/models/memory.py'),
   'experiments/sweeps/costs.py',
   # Headers and tensors, whose lengths they compare with the file's.
   *('cascades/models/gguf_header.py', 'cascades/models/gguf_files.py'),

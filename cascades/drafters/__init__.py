@@ -27,7 +27,7 @@ from cascades.drafters.drafter_kinds import (
   kind_of,
   parse_spec,
 )
-from cascades.drafters.drafter_spec import DrafterFootprint, Spec
+from cascades.drafters.drafter_spec import Spec
 
 if TYPE_CHECKING:
   from cascades.decoding import BoundDrafter, Draft, DraftContext, Drafter
@@ -62,7 +62,6 @@ __all__ = [
   'Draft',
   'DraftContext',
   'Drafter',
-  'DrafterFootprint',
   'DrafterKind',
   'EagleDrafter',
   'ModelDrafter',

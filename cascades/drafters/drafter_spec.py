@@ -12,7 +12,7 @@ This module imports no JAX, so that flags and help find the options at once.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from cascades import arguments
 from cascades.declarations import Declared
@@ -20,21 +20,9 @@ from cascades.registries import split
 
 if TYPE_CHECKING:
   import jax
-  from jaxtyping import PyTree
 
-  from cascades.decoding import BoundDrafter, Drafter
+  from cascades.decoding import BoundDrafter
   from cascades.models.checkpoints import Checkpoint
-
-
-class DrafterFootprint(NamedTuple):
-  """A drafter without a model of its own, as memory estimates count models."""
-
-  drafter: 'Drafter'
-  vocab_size: int
-
-  def init_cache(self, params: 'PyTree', cache_length: int) -> 'PyTree':
-    """Returns the state of the drafter for one row."""
-    return self.drafter.init(params, cache_length)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,10 +53,6 @@ class Spec(Declared):
   def takes_dtype(self) -> bool:
     """True if the `dtype` of `load` has an effect."""
     return False
-
-  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree'] | None:
-    """Describes the drafter for memory estimates, without its parameters."""
-    return None
 
   def load(
     self, dtype: str | None = None, mesh: 'jax.sharding.Mesh | None' = None

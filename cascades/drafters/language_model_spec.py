@@ -2,14 +2,13 @@
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from cascades.declarations import option
 from cascades.drafters import drafter_spec
 
 if TYPE_CHECKING:
   import jax
-  from jaxtyping import PyTree
 
   from cascades.decoding import BoundDrafter
   from cascades.models.checkpoints import Checkpoint
@@ -65,14 +64,6 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
       *package_index.MODELS,
       *bundled.BUNDLED_WITHOUT_TABLE,
     )
-
-  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree']:
-    """Returns the model and the shapes of its parameters."""
-    from cascades.models import checkpoints
-
-    if self.checkpoint is not None:
-      return self.checkpoint.model, self.checkpoint.params
-    return checkpoints.describe(self.require_path(), dtype)
 
   def load(
     self, dtype: str | None = None, mesh: 'jax.sharding.Mesh | None' = None

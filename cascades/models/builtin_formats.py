@@ -62,13 +62,6 @@ def _is_huggingface(name: NameOrPath) -> bool:
 def _open_huggingface(name: NameOrPath) -> TensorSource:
   """Opens a folder with config.json, safetensors and a tokenizer."""
   path = pathlib.Path(name)
-  source = _open_without_tensors(path)
-  tensors = int8_files.join_scales(path, tensor_files.open_folder(path))
-  return source._replace(tensors=tensors)
-
-
-def _open_without_tensors(path: pathlib.Path) -> TensorSource:
-  """Opens the JSON files and the tokenizer of a folder."""
   config, model = huggingface.read_config(path)
   table_size = model.vocab_size
   file, tokenizer = tokenizer_files.read_folder(path, table_size)
@@ -79,7 +72,7 @@ def _open_without_tensors(path: pathlib.Path) -> TensorSource:
     config=config,
     model=model,
     tokenizer=tokenizer.with_chat_template(chat_templates.read(path)),
-    tensors={},
+    tensors=int8_files.join_scales(path, tensor_files.open_folder(path)),
   )
 
 
@@ -90,20 +83,6 @@ class _HubSource(NamedTuple):
   """A repository of the hub, of which nothing is downloaded yet."""
 
   name: str
-
-  def describe(self, dtype: str | None) -> checkpoint_source.ModelDescription:
-    """Returns the model and the shapes of its parameters.
-
-    JSON files and the tokenizer are downloaded; the shapes are those that
-    config.json implies, in the dtype that it names, float32 if it names none.
-    """
-    folder = hub.fetch(self.name, weights=False)
-    if _is_shared_table(folder):
-      return open_checkpoint(hub.fetch(self.name)).describe(dtype)
-    source = _open_without_tensors(folder)
-    return checkpoint_source.ModelDescription(
-      source.model, source.model.param_shapes(), source.choose_dtype(dtype, [])
-    )
 
   def load(
     self, options: checkpoint_source.LoadOptions

@@ -1,13 +1,11 @@
 """Checkpoints: models with parameters and tokenizer, and sources of them.
 
 A checkpoint format (see `checkpoint_formats`) opens a name as a
-`CheckpointSource`, which describes the model without reading its parameters,
-and loads them. `TensorSource` is the source of all formats that store named
-tensors which can be read one by one.
+`CheckpointSource`, which loads it. `TensorSource` is the source of all formats
+that store named tensors which can be read one by one.
 """
 
 import dataclasses
-import functools
 import pathlib
 import weakref
 from collections.abc import Callable, Hashable, Mapping
@@ -22,6 +20,7 @@ from cascades.models import (
   int8_files,
   int8_weights,
   language,
+  memory,
   param_dtypes,
   param_mapping,
   sharding,
@@ -81,14 +80,6 @@ class Checkpoint(NamedTuple):
     return self._replace(model=model, params=self.model.unpack(self.params))
 
 
-class ModelDescription(NamedTuple):
-  """A model whose parameters were not read."""
-
-  model: language.LanguageModel
-  shapes: PyTree
-  dtype: str | None
-
-
 class LoadOptions(NamedTuple):
   """Dtype, devices and order of parameters as they are read."""
 
@@ -112,10 +103,6 @@ class LoadOptions(NamedTuple):
 @runtime_checkable
 class CheckpointSource(Protocol):
   """A stored model that was opened, before its parameters are read."""
-
-  def describe(self, dtype: str | None) -> ModelDescription:
-    """Returns the model and the shapes of its parameters."""
-    ...
 
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the model."""
@@ -289,28 +276,19 @@ class TensorSource(NamedTuple):
       )
     )
 
-  def describe(self, dtype: str | None) -> ModelDescription:
-    """Returns the model and the shapes of its parameters; reads no tensor."""
-    mapped, shapes = self._mapped_tensors(), {}
-    for mapping, tensors in mapped:
-      structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tensors]
-      packed = jax.eval_shape(mapping.pack, structs)
-      _set_at(shapes, mapping.path, packed)
-    if self.vocab_ids is not None:
-      restrict = functools.partial(
-        self.model.restrict_vocab, tokens=self.vocab_ids
-      )
-      shapes = jax.eval_shape(restrict, shapes)
-    return ModelDescription(
-      self.model, shapes, self.choose_dtype(dtype, mapped)
-    )
-
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the tensors into a model's parameters."""
     mapped = self._mapped_tensors()
     self._check_head()
     dtype = self.choose_dtype(options.dtype, mapped, self.path)
     options = options._replace(dtype=dtype)
+    table = param_mapping.TABLE if self.table_path else None
+    memory.check_weights(
+      self.path,
+      self.model,
+      [x for mapping, xs in mapped if mapping.path != table for x in xs],
+      options,
+    )
     if dtype == 'int8':
       int8_weights.check_device()
     dtype = options.float_dtype and jnp.dtype(options.float_dtype)

@@ -1,4 +1,4 @@
-"""Loads, describes and saves models: `load_model(name or path)`.
+"""Loads and saves models: `load_model(name or path)`.
 
 `checkpoint_formats` has the formats that a name or path can have, and
 `builtin_formats` those of the library.
@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 from cascades import arguments, compilation
 from cascades.models import (
@@ -40,7 +39,6 @@ __all__ = [
   'BUNDLED_WITHOUT_TABLE',
   'Checkpoint',
   'check_dtype',
-  'describe',
   'load_folder',
   'load_model',
   'matching_formats',
@@ -98,31 +96,6 @@ def load_folder(folder: str | pathlib.Path) -> Checkpoint:
   """Loads a folder, with parameters in gemma's order on any device."""
   source = builtin_formats.open_checkpoint(pathlib.Path(folder))
   return source.load(LoadOptions()).unpack()
-
-
-def describe(
-  name: str | pathlib.Path, dtype: str | None = None
-) -> tuple[language.LanguageModel, PyTree]:
-  """Returns the model that `load_model` gives, and its parameters' shapes.
-
-  Everything but the parameters is read, and downloaded. Of gemma's own
-  checkpoints nothing is downloaded, so the model has a logit for each row of
-  its table.
-  """
-  check_dtype(dtype)
-  model, shapes, dtype = builtin_formats.open_checkpoint(name).describe(dtype)
-  options = LoadOptions(dtype, pack=jax.default_backend() == 'cpu')
-  if options.float_dtype:
-    shapes = jax.tree.map(
-      lambda x: (
-        jax.ShapeDtypeStruct(x.shape, jnp.dtype(options.float_dtype))
-        if jnp.issubdtype(x.dtype, jnp.floating)
-        else x
-      ),
-      shapes,
-    )
-  model = dataclasses.replace(model, layout=options.layout)
-  return model, jax.eval_shape(model.pack, shapes)
 
 
 def save_model(

@@ -17,6 +17,7 @@ from cascades.models import (
   gemma_library,
   huggingface,
   language,
+  memory,
   param_dtypes,
   sharding,
   tokenizer_files,
@@ -26,7 +27,6 @@ from cascades.models import (
 from cascades.models.checkpoint_source import (
   Checkpoint,
   LoadOptions,
-  ModelDescription,
   match_tokenizer,
   place_params,
 )
@@ -56,11 +56,6 @@ class OrbaxSource(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   shapes: PyTree
 
-  def describe(self, dtype: str | None) -> ModelDescription:
-    """Returns the model and the shapes of its parameters."""
-    dtype = dtype or param_dtypes.choose_dtype(_dtypes(self.shapes))
-    return ModelDescription(self.model, self.shapes, dtype)
-
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the parameters."""
     try:
@@ -77,11 +72,6 @@ class GemmaSource(NamedTuple):
   """One of gemma's own checkpoints, which gemma downloads."""
 
   name: str
-
-  def describe(self, dtype: str | None) -> ModelDescription:
-    """Returns the model and the shapes of its parameters; downloads nothing."""
-    model, _ = language.from_gemma(self.name)
-    return ModelDescription(model, model.param_shapes(), dtype)
 
   def load(self, options: LoadOptions) -> Checkpoint:
     """Downloads the model."""
@@ -248,6 +238,9 @@ def _restore(
 ) -> language.Params:
   """Reads the parameters of a checkpoint onto their devices."""
   dtype = options.dtype or param_dtypes.choose_dtype(_dtypes(shapes), folder)
+  memory.check_weights(
+    folder, model, jax.tree.leaves(shapes), options._replace(dtype=dtype)
+  )
   if options.layout == 'int8':
     # Rounded from the stored dtype: float32 would take twice the memory.
     dtype = None

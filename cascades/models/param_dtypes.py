@@ -2,14 +2,13 @@
 
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.models.tensor_files import TensorHandle
 from cascades.untrusted import display
 
 FLOATS = 'bfloat16', 'float32'
@@ -52,21 +51,6 @@ def check_dtypes(params: Any) -> None:
       "params: must not be float16, as Gemma's activations exceed its largest"
       ' number; cast them to float32 or bfloat16.'
     )
-
-
-def drafter_shapes(
-  tensors: Mapping[str, TensorHandle],
-  shapes: Mapping[str, tuple[int, ...]],
-  dtype: str | None,
-  ids: str,
-) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns shapes and dtypes of a drafter's tensors without reading them."""
-  stored = (tensors[name].dtype for name in shapes if name in tensors)
-  dtype = float_dtype(dtype) or choose_dtype(stored) or 'bfloat16'
-  return {
-    name: jax.ShapeDtypeStruct(shape, 'int32' if name == ids else dtype)
-    for name, shape in shapes.items()
-  }
 
 
 def device_put_params(

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from cascades.models import blocked_layout, products
@@ -111,7 +111,7 @@ def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   return jax.tree.map(_with_sharding, params, layout(model, params, mesh))
 
 
-def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   """Returns the shardings of `shard_params`."""
   if not hasattr(model, 'pack'):
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -149,7 +149,7 @@ def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:
   return jax.tree.map(_with_sharding, rows, rows_layout(rows, mesh))
 
 
-def rows_layout(rows: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+def rows_layout(rows: PyTree, mesh: Mesh) -> PyTree:
   """Returns the shardings of `shard_rows`."""
 
   def shard(path, x):
@@ -188,7 +188,7 @@ def _identity(x: Any) -> Any:
   return x
 
 
-def _sharding(x, names, mesh: Mesh | AbstractMesh) -> NamedSharding:
+def _sharding(x, names, mesh: Mesh) -> NamedSharding:
   """Returns a sharding by the mesh axes that divide an axis evenly."""
   spec = [
     name

@@ -7,7 +7,6 @@ outputs              answers, and states that conversations continue from
 batching             shapes of batches, and the engine that decodes rows
 continuous_batching  the row of a finished answer takes the next prompt
 stopping, keys       stop conditions, and random keys, of answers
-memory               estimates memory, and refuses a batch that does not fit
 scoring              log-probabilities of given texts under the target
 agreement            greedy agreement between a drafter and a verifier
 """

@@ -8,7 +8,6 @@ import jax
 from cascades import arguments, drafters
 from cascades.config import DecodingConfig, check_effects
 from cascades.drafters import binding, token_checks
-from cascades.drafters.language_model_spec import LanguageModelSpec
 from cascades.models import checkpoints, sharding, tokenizers
 
 
@@ -21,17 +20,6 @@ class Pair:
   bound_drafter: drafters.BoundDrafter | None
   tokenizer: Any
   mesh: jax.sharding.Mesh | None
-
-  def memory_models(self) -> tuple[Any, Any]:
-    """Returns both models and their parameters, for memory estimates."""
-    drafter, bound = self.drafter, self.bound_drafter
-    if bound is None:
-      return self.verifier, None
-    if isinstance(drafter, LanguageModelSpec):
-      return self.verifier, drafter.describe()
-    size = self.verifier.model.vocab_size
-    footprint = drafters.DrafterFootprint(bound.drafter, size)
-    return self.verifier, (footprint, bound.params)
 
 
 def load_pair(

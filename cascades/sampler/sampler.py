@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, Unpack, overload
 
+import jax
 import numpy as np
 
 from cascades import (
@@ -17,13 +18,12 @@ from cascades import (
 )
 from cascades.config import DecodingConfig
 from cascades.methods import processing
-from cascades.models import checkpoints, tokenizers, turns
+from cascades.models import checkpoints, memory, tokenizers, turns
 from cascades.models.conversations import Prompt
 from cascades.sampler import (
   batching,
   continuous_batching,
   keys,
-  memory,
   outputs,
   stopping,
 )
@@ -101,10 +101,8 @@ class Sampler:
       drafts=config.drafts,
       tree_size=config.tree_size,
     )
-    mesh_shape = (1, 1) if pair.mesh is None else tuple(pair.mesh.devices.shape)
-    self._memory_guard = memory.MemoryGuard(
-      *pair.memory_models(), self._step_config.tree_tokens, mesh_shape
-    )
+    # Bytes of the caches of a row, by their slots.
+    self._cache_bytes: dict[int, int] = {}
 
   @classmethod
   def from_decision(
@@ -292,8 +290,8 @@ class Sampler:
       self._check_length(f'prompt {i}', len(tokens), request.max_new_tokens)
     engine, stop = self._engine(request)
     longest, rows = max(map(len, ids)), len(ids) * len(leniences)
-    self._check_memory(engine, request, rows, longest)
     self.usage = batching.DecodeStats()
+    batch_size = self._fit_batch(engine, request, rows, longest)
     answers: list[list[Any]] = [[None] * len(ids) for _ in leniences]
     jobs = batching.BatchRequest(
       prompts=[np.array(tokens, np.int32) for tokens in ids],
@@ -304,7 +302,7 @@ class Sampler:
       find_end=stop.find_end,
     )
     for job, row in continuous_batching.run(
-      engine, jobs, self.config.batch_size, self.usage
+      engine, jobs, batch_size, self.usage
     ):
       prefix = None
       if request.echo:
@@ -337,8 +335,8 @@ class Sampler:
     prefix = prefix + self.tokenizer.token_strings(ids, text)
     length = len(previous) + len(ids)
     self._check_length('prompt', length, request.max_new_tokens)
-    self._check_memory(engine, request, 1, length)
     self.usage = batching.DecodeStats()
+    self._fit_batch(engine, request, 1, length)
     batch_request = batching.BatchRequest(
       prompts=[np.array(ids, np.int32)],
       keys=keys.of_prompts(request.seed, [previous + ids]),
@@ -431,11 +429,38 @@ class Sampler:
         f' {self.config.cache_length}; shorten it or raise cache_length.'
       )
 
-  def _check_memory(self, engine, request, rows: int, length: int) -> None:
-    """Refuses a batch that the device's memory does not hold."""
+  def _fit_batch(
+    self,
+    engine: batching.Engine,
+    request: SampleRequest,
+    rows: int,
+    length: int,
+  ) -> int:
+    """Returns the rows at a time that the device's memory holds."""
+    models = self._step_config.models
+    slots = engine.cache_length(length, request.max_new_tokens)
+    if slots not in self._cache_bytes:
+      caches = jax.eval_shape(
+        lambda x: (
+          models.verifier.init_cache(x.verifier, slots),
+          models.drafter.init(x.drafter, slots),
+        ),
+        self._params,
+      )
+      self._cache_bytes[slots] = memory.num_bytes(caches)
+    # q, p and their logits for a block, and those that are returned.
+    block = 4 * (self._step_config.tree_tokens + 1)
+    floats = (
+      block + engine.logits_length(request)
+    ) * models.verifier.vocab_size
+    row_bytes = self._cache_bytes[slots] + 4 * floats
+    devices = 1 if engine.mesh is None else engine.mesh.size
     rows = batching.width(rows, self.config.batch_size)
-    tokens = length + request.max_new_tokens + self._step_config.cache_headroom
-    self._memory_guard.check(rows, tokens, engine.logits_length(request))
+    fitting = memory.fit_rows(rows, row_bytes // devices)
+    if fitting == rows:
+      return self.config.batch_size
+    self.usage.batch_size = fitting
+    return fitting
 
   def encode(
     self, prompt: Prompt, apply_chat_template: bool = False

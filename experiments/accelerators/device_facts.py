@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 import cascades
-from cascades.sampler import memory
+from cascades.models import memory
 from experiments.accelerators.device_phases import Measurement, Sizes
 from experiments.accelerators.phase_results import Setting
 from experiments.benchmarks import loops

@@ -52,8 +52,7 @@ _GUIDES = {
   ),
   'compilation': (
     'Seconds to compile prefill and loop, without a cache; and the peak of'
-    ' memory since the floor phase, beside the estimate by which models that'
-    ' do not fit are refused.'
+    ' memory since the floor phase.'
   ),
   'real_pair': (
     'Greedy decoding with trained weights. The verifier alone, strict decoding'

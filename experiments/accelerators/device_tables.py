@@ -182,11 +182,11 @@ def _compilation(figures: Figures) -> Rows:
   """Yields a row for each pair."""
   yield [
     *('models', 'layers', 'batch', 'alone, s', 'strict, s', 'token_v2, s'),
-    *('peak GB', 'estimated GB', 'weights GB'),
+    *('peak GB', 'weights GB'),
   ]
   for x in figures['compilation'].values():
     times = [x['compile_s'][arm] for arm in ('alone', 'strict', 'token_v2')]
-    sizes = [x[f'{k}_bytes'] / 1e9 for k in ('peak', 'estimated', 'weight')]
+    sizes = [x[f'{k}_bytes'] / 1e9 for k in ('peak', 'weight')]
     yield [
       *(x['pair'], _pair_layers(x), x['batch'], *(f'{s:.1f}' for s in times)),
       *(f'{size:.2f}' for size in sizes),

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from cascades import methods
-from cascades.sampler import memory
 from experiments.accelerators import device_facts, random_models
 from experiments.accelerators.device_phases import Measurement, Pair, Sizes
 from experiments.benchmarks import entrants, harness, lower_bounds
@@ -162,21 +161,14 @@ class _Loops:
     return figures | {'leniences': self.batch}
 
   def compilation(self) -> dict[str, Any]:
-    """Returns compile times, and the peak of memory with its estimate."""
+    """Returns compile times, and the peak of memory."""
     rates = {_ALONE: 0.0, _STRICT: self.rate, _LENIENT: self.rate}
     for arm, rate in rates.items():
       self.entrant(arm, rate)
     models = random_models.load_pair(self.pair, self.sizes)
-    estimated = memory.estimate(
-      models.verifier,
-      models.drafter,
-      batch_size=self.batch,
-      cache_length=models.cache_length,
-      gamma=self.sizes.gamma,
-    )
+    weights = models.verifier.params, models.drafter.params
     return self.facts | {
       'compile_s': {arm: _compile_s[self, arm] for arm in rates},
       'peak_bytes': device_facts.peak_bytes(),
-      'estimated_bytes': estimated.total,
-      'weight_bytes': estimated.params,
+      'weight_bytes': random_models.nbytes(weights),
     }

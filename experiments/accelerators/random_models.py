@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.models import checkpoints, language
-from cascades.sampler import memory
+from cascades.models import checkpoints, language, memory
 from experiments.accelerators.device_phases import Pair, Sizes
 from experiments.benchmarks import entrants
 

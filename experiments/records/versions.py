@@ -32,7 +32,7 @@ OBSERVING_MODULES = (
   'cascades/contrib/look_ahead/windowed_blocks.py',
   'cascades/proof/',
   'cascades/sampler/agreement.py',
-  'cascades/sampler/memory.py',
+  'cascades/models/memory.py',
   'cascades/sampler/scoring.py',
 )
 # Modules outside the library that produce answers and records.

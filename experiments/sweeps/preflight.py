@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from cascades import decoding, drafters
+from cascades import drafters
 from cascades.models import checkpoints
-from cascades.sampler import batching, memory
+from cascades.sampler import batching
 from cascades.sampler.sampler import Sampler
 from experiments.records import unit_costs
 from experiments.sweeps import costs
@@ -32,8 +32,6 @@ class Preview:
 
   prompt_tokens: tuple[int, int, int]
   vocab_size: int
-  memory_bytes: int
-  free_bytes: int | None
   gamma: int = 0
   lossy_point: str | None = None
   trial: 'Trial | None' = None
@@ -44,15 +42,9 @@ class Preview:
   def sentences(self) -> list[str]:
     """Returns the facts as sentences, those that were measured first first."""
     low, median, high = self.prompt_tokens
-    free = (
-      ''
-      if self.free_bytes is None
-      else f' of {self.free_bytes / 1e9:.1f} GB of free memory'
-    )
     sentences = [
       f'tokenizers: both models have the same {self.vocab_size} tokens.',
       f'prompts: {low} to {high} tokens, median {median}.',
-      f'memory: decoding needs at most {self.memory_bytes / 1e9:.1f} GB{free}.',
     ]
     trial = self.trial
     if trial is None:
@@ -151,7 +143,6 @@ class Setting(NamedTuple):
   request: Callable[[Any], dict[str, Any]]
   config: Any
   tasks: Mapping[str, Any]
-  memory_models: tuple[Any, Any]
   clock: costs.CompileClock
 
 
@@ -194,7 +185,10 @@ def preview(
   first = (strict or drafting or list(curves))[0]
   widest = max(drafting or [first], key=lambda x: len(x.leniences))
   lengths = _prompt_lengths(setting, first, examples)
-  facts = _facts_of_prompts(setting, curves, lengths)
+  facts = Preview(
+    prompt_tokens=(lengths[0], int(statistics.median(lengths)), lengths[-1]),
+    vocab_size=setting.verifier.model.vocab_size,
+  )
   yield facts
   point = first.leniences.index(first.config.method.strict) if strict else 0
   trial = _try_curve(setting, first, examples, point)
@@ -242,27 +236,7 @@ def preview(
   )
 
 
-def _facts_of_prompts(
-  setting: Setting, curves: Sequence[Curve], lengths: Sequence[int]
-) -> Preview:
-  """Returns the facts that need no decoding; `lengths` are ascending."""
-  longest = lengths[-1] + max(
-    task.max_new_tokens for task in setting.tasks.values()
-  )
-  return Preview(
-    prompt_tokens=(lengths[0], int(statistics.median(lengths)), lengths[-1]),
-    vocab_size=setting.verifier.model.vocab_size,
-    memory_bytes=memory.estimate(
-      *setting.memory_models,
-      batch_size=setting.config.batch_size,
-      cache_length=longest,
-      gamma=max(decoding.tree_tokens(*_block(x)) for x in curves),
-    ).total,
-    free_bytes=memory.available(),
-  )
-
-
-# The arguments of `decoding.tree_tokens`: gamma, drafts and tree_size.
+# gamma, drafts and tree_size.
 _Block = tuple[int, int, int | None]
 _ALONE: _Block = (0, 1, None)
 

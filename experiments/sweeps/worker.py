@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from cascades import decoding, drafters, fingerprints
+from cascades import drafters, fingerprints
 from cascades.declarations import options_of
 from cascades.decoding import faults
 from cascades.models import (
@@ -21,7 +21,7 @@ from cascades.models import (
   tokenizers,
   turns,
 )
-from cascades.sampler import batching, memory, sampler, scoring
+from cascades.sampler import batching, sampler, scoring
 from cascades.sampler.outputs import SampleOutput
 from cascades.verification_config import SEQUENTIAL
 from experiments import cli, records
@@ -102,21 +102,6 @@ class Worker:
     # A config may lack these fields.
     dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
     mesh = make_mesh(config)
-    self._described = (
-      checkpoints.describe(config.verifier, dtype),
-      spec.describe(dtype),
-    )
-    memory.check(
-      *self._described,
-      batch_size=config.batch_size,
-      # Prompts are not known yet; the sampler checks them later.
-      cache_length=max(task.max_new_tokens for task in tasks.values()),
-      gamma=max(
-        decoding.tree_tokens(*block, self._tree_size) for block in self._blocks
-      ),
-      allocated=False,
-      mesh=plan.mesh_shape(config),
-    )
     self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
     self._drafter = spec.load(dtype, mesh)
     # Raises if the pair cannot be combined.
@@ -159,7 +144,6 @@ class Worker:
       request=self._request,
       config=self._config,
       tasks=self._tasks,
-      memory_models=self._described,
       clock=self._clock,
     )
     curves = [curve for curve in self._curves if not curve.confidence]

@@ -18,7 +18,6 @@ from cascades.drafters.self_speculative_spec import SelfSpeculativeSpec
 
 if TYPE_CHECKING:
   import jax
-  from jaxtyping import PyTree
 
   from cascades.decoding import BoundDrafter
   from cascades.models.checkpoints import Checkpoint
@@ -94,10 +93,6 @@ class ChainSpec(drafter_spec.Spec):
   def takes_dtype(self) -> bool:
     """True if the model or its drafter takes a dtype."""
     return self.outer.takes_dtype or self.inner.takes_dtype
-
-  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree'] | None:
-    """Describes the outer model, which is by far the larger one."""
-    return self.outer.describe(dtype)
 
   def load(
     self, dtype: str | None = None, mesh: 'jax.sharding.Mesh | None' = None

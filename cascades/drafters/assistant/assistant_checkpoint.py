@@ -13,8 +13,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from cascades.drafters.assistant import assistant_drafter
-from cascades.drafters.drafter_spec import DrafterFootprint
-from cascades.drafters.no_drafter import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
@@ -49,40 +47,10 @@ class _Fields(Schema):
   text_config: dict[str, Any] | None = None
 
 
-def _published(
-  backbone: int, num_heads: int, num_kv_heads: int, num_global_kv_heads: int
-) -> dict[str, Any]:
-  """Returns the config.json of a published assistant."""
-  is_small = num_kv_heads == num_global_kv_heads
-  width = 256 if is_small else 1024
-  return dict(
-    model_type=_TYPES[0],
-    backbone_hidden_size=backbone,
-    use_ordered_embeddings=is_small,
-    text_config=dict(
-      vocab_size=262_144,
-      hidden_size=width,
-      intermediate_size=8 * width,
-      num_hidden_layers=4,
-      num_attention_heads=num_heads,
-      num_key_value_heads=num_kv_heads,
-      num_global_key_value_heads=num_global_kv_heads,
-      head_dim=256,
-      global_head_dim=512,
-      sliding_window=512 if is_small else 1024,
-      layer_types=[families.SLIDING] * 3 + [families.FULL],
-      attention_k_eq_v=not is_small,
-    ),
-  )
-
-
-# Sizes are taken from ports of the published models, not from the models.
-PUBLISHED = {
-  'gemma-4-E2B-it-assistant': _published(1536, 4, 1, 1),
-  'gemma-4-E4B-it-assistant': _published(2560, 4, 2, 2),
-  'gemma-4-26B-A4B-it-assistant': _published(2816, 16, 8, 2),
-  'gemma-4-31B-it-assistant': _published(5376, 32, 16, 4),
-}
+# Names of the published assistants.
+_PUBLISHED = frozenset(
+  f'gemma-4-{size}-it-assistant' for size in ('E2B', 'E4B', '26B-A4B', '31B')
+)
 
 
 class AssistantCheckpoint(NamedTuple):
@@ -114,7 +82,7 @@ def make_drafter(
 
 def is_assistant(name: str | pathlib.Path) -> bool:
   """Returns True for an assistant's folder, or for its published name."""
-  return _published_name(name)[0] in PUBLISHED or _is_folder(name)
+  return _published_name(name)[0] in _PUBLISHED or _is_folder(name)
 
 
 def _published_name(name: str | pathlib.Path) -> tuple[str, str]:
@@ -127,30 +95,13 @@ def _is_folder(name: str | pathlib.Path) -> bool:
   return tensor_files.read_config(name).get('model_type') in _TYPES
 
 
-def describe(
-  name: str | pathlib.Path, dtype: str | None = None
-) -> tuple[DrafterFootprint, dict[str, jax.ShapeDtypeStruct]]:
-  """Returns the footprint of an assistant and the shapes of its parameters."""
-  checkpoints.check_dtype(dtype)
-  if _is_folder(name):
-    folder = pathlib.Path(name)
-    config = _full_config(folder, tensor_files.read_config(folder))
-    tensors = tensor_files.open_folder(folder)
-  else:
-    config = _full_config(str(name), PUBLISHED[_published_name(name)[0]])
-    tensors = {}
-  shapes = param_dtypes.drafter_shapes(tensors, _shapes(config), dtype, _ORDER)
-  size = config['text_config']['vocab_size']
-  return DrafterFootprint(NoDrafter(), size), shapes
-
-
 def load(
   folder: str | pathlib.Path, dtype: str | None = None
 ) -> AssistantCheckpoint:
   """Reads an assistant."""
   checkpoints.check_dtype(dtype)
   plain, hub_name = _published_name(folder)
-  if plain in PUBLISHED and not _is_folder(folder):
+  if plain in _PUBLISHED and not _is_folder(folder):
     folder = hub.local_folder(hub_name)
   folder = pathlib.Path(folder)
   config = _full_config(folder, tensor_files.read_config(folder))

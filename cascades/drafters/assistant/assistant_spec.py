@@ -1,14 +1,13 @@
 """The spec of an assistant of Gemma 4: a Hugging Face folder."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cascades.declarations import option
 from cascades.drafters import drafter_spec
 
 if TYPE_CHECKING:
   import jax
-  from jaxtyping import PyTree
 
   from cascades.decoding import BoundDrafter
   from cascades.drafters.assistant.assistant_checkpoint import (
@@ -36,12 +35,6 @@ class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
     from cascades.drafters.assistant import assistant_checkpoint
 
     return assistant_checkpoint.is_assistant(name)
-
-  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree']:
-    """Returns the footprint of the assistant and its parameters' shapes."""
-    from cascades.drafters.assistant import assistant_checkpoint
-
-    return assistant_checkpoint.describe(self.require_folder(), dtype)
 
   def read_checkpoint(
     self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'

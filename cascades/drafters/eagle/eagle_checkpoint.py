@@ -11,14 +11,11 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, NamedTuple
 
-import jax
 import numpy as np
 import pydantic
 from jaxtyping import PyTree
 
-from cascades.drafters.drafter_spec import DrafterFootprint
 from cascades.drafters.eagle import eagle_drafter
-from cascades.drafters.no_drafter import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
@@ -122,21 +119,6 @@ def make_drafter(
 def is_speculator(name: str | pathlib.Path) -> bool:
   """Returns True for a folder that the `speculators` library wrote."""
   return _KIND in tensor_files.read_config(name)
-
-
-def describe(
-  name: str | pathlib.Path, dtype: str | None = None
-) -> tuple[DrafterFootprint, dict[str, jax.ShapeDtypeStruct]]:
-  """Returns the footprint of a head and the shapes of its parameters."""
-  checkpoints.check_dtype(dtype)
-  folder = pathlib.Path(name)
-  config, tensors = _read_config(folder), tensor_files.open_folder(folder)
-  shapes = param_dtypes.drafter_shapes(
-    tensors, _shapes(config, tensors), dtype, _OFFSETS
-  )
-  # The cache of a head is that of one layer, and is not counted.
-  size = config['transformer_layer_config']['vocab_size']
-  return DrafterFootprint(NoDrafter(), size), shapes
 
 
 def load(

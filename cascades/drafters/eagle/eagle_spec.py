@@ -1,13 +1,12 @@
 """The spec of an EAGLE-3 head: a folder of the `speculators` library."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cascades.drafters import drafter_spec
 
 if TYPE_CHECKING:
   import jax
-  from jaxtyping import PyTree
 
   from cascades.decoding import BoundDrafter
   from cascades.drafters.eagle.eagle_checkpoint import EagleCheckpoint
@@ -24,12 +23,6 @@ class EagleSpec(drafter_spec.CheckpointSpec['EagleCheckpoint']):
     from cascades.drafters.eagle import eagle_checkpoint
 
     return eagle_checkpoint.is_speculator(name)
-
-  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree']:
-    """Returns the footprint of the head and the shapes of its parameters."""
-    from cascades.drafters.eagle import eagle_checkpoint
-
-    return eagle_checkpoint.describe(self.require_folder(), dtype)
 
   def read_checkpoint(
     self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'
