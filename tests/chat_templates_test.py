@@ -239,46 +239,16 @@ _HOSTILE = {
   "{% include '/etc/passwd' %}": 'no loader for this environment',
   '{{ lipsum(10) }}': "'lipsum' is undefined",
   '{% for i in range(10**9) %}{% endfor %}': 'Range too big',
-  (
-    '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}'
-    '{% endfor %}'
-  ): 'more steps',
-  (
-    '{% for i in range(99999) %}{% for j in range(99999) if not j + 1 %}'
-    '{% endfor %}{% endfor %}'
-  ): 'more steps',
   '{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}': 'recursion',
-  "{{ 'x' * 10**9 }}": 'more steps, or makes a longer text',
-  '{{ [messages] * 10**9 }}': 'more steps',
-  '{% for i in range(9999) %}' + 'x' * 999 + '{% endfor %}': 'longer text',
-  (
-    "{% set ns = namespace(x='ab') %}{% for i in range(64) %}"
-    '{% set ns.x = ns.x ~ ns.x %}{% endfor %}'
-  ): 'longer text',
-  (
-    "{% set ns = namespace(x='ab') %}{% for i in range(64) %}"
-    '{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}'
-  ): 'longer text',
-  (
-    '{% set ns = namespace(x=[1]) %}{% for i in range(64) %}'
-    '{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}'
-  ): 'more steps',
-  "{{ 'a' | replace('', 'x' * 9999) | replace('', 'x' * 9999) }}": 'longer',
-  "{{ ''.join(['x' * 9999] * 9999) }}": 'longer text',
+  "{{ 'x' * 2**21 }}": 'it makes more than 1048576 characters',
   "{{ 'a'.ljust(10**9) }}": "'ljust' of a str is unsafe",
   "{{ '{:999999999}'.format(1) }}": "'format' of a str is unsafe",
-  "{{ '%999999999d' % 1 }}": 'a width in a format is unsafe',
-  "{{ strftime_now('%999999999d') }}": 'the format of a time is too long',
-  '{{ [1] | tojson(indent=10**9) }}': 'an indent is too wide',
-  '{{ 9**99999 }}': 'a number is too large',
   '{{ messages[0].missing.attribute }}': "has no attribute 'missing'",
 }
 
 
 @pytest.mark.parametrize('source', _HOSTILE)
-def test_hostile_templates_are_refused(source, monkeypatch):
-  # Fewer steps than there are by default, which take seconds.
-  monkeypatch.setattr(chat_templates, '_STEPS', (2**17, 2**10, 64))
+def test_hostile_templates_are_refused(source):
   with pytest.raises(ValueError) as error:  # noqa: PT011
     chat_templates.FolderTemplate(_tokenizer(), source).format_turn('hi')
   first, *rest = str(error.value).splitlines()
@@ -295,7 +265,7 @@ def test_hostile_templates_are_refused(source, monkeypatch):
     ('{{ ' + '(' * 9999 + ')' * 9999 + ' }}', 'is not a valid .*recursion'),
     ("{{ 'a' | nothing }}", "is not a valid .*No filter named 'nothing'"),
     ('{% autoescape true %}{% endautoescape %}', 'is not a valid .*autoescape'),
-    ('x' * (templates.MAX_TEMPLATE + 1), 'has more than 1048576 characters'),
+    ('x' * (templates.MAX_CHARS + 1), 'has more than 1048576 characters'),
   ],
 )
 def test_what_is_no_template_is_refused(source, match):
@@ -310,7 +280,7 @@ def test_reasons_of_a_template_are_one_printable_line():
   assert reason.isprintable()
 
 
-def test_a_long_conversation_has_the_steps_that_it_needs():
+def test_a_long_conversation_is_rendered():
   words = 'hello<end_of_turn> ' * 999
   messages = [['user', words], ['assistant', words]] * 20 + [['user', words]]
   for name in _NAMES:

@@ -26,9 +26,6 @@ OPTION = 'chat_template'
 # Files of a template, in the order in which transformers looks for them.
 FILE = 'chat_template.jinja'
 _FILES = 'tokenizer_config.json', 'chat_template.json'
-# Budget of `templates.Template.render`, in steps: for a rendering, for each
-# message, and for each character.
-_STEPS = 2**22, 2**16, 64
 
 
 class _Named(Schema):
@@ -176,16 +173,13 @@ class FolderTemplate(ChatTemplate):
     self, messages: list[Message], mask: Mask, add_generation_prompt: bool
   ) -> str:
     """Renders messages, whose contents are masked in the result."""
-    size = sum(len(message.content) for message in messages)
-    steps = zip(_STEPS, (1, len(messages), size), strict=True)
-    budget = sum(cost * number for cost, number in steps)
     # Both results have the same time.
     now = datetime.datetime.now()
     variables: dict[str, Any] = self._variables | dict(
       add_generation_prompt=add_generation_prompt,
       tools=None,
       documents=None,
-      strftime_now=lambda format: templates.format_time(now, format),
+      strftime_now=lambda format: now.strftime(format),
     )
 
     def render(mask: Mask | None) -> str:
@@ -193,7 +187,7 @@ class FolderTemplate(ChatTemplate):
         dict(role=role, content=mask.mask(content) if mask else content)
         for role, content in messages
       ]
-      return self._template.render(variables, budget, mask)
+      return self._template.render(variables, mask)
 
     try:
       text = render(None)

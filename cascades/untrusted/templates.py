@@ -1,18 +1,14 @@
 """Renders Jinja templates that others wrote, such as a model's chat template.
 
 Jinja's immutable sandbox refuses private attributes and changes of arguments.
-The bounds here are on the work of a template and on its texts: every iteration,
-call and character that it makes is charged to a budget, and only methods and
-filters are allowed whose results are bounded by their arguments.
-
-A `Mask` shows which characters of the result come from texts of the variables.
+Only methods and filters are allowed that keep the characters of a text apart: a
+`Mask` shows which characters of the result come from texts of the variables. A
+template may take long.
 """
 
-import datetime
 import functools
 import itertools
 import json
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -27,12 +23,10 @@ import jinja2.visitor
 
 from cascades.untrusted import display
 
-# Characters; Gemma 4's chat template has 12,000.
-MAX_TEMPLATE = 2**20
+# Characters of a template and of its result; Gemma 4's has 12,000.
+MAX_CHARS = 2**20
 # Characters of a reason that an error shows.
 _MAX_REASON = 300
-# Bits of a whole number.
-_MAX_BITS = 4096
 # Methods of a text that a template may call.
 _TEXT_METHODS = frozenset(
   'capitalize count endswith find index isalnum isalpha isdigit islower'
@@ -40,19 +34,11 @@ _TEXT_METHODS = frozenset(
   ' removesuffix replace rfind rindex rpartition rsplit rstrip split'
   ' splitlines startswith strip title upper'.split()
 )
-_METHODS: tuple[tuple[Any, frozenset[str]], ...] = (
-  (str, _TEXT_METHODS),
-  (dict, frozenset('get items keys values'.split())),
-  (list | tuple, frozenset('count index'.split())),
-  (int | float | complex | bytes, frozenset()),
-)
 _FILTERS = (
   'abs capitalize count d default dictsort first float int items last length'
   ' list lower map max min reject rejectattr reverse round select'
   ' selectattr sort title trim unique upper'
 ).split()
-# Widths and precisions, with which a short format makes a long text.
-_WIDTH = re.compile(r'%[^a-zA-Z%]*[\d*]')
 # Private characters of Unicode, which replace those of texts.
 _PRIVATE = range(0xF0000, 0x10FFFE)
 
@@ -67,8 +53,8 @@ class Template:
   def __init__(self, source: str, option: str):
     self._option = option
     self._lock = threading.Lock()
-    if len(source) > MAX_TEMPLATE:
-      raise self._error(f'has more than {MAX_TEMPLATE} characters')
+    if len(source) > MAX_CHARS:
+      raise self._error(f'has more than {MAX_CHARS} characters')
     self._environment = _Environment()
     try:
       self._template = self._environment.from_string(source)
@@ -76,13 +62,20 @@ class Template:
       raise self._error(f'is not a valid template ({_reason(error)})') from None
 
   def render(
-    self, variables: Mapping[str, Any], budget: int, mask: 'Mask | None' = None
+    self, variables: Mapping[str, Any], mask: 'Mask | None' = None
   ) -> str:
     """Returns the text that the template makes of variables."""
     with self._lock:
-      self._environment.budget, self._environment.mask = budget, mask
+      self._environment.mask = mask
       try:
-        return self._template.render(variables)
+        text = ''
+        for part in self._template.generate(variables):
+          text += part
+          if len(text) > MAX_CHARS:
+            raise jinja2.exceptions.SecurityError(
+              f'it makes more than {MAX_CHARS} characters'
+            )
+        return text
       except RefusedError:
         raise
       # Every error of an untrusted template is reported as its fault.
@@ -103,13 +96,6 @@ def _reason(error: Exception) -> str:
 def _raise_exception(message: object = '') -> None:
   """Refuses the variables; templates call it."""
   raise RefusedError(_reason(Exception(str(message)[: 2 * _MAX_REASON])))
-
-
-def format_time(time: datetime.datetime, form: str) -> str:
-  """Returns a time in a format of `strftime`, which a template gives."""
-  if len(form) > _MAX_REASON or _WIDTH.search(form):
-    raise jinja2.exceptions.SecurityError('the format of a time is too long')
-  return time.strftime(form)
 
 
 class Mask:
@@ -220,20 +206,18 @@ for _name in {*_OPERATORS.split(), *_TEXT_METHODS} - {'join', 'replace'}:
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-  """A sandbox in which all work is charged to a budget."""
+  """A sandbox whose methods and filters keep masked texts masked."""
 
-  intercepted_binops = frozenset(['+', '*', '**', '%'])
+  intercepted_binops = frozenset(['+', '*', '%'])
 
   def __init__(self):
     super().__init__(
       trim_blocks=True,
       lstrip_blocks=True,
-      # Constants would be computed before there is a budget.
+      # Constants would be computed before there is a mask.
       optimized=False,
-      finalize=self._measure,
       extensions=[jinja2.ext.loopcontrols, _Generation],
     )
-    self.budget = 0
     self.mask: Mask | None = None
     # Also of macros and blocks.
     self.concat = lambda texts: self._wrap(''.join(texts))
@@ -241,7 +225,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     self.globals = {name: self.globals[name] for name in names}
     self.globals['raise_exception'] = _raise_exception
     self.filters = {
-      name: self._charged(jinja2.filters.FILTERS[name]) for name in _FILTERS
+      name: jinja2.filters.FILTERS[name] for name in _FILTERS
     } | dict(
       join=self.join,
       replace=lambda x, *args, **kw: self._replace(self.join([x]), *args, **kw),
@@ -253,58 +237,17 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     )
 
   def _generate(self, source: jinja2.nodes.Template, *args, **kwargs) -> str:
-    """Compiles a template, with charges in its loops and macros."""
-    return super()._generate(_Charges().visit(source), *args, **kwargs)
-
-  def charge(self, amount: int) -> bool:
-    """Takes an amount from the budget; True, so that conditions can call it."""
-    self.budget -= amount
-    if self.budget < 0:
-      raise jinja2.exceptions.SecurityError(
-        'it takes more steps, or makes a longer text, than the sandbox allows'
-      )
-    return True
+    """Compiles a template, with the joins of this environment."""
+    return super()._generate(_Joins().visit(source), *args, **kwargs)
 
   def _wrap(self, value: Any) -> Any:
     """Returns a value; a text, with the methods of masked texts."""
     return self.mask.wrap(value) if self.mask and type(value) is str else value
 
-  def _charge_size(self, *values: Any) -> None:
-    """Charges the sizes of texts and lists."""
-    for value in values:
-      if isinstance(value, str | list | tuple | dict | range):
-        self.charge(len(value))
-
-  def _measure(self, value: Any) -> Any:
-    """Charges a value with all that it holds; returns it."""
-    stack = [value]
-    while stack:
-      item = stack.pop()
-      self.charge(1)
-      self._charge_size(item)
-      if isinstance(item, dict):
-        stack += [*item.keys(), *item.values()]
-      elif isinstance(item, list | tuple):
-        stack += item
-    return value
-
-  def _charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a filter that charges its arguments and its result."""
-
-    @functools.wraps(function)
-    def charged(*args, **kwargs):
-      self._charge_size(*args, *kwargs.values())
-      result = function(*args, **kwargs)
-      self._charge_size(result)
-      return result
-
-    return charged
-
   def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
     """Returns True for attributes that a template may read."""
-    for kind, names in _METHODS:
-      if isinstance(obj, kind):
-        return attr in names
+    if isinstance(obj, str):
+      return attr in _TEXT_METHODS
     return super().is_safe_attribute(obj, attr, value)
 
   def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
@@ -314,60 +257,32 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     )
 
   def wrap_str_format(self, value: Any) -> None:
-    """Leaves `str.format`, whose widths have no bound, to the allowed names."""
+    """Leaves `str.format` to the allowed names, which lack it."""
 
   def call(self, context: Any, obj: Any, /, *args, **kwargs) -> Any:
-    """Calls a function of a template, and charges its result."""
-    self.charge(1)
+    """Calls a function of a template; methods are those of masked texts."""
     text = getattr(obj, '__self__', None)
     if isinstance(text, str):
-      text = self._wrap(text)
-      obj = getattr(text, obj.__name__)
-      if obj.__name__ == 'join':
-        args = (self._measure([*args[0]]),)
-        self.charge(len(text) * len(args[0]))
-      if obj.__name__ == 'replace':
-        self._replace(text, *args)  # Charges it.
+      obj = getattr(self._wrap(text), obj.__name__)
     # Jinja mangles the names of these arguments.
     call: Any = super().call
-    result = call(context, obj, *args, **kwargs)
-    self._charge_size(result)
-    return self._wrap(result)
+    return self._wrap(call(context, obj, *args, **kwargs))
 
   def call_binop(
     self, context: Any, operator: str, left: Any, right: Any
   ) -> Any:
-    """Computes an operator whose result may be larger than its arguments."""
-    numbers = [x for x in (left, right) if isinstance(x, int)]
-    bits = sum(x.bit_length() for x in numbers)
-    if operator == '**' and len(numbers) == 2:
-      bits = left.bit_length() * abs(right)
-    if bits > _MAX_BITS:
-      raise jinja2.exceptions.SecurityError('a number is too large')
-    if operator == '*' and numbers:
-      for x in (left, right):
-        if isinstance(x, str | list | tuple):
-          self.charge(len(x) * max(0, numbers[0]))
-    if operator == '%' and isinstance(left, str):
-      if _WIDTH.search(left):
-        raise jinja2.exceptions.SecurityError('a width in a format is unsafe')
-      self._measure(right)
-    result = super().call_binop(context, operator, left, right)
-    self._charge_size(result)
-    return self._wrap(result)
+    """Computes an operator, whose result stays masked."""
+    return self._wrap(super().call_binop(context, operator, left, right))
 
   def join(self, value: Any, d: str = '', attribute: Any = None) -> str:
     """Joins texts; also the operator `~`."""
     items = [*value]
     if attribute is not None:
       items = map(jinja2.filters.make_attrgetter(self, attribute), items)
-    items = self._measure([*items])
-    self.charge(len(str(d)) * len(items))
     return self._wrap(str.join(str(d), map(str, items)))
 
   def _replace(self, text: str, old: str, new: str, count: int = -1) -> str:
     """Replaces a text in another."""
-    self.charge((text.count(old) + 1) * len(new) + len(text))
     return self._wrap(text.replace(old, new, -1 if count is None else count))
 
   def _to_json(
@@ -378,65 +293,33 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     **options: Any,
   ) -> str:
     """Returns a value as JSON, in the form of transformers' `tojson`."""
-    self._measure(value)
-    if indent is not None and not 0 <= int(indent) <= 16:
-      raise jinja2.exceptions.SecurityError('an indent is too wide')
     dumps = functools.partial(json.dumps, ensure_ascii=ensure_ascii)
     if self.mask:
       # Escapes are those of the characters behind the masks.
       text = json.dumps(value, ensure_ascii=False, indent=indent, **options)
       parts = (dumps(self.mask.unmask(x))[1:-1] if x > '~' else x for x in text)
       return self.mask.align(text, parts)
-    text = dumps(value, indent=indent, **options)
-    self._charge_size(text)
-    return text
+    return dumps(value, indent=indent, **options)
 
 
-class _Charges(jinja2.visitor.NodeTransformer):
-  """Adds a charge to each iteration and macro call, constant texts included."""
-
-  def _with_charge(self, node: Any) -> Any:
-    """Adds a charge to a node with a body, for each execution."""
-    texts = node.find_all(jinja2.nodes.TemplateData)
-    size = 1 + sum(len(text.data) for text in texts)
-    charge = jinja2.nodes.ExprStmt(
-      _call('charge', size, node), lineno=node.lineno
-    )
-    node.body.insert(0, charge)
-    return self.generic_visit(node)
-
-  visit_Macro = visit_CallBlock = _with_charge  # noqa: N815
-
-  def visit_For(self, node: jinja2.nodes.For) -> Any:  # noqa: N802
-    """Charges an iteration, and an item that a condition leaves out."""
-    if node.test is not None:
-      charge = _call('charge', 1, node)
-      node.test = jinja2.nodes.And(charge, node.test, lineno=node.lineno)
-    return self._with_charge(node)
+class _Joins(jinja2.visitor.NodeTransformer):
+  """Replaces the operator `~`, and refuses escapes of HTML."""
 
   def visit_Concat(self, node: jinja2.nodes.Concat) -> Any:  # noqa: N802
-    """Replaces `~` by a call whose result is charged."""
+    """Replaces `~` by a call of `_Environment.join`."""
     self.generic_visit(node)
     texts = jinja2.nodes.List(node.nodes, lineno=node.lineno)
-    return _call('join', texts, node)
+    call = jinja2.nodes.Call(lineno=node.lineno)
+    call.node = jinja2.nodes.EnvironmentAttribute('join', lineno=node.lineno)
+    call.args, call.kwargs = [texts], []
+    call.dyn_args = call.dyn_kwargs = None
+    return call
 
   def visit_ScopedEvalContextModifier(self, node: Any) -> Any:  # noqa: N802
     """Refuses escapes of HTML, which the sandbox's own joins do not make."""
     raise jinja2.exceptions.TemplateSyntaxError(
       'autoescape is not supported', node.lineno
     )
-
-
-def _call(name: str, argument: Any, node: Any) -> Any:
-  """Returns the node of a call of a method of the environment."""
-  line = node.lineno
-  if isinstance(argument, int):
-    argument = jinja2.nodes.Const(argument, lineno=line)
-  call = jinja2.nodes.Call(lineno=line)
-  call.node = jinja2.nodes.EnvironmentAttribute(name, lineno=line)
-  call.args, call.kwargs = [argument], []
-  call.dyn_args = call.dyn_kwargs = None
-  return call
 
 
 class _Generation(jinja2.ext.Extension):
