@@ -2,9 +2,9 @@
 
 Command: python -m experiments.accelerator --minutes=8
          python -m experiments.accelerator --tiny
-Shows: a table of the device, whether decoding is correct on it, and how fast it
-is compared with its memory and with the forward passes alone. --workdir
-receives a JSON file for each phase as it ends, index.html and table.md.
+Shows: a table in Markdown of the device, whether decoding is correct on it, and
+how fast it is compared with its memory and with the forward passes alone.
+--workdir receives figures.jsonl, a line for each figure as it is measured.
 
 Phases, the most important first: device (memory, versions, copying speed),
 correctness (greedy strict decoding equals the verifier; samples follow their
@@ -15,11 +15,10 @@ and peak memory), real_pair (Gemma 3 270M, if it is installed).
 
 Each phase has a share of the minutes. Measurements that do not fit are listed,
 and the same command measures them later; --phases selects some phases. --tiny
-rehearses all phases on a CPU in two minutes. --report_only writes the page and
-the table from --workdir's files, and needs no device. Nothing is downloaded.
+rehearses all phases on a CPU in two minutes. Nothing is downloaded.
 """
 
-import dataclasses
+import os
 import pathlib
 
 from absl import flags
@@ -32,39 +31,18 @@ _MINUTES = flags.DEFINE_float(
 _WORKDIR = flags.DEFINE_string(
   'workdir',
   None,
-  'Folder of results; by default runs/accelerator, or'
+  'Folder of figures; by default runs/accelerator, or'
   ' runs/accelerator_tiny with --tiny.',
 )
 _PHASES = flags.DEFINE_list('phases', [], 'Phases to run; by default all.')
-_MAX_LAYERS = flags.DEFINE_integer(
-  'max_layers',
-  18,
-  'Maximum number of layers of a model with random weights; 0 keeps all.',
-  lower_bound=0,
-)
 _TINY = flags.DEFINE_bool('tiny', False, 'Rehearses the phases on tiny models.')
-_REPORT_ONLY = flags.DEFINE_bool(
-  'report_only', False, 'Only writes the page and the table of an earlier run.'
-)
 # More minutes than a day has are a mistake.
 _MAX_MINUTES = 1440
 
 
 def main() -> None:
   """Runs the command."""
-  try:
-    _run()
-  except ModuleNotFoundError as error:
-    # A machine without a network has what was carried to it.
-    raise ValueError(
-      f'{error.name}: the package is not installed; install the dependencies'
-      ' that pyproject.toml lists.'
-    ) from None
-
-
-def _run() -> None:
-  """Measures, then reports."""
-  from experiments.accelerators import device_phases, supervising
+  from experiments.accelerators import device_phases
 
   names = device_phases.check_names(_PHASES.value)
   is_tiny = _TINY.value
@@ -78,37 +56,28 @@ def _run() -> None:
   folder = pathlib.Path(
     _WORKDIR.value or f'runs/accelerator{"_tiny" if is_tiny else ""}'
   )
-  if not _REPORT_ONLY.value:
-    cli.make_folder(folder)
-    sizes = dataclasses.replace(
-      device_phases.TINY if is_tiny else device_phases.Sizes(),
-      max_layers=_MAX_LAYERS.value,
-    )
-    supervising.run(names, sizes, folder, 60 * minutes)
-  _report(folder)
-
-
-def _report(folder: pathlib.Path) -> None:
-  """Prints the table of a folder, and writes it and the page."""
-  from experiments.accelerators import device_summary, phase_results
-
-  results = phase_results.read_all(folder)
-  if not results:
-    raise ValueError(
-      f'workdir: there are no results in {folder}; run the check without'
-      ' --report_only.'
-    )
-  summary = device_summary.summarize(results)
-  print(summary.text())
+  cli.make_folder(folder)
+  sizes = device_phases.TINY if is_tiny else device_phases.Sizes()
+  if is_tiny:
+    # Compiling is most of the time of a rehearsal.
+    flags_before = os.environ.get('XLA_FLAGS', '')
+    level = '--xla_backend_optimization_level=0'
+    os.environ['XLA_FLAGS'] = f'{flags_before} {level}'
+  # Not all of the device's memory at once: its peak is a figure.
+  os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
   try:
-    from experiments.accelerators import device_page
+    import jax
+
+    from experiments.accelerators import measuring
   except ModuleNotFoundError as error:
-    print(
-      f'The page was not written: the package {error.name} is not installed;'
-      f' copy {folder} to a machine that has it, and add --report_only there.'
-    )
-    return
-  print(device_page.write(folder, summary))
+    # A machine without a network has what was carried to it.
+    raise ValueError(
+      f'{error.name}: the package is not installed; install the dependencies'
+      ' that pyproject.toml lists.'
+    ) from None
+  # Compile times are figures.
+  jax.config.update('jax_enable_compilation_cache', False)
+  print(measuring.run(names, sizes, folder / 'figures.jsonl', 60 * minutes))
 
 
 if __name__ == '__main__':

@@ -24,8 +24,6 @@ _MISTAKES = {
     (['--phases=speeds'], "phases: 'speeds' is not a phase; choose from"),
     (['--minutes=0'], 'minutes: must be above 0 and at most 1440, got 0'),
     (['--minutes=nan'], 'minutes: must be above 0 and at most 1440, got nan'),
-    (['--max_layers=-1'], 'max_layers'),
-    (['--report_only'], 'workdir: there are no results in'),
     (['--workdir=/dev/null/x'], 'workdir: /dev/null/x cannot be written'),
   ],
   'audit': [

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import math
 
 import conftest
 import decoding_test

@@ -14,7 +14,6 @@ import jax
 import cascades
 from cascades.models import memory
 from experiments.accelerators.device_phases import Measurement, Sizes
-from experiments.accelerators.phase_results import Setting
 from experiments.benchmarks import loops
 from experiments.benchmarks.harness import median, timed
 
@@ -27,28 +26,24 @@ _CALLS = 100
 
 def versions() -> dict[str, str]:
   """Returns the versions of the packages that are installed."""
-  found_versions = {
+  packages = {
     x.name: x.version
     for x in importlib.metadata.distributions()
     if x.name and _PACKAGES.fullmatch(x.name)
   }
-  return {
-    'cascades': cascades.__version__,
-    **dict(sorted(found_versions.items())),
-  }
+  return {'cascades': cascades.__version__} | dict(sorted(packages.items()))
 
 
-def setting(sizes: Sizes) -> Setting:
-  """Returns the setting of this process."""
+def setting(sizes: Sizes) -> dict[str, Any]:
+  """Returns what the figures of a file must share."""
   device = jax.devices()[0]
-  return Setting(
-    device=device.device_kind,
-    platform=device.platform,
-    devices=jax.device_count(),
-    versions=versions(),
-    tiny=sizes.tiny,
-    max_layers=sizes.max_layers,
-  )
+  return {
+    'device': device.device_kind,
+    'platform': device.platform,
+    'devices': jax.device_count(),
+    'versions': versions(),
+    'tiny': sizes.tiny,
+  }
 
 
 def peak_bytes() -> int:
@@ -61,20 +56,17 @@ def peak_bytes() -> int:
 
 def plan(sizes: Sizes) -> Iterator[Measurement]:
   """Yields the measurements of the phase."""
-  yield Measurement('facts', _facts)
+  yield Measurement('facts', functools.partial(_facts, sizes))
   copy = functools.partial(loops.measure_copying, sizes.copy_size, 8)
   yield Measurement('copy', lambda: {'bytes_per_s': copy()})
   yield Measurement('launch', _launch)
 
 
-def _facts() -> dict[str, Any]:
+def _facts(sizes: Sizes) -> dict[str, Any]:
   """Returns facts about the device and the computer."""
   device = jax.local_devices()[0]
   stats = device.memory_stats() or {}
-  return {
-    'device': device.device_kind,
-    'platform': device.platform,
-    'devices': jax.device_count(),
+  return setting(sizes) | {
     'processes': jax.process_count(),
     'runtime': getattr(device.client, 'platform_version', ''),
     'memory_bytes': stats.get('bytes_limit'),
@@ -84,7 +76,6 @@ def _facts() -> dict[str, Any]:
     'python': platform.python_version(),
     'xla_flags': os.environ.get('XLA_FLAGS', ''),
     'matmul_precision': jax.config.jax_default_matmul_precision or 'default',
-    'versions': versions(),
   }
 
 

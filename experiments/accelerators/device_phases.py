@@ -8,12 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Measurement(NamedTuple):
-  """One measurement of a phase.
-
-  Attributes:
-    name: Name among the measurements of the phase.
-    run: Measures; returns figures that JSON can hold.
-  """
+  """A measurement by its name in the phase; returns what JSON can hold."""
 
   name: str
   run: Callable[[], dict[str, Any]]
@@ -34,29 +29,20 @@ class Sizes:
   """Sizes of all measurements.
 
   Attributes:
-    tiny: True for a rehearsal on a CPU.
-    max_layers: Most layers of a model with random weights; 0 for all.
     shapes: Names of shapes, see `random_models.shape`; drafters first.
-    pairs: Pairs whose loops are timed.
     batch_sizes: Rows of the passes that are timed.
     widths: Tokens that a pass reads, those of most worth first.
     context: Cache slots of the passes.
-    loop_batch_sizes: Rows of the loops that are timed.
-    gamma: Drafted tokens per block.
     rates: Forced acceptance rates.
     curve: Leniences of a curve.
-    new_tokens: Tokens that each row of a loop writes.
     prompts: Prompts whose greedy answers are compared.
     samples: Sequences that are drawn from each law.
     laws: Verifications whose laws are compared; 0 for all.
     copy_size: Numbers of the array that is copied; 4 bytes each.
-    repeats: Timed runs of each measurement.
-    dtype: Dtype of random weights.
     real: Names of the verifier and of the drafter with trained weights.
   """
 
   tiny: bool = False
-  max_layers: int = 18
   shapes: tuple[str, ...] = ('270M', '1B', '4B', '9B')
   pairs: tuple[Pair, ...] = (Pair('4B', '270M'), Pair('9B', '1B'))
   batch_sizes: tuple[int, ...] = (1, 8, 64)
@@ -101,18 +87,15 @@ class Phase(NamedTuple):
   """A phase of the check.
 
   Attributes:
-    title: Title in tables and on the page.
     function: 'module:function' of this package; called with `Sizes`, it yields
       the measurements, those of most worth first.
     share: Share of the minutes, compared with those of the other phases.
-    new_process: True if the phase begins in a new process, whose peak of memory
-      is that of this phase and of the phases after it.
+    drops_models: True if models of earlier phases leave the memory before it.
   """
 
-  title: str
   function: str
   share: float
-  new_process: bool = False
+  drops_models: bool = False
 
   def plan(self, sizes: Sizes) -> Iterator[Measurement]:
     """Yields the measurements of the phase."""
@@ -120,20 +103,14 @@ class Phase(NamedTuple):
 
 
 PHASES: Mapping[str, Phase] = {
-  'device': Phase('Device, memory and versions', 'device_facts:plan', 2),
-  'correctness': Phase('Correctness', 'device_correctness:plan', 26),
-  'unit_costs': Phase('Unit costs', 'forward_costs:plan', 28),
-  'floor': Phase(
-    'Loop time and its floor', 'loop_speeds:plan_floor', 16, new_process=True
-  ),
-  'speed': Phase(
-    'Speed at forced acceptance rates', 'loop_speeds:plan_speed', 12
-  ),
-  'curve': Phase('A curve and one of its points', 'loop_speeds:plan_curve', 5),
-  'compilation': Phase(
-    'Compilation and memory', 'loop_speeds:plan_compilation', 4
-  ),
-  'real_pair': Phase('A pair with trained weights', 'real_pair:plan', 7),
+  'device': Phase('device_facts:plan', 2),
+  'correctness': Phase('device_correctness:plan', 26),
+  'unit_costs': Phase('forward_costs:plan', 28),
+  'floor': Phase('loop_speeds:plan_floor', 16, drops_models=True),
+  'speed': Phase('loop_speeds:plan_speed', 12),
+  'curve': Phase('loop_speeds:plan_curve', 5),
+  'compilation': Phase('loop_speeds:plan_compilation', 4),
+  'real_pair': Phase('loop_speeds:plan_real', 7),
 }
 
 

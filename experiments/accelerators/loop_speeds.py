@@ -1,42 +1,66 @@
-"""Phases: the loop by its floor, by the verifier alone, and of a curve.
+"""Phases: the loop by its floor, by the verifier alone, and of trained pairs.
 
 Weights are random, so that drafts are accepted by force (see
 `entrants.force_acceptance`). Entrants of a measurement take turns. The phases
-share their compiled loops.
+share their compiled loops. A pair with trained weights translates captions, if
+it is installed; nothing is downloaded.
 """
 
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from cascades import methods
+from cascades import Sampler, drafters, load_model, methods
+from cascades.config import DecodingConfig
 from experiments.accelerators import device_facts, random_models
 from experiments.accelerators.device_phases import Measurement, Pair, Sizes
 from experiments.benchmarks import entrants, harness, lower_bounds
 
-_ALONE, _STRICT, _LENIENT = 'alone', 'strict', 'token_v2'
-_FLOOR = 'floor'
+_ALONE, _STRICT, _LENIENT, _FLOOR = 'alone', 'strict', 'token_v2', 'floor'
 # Fields of figures that say nothing here: random weights write the same tokens,
 # and the first of several rates is compiled for all.
 _DROPPED = 'same_tokens', 'lenience', 'compile_s'
 # Least acceptance rate of a curve, and the largest.
 _CURVE = 0.5, 0.95
+_GERMAN = (
+  'Ein Hund läuft durch den Schnee.',
+  'Zwei Kinder spielen am Strand.',
+  'Eine Frau liest ein Buch im Park.',
+  'Ein Mann fährt mit dem Fahrrad zur Arbeit.',
+  'Drei Mädchen singen auf einer Bühne.',
+  'Ein Junge springt in das Wasser.',
+  'Zwei Männer reparieren ein Dach.',
+  'Eine Gruppe von Menschen wartet auf den Bus.',
+)
+_EXAMPLE = (
+  'German: Eine Katze schläft auf dem Sofa.\n'
+  'English: A cat is sleeping on the sofa.\n\n'
+)
+_ARMS = {
+  'alone': dict(gamma=0),
+  'strict': dict(method='speed', lenience=0.0, gamma=4),
+  'token_v2': dict(method='token_v2', lenience=0.3, gamma=4),
+}
 
 
 def plan_floor(sizes: Sizes) -> Iterator[Measurement]:
   """Yields the measurements of the loop by its floor."""
-  for loops in _all_loops(sizes):
-    yield Measurement(loops.name, loops.by_floor)
+  for pair, batch in itertools.product(sizes.pairs, sizes.loop_batch_sizes):
+    loops = _Loops(sizes, pair, batch)
+    yield Measurement(f'{pair}, batch {batch}', loops.by_floor)
 
 
 def plan_speed(sizes: Sizes) -> Iterator[Measurement]:
   """Yields the measurements of both methods by the verifier alone."""
-  for loops in _all_loops(sizes):
-    yield Measurement(loops.name, loops.by_verifier)
+  for pair, batch in itertools.product(sizes.pairs, sizes.loop_batch_sizes):
+    loops = _Loops(sizes, pair, batch)
+    yield Measurement(f'{pair}, batch {batch}', loops.by_verifier)
 
 
 def plan_curve(sizes: Sizes) -> Iterator[Measurement]:
@@ -50,6 +74,13 @@ def plan_compilation(sizes: Sizes) -> Iterator[Measurement]:
   for pair in sizes.pairs:
     loops = _Loops(sizes, pair, max(sizes.loop_batch_sizes))
     yield Measurement(str(pair), loops.compilation)
+
+
+def plan_real(sizes: Sizes) -> Iterator[Measurement]:
+  """Yields the measurements of the pair with trained weights."""
+  for batch in sizes.loop_batch_sizes:
+    run = functools.partial(_translate, sizes, batch)
+    yield Measurement(f'{sizes.real[0]}, batch {batch}', run)
 
 
 @functools.cache
@@ -66,12 +97,6 @@ def _method(arm: str) -> methods.Method:
 _compile_s: dict[tuple, float] = {}
 
 
-def _all_loops(sizes: Sizes) -> Iterator['_Loops']:
-  """Yields the loops of each pair and batch size."""
-  for pair, batch in itertools.product(sizes.pairs, sizes.loop_batch_sizes):
-    yield _Loops(sizes, pair, batch)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Loops:
   """The loops of a pair at a batch size, compiled when they are first used."""
@@ -79,11 +104,6 @@ class _Loops:
   sizes: Sizes
   pair: Pair
   batch: int
-
-  @property
-  def name(self) -> str:
-    """Name of a measurement."""
-    return f'{self.pair}, batch {self.batch}'
 
   @property
   def rate(self) -> float:
@@ -172,3 +192,45 @@ class _Loops:
       'peak_bytes': device_facts.peak_bytes(),
       'weight_bytes': random_models.nbytes(weights),
     }
+
+
+@functools.cache
+def _models(names: tuple[str, str], dtype: str) -> tuple[Any, Any]:
+  """Loads both models without a network."""
+  os.environ['HF_HUB_OFFLINE'] = '1'
+  verifier, drafter = names
+  return load_model(verifier, dtype), drafters.parse_spec(drafter).load(dtype)
+
+
+def _translate(sizes: Sizes, batch: int) -> dict[str, Any]:
+  """Times the verifier alone and two methods, greedily, in turns."""
+  dtype = 'float32' if jax.default_backend() == 'cpu' else sizes.dtype
+  verifier, drafter = _models(sizes.real, dtype)
+  prompts = [f'{_EXAMPLE}German: {x}\nEnglish:' for x in _GERMAN[:batch]]
+
+  def entrant(name: str, options: dict[str, Any]) -> harness.Entrant:
+    config = DecodingConfig(temperature=0.0, batch_size=batch, **options)
+    sampler = Sampler(
+      verifier, drafter if config.gamma else None, config=config
+    )
+
+    def run() -> dict[str, Any]:
+      answers = sampler.sample(
+        prompts, max_new_tokens=8 if sizes.tiny else 48, stop_strings=['\n']
+      )
+      counts = [answer.counts for answer in answers]
+      examined = sum(x['examined'] for x in counts)
+      return {
+        'decode_s': sampler.usage.decode_s,
+        'tokens': sum(len(answer.logprobs) for answer in answers),
+        'acceptance': sum(x['accepted'] for x in counts) / examined
+        if examined
+        else None,
+        'first': answers[0].tokens,
+      }
+
+    return harness.Entrant({'arm': name}, run)
+
+  participants = [entrant(name, options) for name, options in _ARMS.items()]
+  rows = harness.race(participants, sizes.repeats, 'turns', quiet=True)
+  return {'batch': batch, 'dtype': dtype, 'rows': rows}

@@ -1,74 +1,86 @@
-"""Runs the measurements of a phase, one after the other, within a limit.
+"""Runs the measurements of phases, one after the other, within a limit.
 
 The limit holds between measurements: what was not begun is named. A measurement
-that fails becomes a sentence, and the next one begins. After each measurement
-the figures so far are written to a partial file, which the phase's own file
-replaces at the end.
+that fails becomes a sentence, and the next one begins. Each figure is a line of
+a file at once; a later run with the same device, versions and sizes skips the
+figures that are there.
 """
 
-import os
+import json
 import pathlib
 import time
-from collections.abc import Callable
 from typing import Any
 
 from cascades.plain import plain
 from cascades.untrusted import display
 from experiments import cli
-from experiments.accelerators import phase_results
-from experiments.accelerators.device_phases import PHASES, Sizes
-from experiments.accelerators.phase_results import PhaseResult, Setting
+from experiments.accelerators import device_facts, device_table, random_models
+from experiments.accelerators.device_phases import PHASES, Sizes, limit
 
 # Longest text of an error that is kept; XLA's list every allocation.
 _MAX_ERROR = 300
 
 
-def measure(
-  phase: str,
-  sizes: Sizes,
-  setting: Setting,
-  *,
-  folder: pathlib.Path,
-  seconds: float,
-  quiet: bool = False,
-) -> PhaseResult:
-  """Runs what is missing of a phase, and writes its file."""
-  start, parent = time.monotonic(), os.getppid()
-  before = phase_results.read_latest(folder, phase, setting)
-  figures, errors, left_out = dict(before.figures), {}, []
-
-  def result(current: str = '') -> PhaseResult:
-    # A copy, since the dictionaries grow.
-    return before.changed(
-      seconds=before.seconds + time.monotonic() - start,
-      figures=dict(figures),
-      errors=dict(errors),
-      left_out=list(left_out),
-      current=current,
-    )
-
+def run(
+  phases: list[str], sizes: Sizes, file: pathlib.Path, seconds: float
+) -> str:
+  """Measures what is missing of some phases, and returns the table."""
+  end = time.monotonic() + seconds
   try:
-    measurements = list(PHASES[phase].plan(sizes))
-  except Exception as error:
-    measurements, errors[''] = [], sentence(error)
-  missing = [x for x in measurements if x.name not in figures]
-  with cli.progress(len(missing), PHASES[phase].title, quiet) as bar:
-    for measurement in missing:
-      # The process that waits for the results may have been killed.
-      if time.monotonic() - start >= seconds or os.getppid() != parent:
-        left_out.append(measurement.name)
-        continue
-      bar.set_postfix_str(measurement.name)
-      current = result(measurement.name)
-      phase_results.write(folder, phase, current, partial=True)
-      try:
-        figures[measurement.name] = plain(measurement.run())
-      except Exception as error:
-        errors[measurement.name] = sentence(error)
-      bar.update()
-  final = result()
-  phase_results.write(folder, phase, final)
-  return final
+    setting = device_facts.setting(sizes)
+  except RuntimeError as error:
+    raise ValueError(f'device: {sentence(error)}') from None
+  figures, errors, left_out = _read(file, setting), {}, {}
+  plans = {}
+  for phase in phases:
+    try:
+      measurements = list(PHASES[phase].plan(sizes))
+    except Exception as error:
+      measurements, errors[phase, ''] = [], sentence(error)
+    missing = [x for x in measurements if x.name not in figures[phase]]
+    if missing:
+      plans[phase] = missing
+  for i, (phase, measurements) in enumerate(plans.items()):
+    if PHASES[phase].drops_models:
+      random_models.drop()
+    start = time.monotonic()
+    share = limit(phase, [*plans][i + 1 :], end - start)
+    with cli.progress(len(measurements), phase) as bar:
+      for name, measure in measurements:
+        if time.monotonic() - start >= share:
+          left_out.setdefault(phase, []).append(name)
+          continue
+        bar.set_postfix_str(name)
+        try:
+          figures[phase][name] = plain(measure())
+        except Exception as error:
+          errors[phase, name] = sentence(error)
+        else:
+          fields = {
+            'phase': phase,
+            'name': name,
+            'figure': figures[phase][name],
+          }
+          # A run that was killed may have left a part of a line.
+          with file.open('a', encoding='utf-8') as stream:
+            stream.write(f'\n{json.dumps(fields | {"setting": setting})}\n')
+        bar.update()
+  return device_table.markdown(figures, errors, left_out)
+
+
+def _read(file: pathlib.Path, setting: dict[str, Any]) -> device_table.Figures:
+  """Reads the figures of earlier runs by phase and name."""
+  figures: device_table.Figures = {name: {} for name in PHASES}
+  if not file.exists():
+    return figures
+  for line in file.read_text(encoding='utf-8', errors='replace').splitlines():
+    try:
+      fields = json.loads(line)
+    except ValueError:
+      continue
+    if fields['setting'] == setting:
+      figures[fields['phase']][fields['name']] = fields['figure']
+  return figures
 
 
 def sentence(error: Exception) -> str:
@@ -80,25 +92,3 @@ def sentence(error: Exception) -> str:
   # The text of a ValueError was written for the user.
   is_own = type(error) is ValueError
   return text if is_own else f'{type(error).__name__}: {text}'
-
-
-def serve(
-  pipe: Any,
-  sizes: Sizes,
-  folder: pathlib.Path,
-  make_setting: Callable[[], Setting],
-) -> None:
-  """Measures the phases that another process asks for."""
-  try:
-    setting = make_setting()
-  except Exception as error:
-    pipe.send(sentence(error))
-    return
-  pipe.send(setting)
-  while True:
-    try:
-      phase, seconds = pipe.recv()
-    except EOFError:
-      return
-    measure(phase, sizes, setting, folder=folder, seconds=seconds)
-    pipe.send(True)

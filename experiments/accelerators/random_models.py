@@ -14,6 +14,8 @@ from experiments.benchmarks import entrants
 
 # Tokens of a random prompt.
 _PROMPT = 64
+# Most layers of a model; a larger one takes long to compile.
+_MAX_LAYERS = 18
 # Share of the free memory that weights may take.
 _MEMORY_SHARE = 0.6
 # By name: family, width, hidden width, layers, heads, key-value heads, window.
@@ -50,13 +52,7 @@ def shape(name: str) -> dict[str, Any]:
 
 
 class RandomModel(NamedTuple):
-  """A model with random weights.
-
-  Attributes:
-    checkpoint: The model.
-    layers: Its number of layers.
-    of_layers: The number of layers of its shape.
-  """
+  """A model with random weights; `of_layers` is the number of its shape."""
 
   checkpoint: checkpoints.Checkpoint
   layers: int
@@ -92,8 +88,14 @@ def cached[T](key: Hashable, make: Callable[[], T]) -> T:
   return _cache[key]
 
 
+def drop() -> None:
+  """Frees the memory of all models and of all that was compiled."""
+  _cache.clear()
+  jax.clear_caches()
+
+
 def load(name: str, sizes: Sizes) -> RandomModel:
-  """Makes a model, with fewer layers if the memory or the sizes ask for it."""
+  """Makes a model, with fewer layers if it has many or memory is short."""
   return cached((name, sizes), lambda: _make(name, sizes))
 
 
@@ -101,7 +103,7 @@ def _make(name: str, sizes: Sizes) -> RandomModel:
   """Makes a model; see `load`."""
   fields, dtype = shape(name), jnp.dtype(sizes.dtype)
   of_layers = fields['num_hidden_layers']
-  layers = min(of_layers, sizes.max_layers or of_layers)
+  layers = min(of_layers, _MAX_LAYERS)
   two_sizes = [
     nbytes(
       language.from_config(
@@ -120,8 +122,7 @@ def _make(name: str, sizes: Sizes) -> RandomModel:
     return int((_MEMORY_SHARE * free - table) // per_layer)
 
   if room() < layers:
-    _cache.clear()
-    jax.clear_caches()
+    drop()
   layers = min(layers, room())
   if layers < 1:
     raise ValueError(
@@ -134,16 +135,15 @@ def _make(name: str, sizes: Sizes) -> RandomModel:
 
 def load_pair(pair: Pair, sizes: Sizes) -> entrants.Pair:
   """Makes two models with random prompts, the most that a loop is given."""
-  return cached((pair, sizes), lambda: _make_pair(pair, sizes))
 
+  def make() -> entrants.Pair:
+    models = [load(name, sizes).checkpoint for name in pair]
+    rng = np.random.default_rng(0)
+    count = max(*sizes.loop_batch_sizes, sizes.curve)
+    vocab = models[0].model.vocab_size
+    prompts = list(rng.integers(300, vocab, (count, _PROMPT)))
+    return entrants.Pair(
+      str(pair), *models, prompts, sizes.new_tokens, sizes.repeats
+    )
 
-def _make_pair(pair: Pair, sizes: Sizes) -> entrants.Pair:
-  """Makes two models; see `load_pair`."""
-  models = [load(name, sizes).checkpoint for name in pair]
-  rng = np.random.default_rng(0)
-  count = max(*sizes.loop_batch_sizes, sizes.curve)
-  vocab = models[0].model.vocab_size
-  prompts = list(rng.integers(300, vocab, (count, _PROMPT)))
-  return entrants.Pair(
-    str(pair), *models, prompts, sizes.new_tokens, sizes.repeats
-  )
+  return cached((pair, sizes), make)
