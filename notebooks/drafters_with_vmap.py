@@ -26,8 +26,8 @@
 # bundled head.
 
 # %%
-# Makes the project's checkout importable. In Colab, clones and installs it, and
-# keeps the JAX, its plug-in and the NumPy there, if they are new enough.
+# Makes the project's checkout importable. In Colab, clones and installs it.
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -37,16 +37,17 @@ BRANCH = ''  # @param {type: 'string'}
 
 checkout = pathlib.Path('.' if pathlib.Path('experiments').is_dir() else '..')
 if 'google.colab' in sys.modules:
-  checkout = pathlib.Path('speculative-cascades')
+  checkout = pathlib.Path('speculative-cascades').resolve()
   if not checkout.exists():
     if not REPOSITORY:
       raise ValueError('REPOSITORY: is empty; give the address to clone.')
     clone = ['git', 'clone', '-q', *(['-b', BRANCH] if BRANCH else [])]
     subprocess.run([*clone, REPOSITORY, checkout], check=True)
-  sys.path.insert(0, str(checkout / 'notebooks'))
-  import colab_setup
-
-  colab_setup.install('experiments')
+  if not importlib.util.find_spec('cascades'):
+    package = f'{checkout}[experiments]'
+    pip = [sys.executable, '-m', 'pip', 'install', '-q', package]
+    subprocess.run(pip, check=True)
+    importlib.invalidate_caches()
 sys.path.insert(0, str(checkout.resolve()))
 
 import jax
