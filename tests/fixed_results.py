@@ -29,7 +29,6 @@ import small
 
 import cascades
 from cascades import decoding, drafters, methods, verification
-from cascades.contrib.chains import chain_drafter as chain
 from cascades.drafters.recurrent import recurrent_drafter
 from cascades.methods import processing
 from cascades.models import checkpoints, turns
@@ -229,8 +228,6 @@ def _every(names: Sequence[str] | None = None) -> tuple:
   if names is None:
     every = methods.METHODS
     names = [n for n in every if every.is_builtin(n) and n != 'learned']
-    # What is drawn depends on the order, which is that of the first results.
-    names.insert(names.index('token_v3') + 1, 'learned')
   found = [methods.METHODS[name] for name in names]
   return tuple((m, x) for m in found for x in _leniences(m))
 
@@ -283,7 +280,6 @@ def _drafter_cases() -> Iterator[TableCase]:
     recurrent_drafter.init_head(jax.random.key(4), _V),
   )
   of_head = head, _table('verifier')
-  inner = drafters.BoundDrafter(drafters.ModelDrafter(_MODEL), _table('small'))
   with tempfile.TemporaryDirectory() as folder:
     eagle, own = eagle_test.head_of_table(
       pathlib.Path(folder, 'head'), _MODEL, [0, 1, 2, 4]
@@ -298,9 +294,6 @@ def _drafter_cases() -> Iterator[TableCase]:
     'recurrent': (drafters.RecurrentDrafter(_MODEL), of_head),
     'beam': (drafters.RecurrentDrafter(_MODEL, beam=True), of_head),
     'eagle': (eagle, (own, _table('verifier'))),
-    'chain': chain.chain(
-      _MODEL, near, inner, method=_TOKEN_V3, lenience=0.4, gamma=2
-    ),
   }
   for name, bound_drafter in found.items():
     beam = name == 'beam'
@@ -381,12 +374,10 @@ _WITH = {
   'alone': dict(gamma=0),
   'tiny-drafter': dict(method='speed', lenience=0.0),
   'tiny-drafter token_v3': dict(lenience=0.5),
-  'tiny-drafter learned': dict(method='learned:tiny-rule', lenience=0.5),
   'tiny-specialist': dict(method='opt', lenience=0.2),
   'tiny-recurrent': dict(method='speed', lenience=0.0),
   'self:3': dict(method='speed', lenience=0.0),
   'ngram:1': dict(method='speed', lenience=0.0),
-  'tiny-drafter+ngram:1': dict(method='speed', lenience=0.0),
 }
 
 
