@@ -69,7 +69,7 @@ def weights(
 
 def commits(config: Any) -> dict[str, dict[str, str]]:
   """Returns {'commits': {name on the hub: commit}}; {} without a hub model."""
-  names = hub.commits([config.verifier, *config.drafter.split('+')])
+  names = hub.commits([config.verifier, config.drafter])
   return {'commits': names} if names else {}
 
 

@@ -28,8 +28,8 @@ cli.define_options(drafters.declared_options())
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
-  "Drafter: a model, as for --verifier; 'ngram'; 'self:3' for the verifier's"
-  " first 3 layers; or 'A+B' for a chain in which B drafts for A.",
+  "Drafter: a model, as for --verifier; 'ngram'; or 'self:3' for the verifier's"
+  ' first 3 layers.',
 )
 _CHAT = cli.define_chat()
 _SYSTEM = flags.DEFINE_string(

@@ -99,9 +99,6 @@ _OPTIONS = dict(
   stop_below=_mixed([None, 0.5]),
   beam=_mixed([False, True]),
   fill_unselected_logits=_mixed([False, True]),
-  inner_method=_mixed([None, 'token_v3']),
-  inner_lenience=_mixed([None, 0.3]),
-  inner_gamma=_mixed([None, 2]),
   mesh=_mixed([(1, 1), (2, 1), (0, 1)]),
 )
 _REQUEST = dict(
@@ -353,13 +350,6 @@ def test_an_option_of_another_type_is_named_in_a_few_words(name, value):
   with pytest.raises(ValueError, match=f'^{name}: ') as caught:
     DecodingConfig(**{name: value})
   assert len(str(caught.value)) < 700
-
-
-@pytest.mark.parametrize('value', [10**5000, b'1', [1]], ids=arguments.quote)
-@pytest.mark.parametrize('name', ['method', 'lenience', 'gamma'])
-def test_an_option_of_the_inner_two_is_named(name, value):
-  with pytest.raises(ValueError, match=f'^inner_{name}: '):
-    small.sampler(*_pair()[:1], 'self:1+ngram', **{f'inner_{name}': value})
 
 
 def test_what_is_long_or_odd_is_said_in_a_few_words():

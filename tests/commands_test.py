@@ -65,7 +65,7 @@ _MISTAKES = {
         ['--prompt=x', '--explain', f'--drafter={drafter}', '--lenience=0'],
         'is not a language model',
       )
-      for drafter in ('ngram', 'tiny-recurrent', 'tiny-drafter+ngram')
+      for drafter in ('ngram', 'tiny-recurrent')
     ),
   ],
   'sweep': [

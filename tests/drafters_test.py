@@ -16,7 +16,6 @@ import small
 import tiers
 
 from cascades import decoding, drafters, methods, verification
-from cascades.contrib.chains import chain_drafter as chain
 from cascades.drafters.ngram_spec import NgramSpec
 from cascades.drafters.recurrent import recurrent_drafter
 from cascades.drafters.self_speculative_spec import SelfSpeculativeSpec
@@ -25,7 +24,6 @@ from cascades.proof import exact
 
 _V, _MODEL = decoding_test._V, decoding_test._MODEL
 _VERIFIER, _DRAFTER = decoding_test._VERIFIER, decoding_test._DRAFTER
-_SMALL = _MODEL.init_params(jax.random.key(3))
 # Its favourites are the verifier's now and then.
 _NEAR = _DRAFTER + 0.7 * _VERIFIER
 
@@ -52,7 +50,6 @@ class _Few(exact.TableModel):
 _FEW = _Few.injective(_V, 3)
 _REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
 _HEAD = recurrent_drafter.init_head(jax.random.key(4), _V)
-_INNER = dict(method=methods.METHODS['token_v3'], lenience=0.4)
 
 _ADAPTIVE = drafters.BoundDrafter(
   drafters.ModelDrafter(_MODEL, adaptive=True), (_NEAR, jnp.float32(0.55))
@@ -67,13 +64,6 @@ _RECURRENT, _BEAM, _RECURRENT_FEW, _BEAM_FEW = (
   for beam in (False, True)
 )
 _FEW_SAID = drafters.BoundDrafter(drafters.ModelDrafter(_FEW), _REDUCED)
-_CHAIN = chain.chain(
-  _MODEL,
-  _NEAR,
-  drafters.BoundDrafter(drafters.ModelDrafter(_MODEL), _SMALL),
-  **_INNER,
-  gamma=2,
-)
 
 
 def _run(bound_drafter, method='speed', gamma=3, **options):
@@ -91,18 +81,6 @@ def _of(table):
   return lambda config, sampling: exact.table_distributions(
     _VERIFIER, table, sampling, config.gate
   )
-
-
-def _of_chain(config, sampling):
-  """Returns the law of the inner pair, which is the chain's q."""
-  inner = exact.table_distributions(_NEAR, _SMALL, sampling)
-  q = (
-    exact.Table.from_methods([(*_INNER.values(),)], inner)
-    .law[0]
-    .astype(np.float32)
-  )
-  d = exact.table_distributions(_VERIFIER, _NEAR, sampling, config.gate)
-  return d._replace(q=q, q_gate=q)
 
 
 @pytest.mark.parametrize('kind', tiers.first(decoding_test.ONE_DRAFT))
@@ -128,13 +106,9 @@ _TWO = dict(gamma=2, drafts=2)
       (_FEW_SAID, _of(_REDUCED), kind, _TWO)
       for kind in verification.MULTI_DRAFT
     ),
-    # Greedy, the middle model has one law and the outer pair another gate.
-    *((_CHAIN, _of_chain, x, dict(rows=24_000)) for x in ('token', 'block')),
   ],
 )
-def test_drafters_that_stop_or_are_drafted_for_keep_the_law(
-  bound_drafter, seen, kind, options
-):
+def test_drafters_that_stop_keep_the_law(bound_drafter, seen, kind, options):
   decoding_test.check_laws(
     verification.VerificationConfig(kind),
     **dict(gamma=3, bound_drafter=bound_drafter, seen=seen) | options,
@@ -184,10 +158,6 @@ def test_a_model_that_drafts_for_itself_is_never_rejected():
   assert calls >= 20
 
 
-# Where its n-grams have nothing to say, the middle model writes.
-_CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, **_INNER, gamma=2)
-
-
 # Rows of the programs that sample below.
 _MANY = 20_480
 
@@ -197,7 +167,6 @@ _MANY = 20_480
   ('bound_drafter', 'drafts', 'kind'),
   [
     (_BEAM, 3, 'match'),
-    (_CHAIN_OF_NGRAMS, 1, 'token'),
     (_NGRAM, 1, 'match'),
     (_RECURRENT, 1, 'block'),
     (_RECURRENT, 3, 'k_seq'),
@@ -632,14 +601,6 @@ def test_what_does_not_go_together_is_refused():
   for method in ('speed', 'diff'):
     with pytest.raises(ValueError, match="'token' needs independent draws"):
       run(_BEAM, method)
-  with pytest.raises(ValueError, match='inner drafter without hidden states'):
-    chain.chain(_MODEL, _DRAFTER, _RECURRENT, **_INNER, gamma=2)
-  with pytest.raises(ValueError, match='gamma: must be 1 or more, got 0'):
-    chain.chain(_MODEL, _DRAFTER, _NGRAM, **_INNER, gamma=0)
-  # What looks ahead has a law of its own, which no row would tell.
-  ahead = verification.VerificationConfig('look_ahead')
-  with pytest.raises(ValueError, match=r'got NgramDrafter with .*look_ahead'):
-    chain.ChainDrafter(_MODEL, _NGRAM.drafter, _INNER['method'], 2, ahead)
 
 
 @pytest.mark.usefixtures('wrong_types')

@@ -13,8 +13,7 @@ import small
 import tiers
 
 import cascades
-from cascades import decoding, drafters, methods, verification
-from cascades.contrib.chains import chain_drafter as chain
+from cascades import decoding, methods, verification
 from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.sampler import agreement, scoring
@@ -156,24 +155,6 @@ def test_what_is_not_finite_neither_scores_nor_agrees(culprit):
     scoring.score(sampler, [([2, 7], [8, 9])])
   with pytest.raises(ValueError, match=f'^{culprit}: its logits are not'):
     agreement.agreement(pair, _PROMPT, 4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('broken', [0, 1])
-def test_a_chain_is_named_as_the_drafter_that_it_is(broken):
-  verifier, drafter = small.tables()
-  inner = [drafter, drafter]
-  inner[broken] = _broken(drafter, jnp.nan)
-  middle, last = inner
-  chained = chain.chain(
-    middle.model,
-    middle.params,
-    drafters.BoundDrafter(drafters.ModelDrafter(last.model), last.params),
-    method=methods.get_method('speed'),
-    lenience=0.0,
-    gamma=2,
-  )
-  _fails('drafter', (verifier, chained))
 
 
 def test_what_is_no_distribution_accepts_nothing():

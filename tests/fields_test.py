@@ -36,8 +36,6 @@ _GOOD = {
   'stop_below': [None, 0, 1, 0.5],
   'beam': [True],
   'fill_unselected_logits': [True],
-  'inner_lenience': [None, 0, 1, -1, 0.5, math.inf, -math.inf],
-  'inner_gamma': [1],
   'top_k': [None, 1],
   'top_p': [None, 0, 1, 0.5],
   'clock': [0, 1],
@@ -57,7 +55,6 @@ _GOOD = {
   'mesh': [],
   'shard_size': [0, 1],
   'tiny': [True],
-  'inner_method': [None, 'x', 'x' * 5000, 'x\0'],
 }
 # What these name is looked up where it is used.
 _GOOD |= {

@@ -166,7 +166,7 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
     ),
     *(
       lambda name=name: drafters.parse_spec(name).load('float16')
-      for name in (str(TINY), assistant, head, f'{TINY}+ngram')
+      for name in (str(TINY), assistant, head)
     ),
   ):
     with pytest.raises(ValueError, match=r"^dtype: must be .*'float16'"):

@@ -47,9 +47,6 @@ _VALUES = dict(
   stop_below=0.9,
   beam=True,
   fill_unselected_logits=False,
-  inner_method='token_v3',
-  inner_lenience=0.5,
-  inner_gamma=3,
 )
 # A rule under which an option shows, where the usual one rarely makes it.
 _LENIENT = dict(method='token_v3', lenience=0.9)

@@ -49,11 +49,6 @@ def _prompts():
     ('tiny-drafter', dict(drafts=3, verification='multi_round')),
     ('tiny-drafter', dict(stop_below=0.8)),
     ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
-    ('self:4+ngram:1', {}),
-    (
-      'self:4+tiny-drafter',
-      dict(inner_method='token_v3', inner_lenience=0.3, inner_gamma=3),
-    ),
   ],
   ids=str,
 )
@@ -259,29 +254,6 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
   token_checks.check_pair(verifier, verifier._replace(tokenizer=other))
 
 
-def test_a_name_may_be_of_two_models():
-  verifier, _ = _models()
-  bound_drafter = binding.bind_drafter(
-    verifier,
-    'tiny-drafter+ngram:2',
-    inner_method='fuzzy_kl_qp',
-    inner_lenience=0.5,
-  )
-  drafter = bound_drafter.drafter
-  assert (drafter.method.name, drafter.gamma) == ('fuzzy_kl_qp', 2)
-  assert float(bound_drafter.params[2]) == 0.5
-  assert isinstance(drafter.drafter, drafters.NgramDrafter)
-  # Strict, unless it is said otherwise.
-  first = binding.bind_drafter(verifier, 'self:2+tiny-drafter')
-  assert float(first.params[2]) == first.drafter.method.strict == 0
-  assert first.params[0] is verifier.params
-  for name in 'tiny-drafter+ngram', 'self:2+ngram':
-    kind = drafters.kind_of(name)
-    assert not kind.is_language_model
-    # The law of the two may depend on where their blocks begin.
-    assert kind.depends_on_block
-
-
 @pytest.mark.parametrize(
   ('drafter', 'options', 'said'),
   [
@@ -309,26 +281,6 @@ def test_a_name_may_be_of_two_models():
       'tiny-drafter',
       dict(drafts=2, verification='k_seq', method='cactus'),
       "'k_seq' needs a method with a single target",
-    ),
-    ('ngram+tiny-drafter', {}, "must have a language model before '\\+'"),
-    ('tiny-drafter+tiny-recurrent', {}, 'was trained for a verifier'),
-    ('tiny-drafter+nowhere', {}, 'nowhere'),
-    ('tiny-drafter', dict(inner_gamma=3), 'inner_gamma: .* applies to chained'),
-    (
-      'tiny-drafter+ngram',
-      dict(inner_gamma=0),
-      'inner_gamma: must be 1 or more',
-    ),
-    ('tiny-drafter+ngram', dict(inner_method='odd'), "^inner_method: 'odd'"),
-    (
-      'tiny-drafter+ngram',
-      dict(inner_method='learned:nowhere'),
-      '^inner_method: there is no nowhere',
-    ),
-    (
-      'tiny-drafter+ngram',
-      dict(inner_method='contrastive'),
-      'inner_lenience: must be given for contrastive',
     ),
   ],
 )

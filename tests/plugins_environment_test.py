@@ -165,7 +165,7 @@ _DECODED = """
   made = DecodingConfig(method='opt', verification='other_verification')
   assert ('other-package', '1.0') in external_code.used_plugins(made, 'ngram')
   standard = DecodingConfig()
-  assert not external_code.used_plugins(standard, 'self:2+ngram')
+  assert not external_code.used_plugins(standard, 'self:2')
   assert dict(curve.drafter_options) == {'other_window': 3}
   for mistake in (
     lambda: fields.check(dict(config, other_window=0)),

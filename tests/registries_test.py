@@ -174,7 +174,6 @@ _CORE = """
 
   for made, options in (
     (drafter, dict(verification='look_ahead:2')),
-    ('self:1+ngram', dict(inner_gamma=1, inner_method='opt')),
   ):
     usual = dict(method='opt', lenience=0.1, gamma=2)
     decoder = small.sampler(verifier, made, **usual, **options)

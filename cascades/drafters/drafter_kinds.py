@@ -29,8 +29,6 @@ from cascades.registries import Registry, split
 
 # Names of Google's language models on the hub.
 _GOOGLE = re.compile(r'(hub:)?google/gemma-(?!.*assistant)')
-# Joins the names of a model and of its drafter, as in 'tiny-drafter+ngram'.
-_PLUS = '+'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,14 +97,6 @@ for _name, _kind in {
   DRAFTERS.register(_name, _kind, builtin=True)
 
 
-def split_chain(name: str) -> tuple[str, str] | None:
-  """Splits 'MODEL+DRAFTER'; returns None for another name or for a file."""
-  model, plus, drafter = name.partition(_PLUS)
-  if not plus or not model or not drafter or pathlib.Path(name).exists():
-    return None
-  return model, drafter
-
-
 def kind_of(name: str) -> DrafterKind:
   """Returns the kind of drafter that a name or a folder selects.
 
@@ -115,7 +105,7 @@ def kind_of(name: str) -> DrafterKind:
   folder of any drafter may look like one.
   """
   prefix, _ = split(name)
-  if _PLUS not in name and prefix in DRAFTERS:
+  if prefix in DRAFTERS:
     kind = DRAFTERS.get(prefix)
     if kind.claims is None:
       return kind

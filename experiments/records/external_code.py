@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades.config import DecodingConfig
-from cascades.drafters.drafter_kinds import DRAFTERS, split_chain
+from cascades.drafters.drafter_kinds import DRAFTERS
 from cascades.methods import Method
 from cascades.methods.registry import is_builtin
 from cascades.registries import split
@@ -57,7 +57,7 @@ def used_plugins(config: DecodingConfig, drafter: str) -> list[Any]:
   """Lists what other packages' plug-ins add to decoding."""
   used = [
     (VERIFICATIONS, config.verification),
-    *((DRAFTERS, name) for name in split_chain(drafter) or (drafter,)),
+    (DRAFTERS, drafter),
   ]
   plugins = []
   for registry, spec in used:
