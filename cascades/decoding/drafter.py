@@ -165,8 +165,8 @@ def end_before_forbidden(
 class Drafter(Protocol):
   """Proposes tokens for one sequence. Hashable: a static argument of `jit`.
 
-  The default methods are those of a drafter without a state, whose
-  `Draft.logits` are processed like the verifier's.
+  The default methods are those of a drafter without a state. `Draft.logits` are
+  processed like the verifier's.
 
   Attributes:
     needs_hidden: True if `propose` or `observe` reads the verifier's hidden
@@ -177,7 +177,6 @@ class Drafter(Protocol):
     independent: True if drafts are independent draws, each token from the
       probabilities of its logits. Other drafts need the verification 'match'.
     max_drafts: Largest number of drafts per block; None for any number.
-    cache_headroom: Cache slots that the drafter writes past its drafts' slots.
     allows_empty_draft: True if a draft may have no token. If no row of a batch
       has a draft, the verifier reads one token instead of a block.
   """
@@ -186,7 +185,6 @@ class Drafter(Protocol):
   hidden_layers: tuple[int, ...] = ()
   independent: bool = True
   max_drafts: int | None = None
-  cache_headroom: int = 0
   allows_empty_draft: bool = False
 
   def init(self, params: PyTree, cache_length: int) -> State:
@@ -290,9 +288,3 @@ class Drafter(Protocol):
   def resize(self, params: PyTree, state: State, cache_length: int) -> State:
     """Returns the state with room for `cache_length` tokens."""
     return state
-
-  def processed_probs(
-    self, logits: Float[Array, 'V'], sampling: processing.SamplingParams
-  ) -> Float[Array, 'V']:
-    """Computes the drafter's distribution q from `Draft.logits_at`."""
-    return processing.processed_probs(logits, sampling)

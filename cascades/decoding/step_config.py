@@ -124,7 +124,7 @@ class StepConfig:
   @property
   def cache_headroom(self) -> int:
     """The number of cache slots that a step may write past a sequence."""
-    return (self.gamma + 1) * self.drafts + self.models.drafter.cache_headroom
+    return (self.gamma + 1) * self.drafts
 
   @property
   def tree_tokens(self) -> int:

@@ -122,7 +122,6 @@ def _distributions_at(
   step_config: StepConfig,
 ) -> DistributionsAt:
   """Returns a function of position and draft that computes distributions."""
-  drafter_probs = step_config.models.drafter.processed_probs
   gate = step_config.verification.gate
 
   def distributions_at(position, draft):
@@ -131,13 +130,7 @@ def _distributions_at(
       index = block.node_indices[draft, position]
     p_logits = block.logits[index]
     q_logits = block.draft.logits_at(position, draft, p_logits.shape[-1])
-    return distributions(
-      q_logits,
-      p_logits,
-      sampling,
-      drafter_probs=drafter_probs,
-      gate=gate,
-    )
+    return distributions(q_logits, p_logits, sampling, gate=gate)
 
   return distributions_at
 
