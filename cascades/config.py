@@ -51,8 +51,8 @@ class DecodingConfig(Declared):
   """The options of decoding, whatever the models; `help` describes each.
 
   Attributes:
-    method: Given as a `Method`, a name in `METHODS`, an alias of the paper's
-      notebook, or 'learned:FOLDER' for a fitted rule; kept as a `Method`.
+    method: Given as a `Method`, a name in `METHODS` or an alias of the paper's
+      notebook; kept as a `Method`.
     gamma: Kept as a number: None becomes 4, or 1 if sequential.
 
   Raises:

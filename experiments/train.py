@@ -48,7 +48,6 @@ def main() -> None:
         _train_model(config, name, workdir, command)
       return
     train = _train_head if 'depth' in config else _train_drafter
-    train = _train_rule if 'workdirs' in config else train
     train(config, workdir, command)
 
 
@@ -107,16 +106,6 @@ def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
   figures = layer_drafters.evaluate(folder, held_out, config)
   layer_drafters.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
-
-
-def _train_rule(config, workdir: pathlib.Path, command: str) -> None:
-  """Trains a deferral rule on the answers of sweeps."""
-  from experiments.training import rules
-
-  folder, figures, settings = rules.train_rule(config, workdir)
-  rules.write_card(folder, config, figures, settings, command=command)
-  means = {name: round(x, 5) for name, x in figures['mean'].items()}
-  print(f'{folder}: {json.dumps(means)}')
 
 
 if __name__ == '__main__':

@@ -114,7 +114,7 @@ def _by_name(curves):
   'name',
   [
     *('quickstart', 'baselines', 'specialist', 'tiny_gsm8k', 'tuned_gamma'),
-    *('learned', 'gemma3_270m', 'your_data'),
+    *('gemma3_270m', 'your_data'),
     *('gemma3_270m:t05', 'gemma3_270m:greedy', *_OF_PAIRS),
   ],
 )

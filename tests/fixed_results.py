@@ -227,7 +227,7 @@ def _every(names: Sequence[str] | None = None) -> tuple:
   """Methods at their leniences, each with its name."""
   if names is None:
     every = methods.METHODS
-    names = [n for n in every if every.is_builtin(n) and n != 'learned']
+    names = [n for n in every if every.is_builtin(n)]
   found = [methods.METHODS[name] for name in names]
   return tuple((m, x) for m in found for x in _leniences(m))
 

@@ -25,7 +25,7 @@ import pytest
 import strangers
 from hypothesis import strategies as st
 
-from cascades import drafters, methods
+from cascades import drafters
 from cascades.contrib.engine_audits import traces
 from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.models import (
@@ -236,11 +236,6 @@ FORMATS = {
     copied('tiny-recurrent'),
     'head.json',
     lambda path: recurrent_checkpoint.load(path.parent),
-  ),
-  "a rule's rule.json": Format(
-    copied('tiny-rule'),
-    'rule.json',
-    lambda path: methods.get_method(f'learned:{path.parent}'),
   ),
   'generation_config.json': Format(
     copied('tiny-drafter'),

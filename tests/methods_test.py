@@ -390,7 +390,7 @@ def test_names():
     ' chow diff opt token_v1 token_v2 token_v3'
     ' speed lossy mentored bild fuzzy_tv fuzzy_kl_qp fuzzy_kl_pq fuzzy_js'
     ' fuzzy_js_unbounded undecided margin typical ensemble contrastive cactus'
-    ' min_p top_p top_k eta learned'
+    ' min_p top_p top_k eta'
   ).split() == _ALL
   assert methods.get_method('cascade_tokenV3') is methods.METHODS['token_v3']
 

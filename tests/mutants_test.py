@@ -220,17 +220,13 @@ gate_sign: Chow defers where the drafter is sure
   max(-1) < 1 => max(-1) > 1
 @@ cascades.methods.cascade:opt 'opt', True
 opt_plus: OPT makes a deferral cheaper where p and q differ
-  - deferral_cost => + deferral_cost
+  - cost => + cost
 @@ cascades.methods.cascade 'diff', True
 strict_sign: the strict lenience of Diff is 1, not -1
   'defer if mq < mp - lam', -1.0 => 'defer if mq < mp - lam', 1.0
 @@ cascades.methods.cascade 'token_v3', True
 zero_is_strict: TokenV3 calls lenience 0 strict
   < (1 - lam) mp', -1.0 => < (1 - lam) mp', 0.0
-@@ cascades.contrib.learned:defer 'learned', True
-learned_keeps_what_it_defers: the learned rule defers where the drafter is said
-to lose less
-  > deferral_cost => < deferral_cost
 
 === theory_test:test_lenient_decoding_has_a_target
 @@ cascades.methods.relaxed:speed_acceptance 0.5
@@ -241,7 +237,7 @@ stricter_than_strict: lenient decoding divides by 1 + lam
 @@ cascades.methods.method:total_variation 'opt'
 both_sides_of_tv: TV is sum |p - q|, without its half
   jnp.maximum(0, p - q) => jnp.abs(p - q)
-@@ cascades.methods.cascade:deferral_cost 'opt'
+@@ cascades.methods.cascade:opt 'opt'
 opt_prices_the_gates: OPT takes TV of what the gate sees, not of what is sampled
   total_variation(d.p, d.q) => total_variation(d.p_gate, d.q_gate)
 @@ cascades.methods.relaxed:bild 'bild'
@@ -263,12 +259,6 @@ undecided_by_all: undecided by the entropy of three that do not sum to 1
 @@ cascades.methods.relaxed:typical 'typical'
 typical_entropy_sign: typical acceptance with exp(H)
   jnp.exp(-entropy => jnp.exp(entropy
-
-=== learned_test:test_features_are_their_formulas
-@@ cascades.contrib.learned:_prob_at_argmax 'random'
-learned_adds_the_other_model: how likely p holds the drafter's favourite is
-looked up in q
-  scores >= scores.max => probs >= probs.max
 
 === processing_test:test_sampling_never_draws_a_zero_and_follows_the_rest
 @@ cascades.methods.processing:sample_from_uniforms

@@ -61,7 +61,7 @@ def test_entries_are_found_by_name_and_alias(registry):
   assert registry.find('red:3') == (1, '3')
   with pytest.raises(ValueError, match=r"^colour: 'red:' has nothing after"):
     registry.find('red:')
-  assert split('learned:C:/rules') == ('learned', 'C:/rules')
+  assert split('first:C:/rules') == ('first', 'C:/rules')
   assert split('token') == ('token', '')
 
 
@@ -155,7 +155,7 @@ _CORE = """
   assert not [m for m in sys.modules if m.startswith('cascades.contrib')]
   verifier, drafter = small.pair()
   core = {
-    'method': [n for n in methods.METHODS if n != 'learned'],
+    'method': [*methods.METHODS],
     'verification': (
       *verification_config.SINGLE_DRAFT,
       *verification_config.MULTI_DRAFT,
@@ -178,7 +178,6 @@ _CORE = """
     usual = dict(method='opt', lenience=0.1, gamma=2)
     decoder = small.sampler(verifier, made, **usual, **options)
     assert decoder.sample('The number 12', max_new_tokens=6).tokens
-  assert cascades.METHODS['learned'].load is not None
 """
 
 

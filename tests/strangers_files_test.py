@@ -16,7 +16,6 @@ import launching
 import pytest
 import strangers
 
-from cascades import methods
 from cascades.contrib.engine_audits import traces
 from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.models import checkpoints, shared_table, tensor_files
@@ -148,10 +147,6 @@ DEEP_FILES = {
   shared_table.FILE: (copy_model, load_parent),
   'tokenizer.json': (copy_model_without_tokenizer, load_parent),
   'head.json': (os.mkdir, lambda path: recurrent_checkpoint.load(path.parent)),
-  'rule.json': (
-    os.mkdir,
-    lambda path: methods.get_method(f'learned:{path.parent}'),
-  ),
   'blocks.jsonl': (os.mkdir, lambda path: traces.certify(path, 'speed')),
   'test.jsonl': (
     os.mkdir,

@@ -17,7 +17,6 @@ from scipy import stats
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
-from cascades.models import checkpoints
 from cascades.proof import exact
 from cascades.verification_config import RESIDUAL
 from experiments.records import metrics, unit_costs
@@ -310,36 +309,6 @@ def _margin(z, lam):
   return (first <= 0) | (z < second) | (z < (1 - lam) * first)
 
 
-def _learned(q, p, qg, pg, lam):
-  q_at, p_at = (x.argmax(-1)[:, None] for x in (qg, pg))
-  features = {
-    'one': np.ones(len(q)),
-    'mq': qg.max(-1),
-    'mp': pg.max(-1),
-    'tv': np.abs(pg - qg).sum(-1) / 2,
-    'entropy_q': -(qg * np.log(qg)).sum(-1),
-    'entropy_p': -(pg * np.log(pg)).sum(-1),
-    'sum_qq': (qg**2).sum(-1),
-    'sum_pp': (pg**2).sum(-1),
-    'sum_pq': (qg * pg).sum(-1),
-    'q_at_mp': np.take_along_axis(qg, p_at, -1)[:, 0],
-    'p_at_mq': np.take_along_axis(pg, q_at, -1)[:, 0],
-    'agree': (q_at == p_at)[:, 0],
-  }
-  features |= {
-    f'log {name}': np.log(features[name] + 1e-4)
-    for name in ('mq', 'mp', 'q_at_mp', 'p_at_mq')
-  }
-  # The bundled head's; 'tv mq' is a product.
-  said = checkpoints.ASSETS / 'tiny-rule/rule.json'
-  weights = small.read_json(said)['weights']
-  for name in weights.keys() - features.keys():
-    one, other = name.split(' ')
-    features[name] = features[one] * features[other]
-  h = sum(weight * features[name] for name, weight in weights.items())
-  return h > lam * np.abs(p - q).sum(-1) / 2
-
-
 _FORMULAS = {
   'chow': lambda q, p, qg, pg, lam: qg.max(-1) < 1 - lam,
   'diff': lambda q, p, qg, pg, lam: qg.max(-1) < pg.max(-1) - lam,
@@ -359,7 +328,6 @@ _FORMULAS = {
   'fuzzy_js_unbounded': _js_unbounded,
   'undecided': _undecided,
   'typical': _typical,
-  'learned': _learned,
 }
 _OF_LOGITS = {'margin': _margin}
 

@@ -274,7 +274,6 @@ _OWN = {
   'cascades/models/tokenizer_files.py',
   # Whose checksum is known; gemma's own; of a training that goes on.
   *('cascades/models/package_index.py', 'cascades/models/orbax_files.py'),
-  'cascades/contrib/rule_fitting.py',
   # The source, figures and cards of this checkout.
   'experiments/accept.py',
   *('experiments/guides/inventory.py', 'experiments/reports/page.py'),
@@ -285,7 +284,6 @@ _OWN = {
   'experiments/benchmarks/peers.py',
   *('experiments/sweeps/multihost.py', 'experiments/sweeps/wandb_run.py'),
   'experiments/training/distillation_data.py',
-  'experiments/training/rules.py',
   # Fingerprints of files that are read through the door.
   'experiments/tasks/sources.py',
   # Answers; a file whose lines are read through the door.

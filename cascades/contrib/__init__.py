@@ -1,8 +1,6 @@
 """Plug-ins of the registries, which the core never imports.
 
   look_ahead          verification that judges a draft by the drafts after it
-  learned             a deferral rule that was trained
-  rule_fitting        fits such a rule to texts of a pair
   engine_audits       audits of other engines, by their functions or traces
   lm_eval             the adapter for that harness
 

@@ -26,19 +26,15 @@ def diff(d: Distributions, lenience: Lenience):
   return d.q_gate.max(-1) < d.p_gate.max(-1) - lenience
 
 
-def deferral_cost(d: Distributions, lenience: Lenience):
-  """Computes the cost of a deferral, lam * TV(p, q), Lemma 4."""
-  cost = lenience * total_variation(d.p, d.q)
-  # An infinite lenience decides alone; multiplied by 0 it would be nan.
-  return jnp.where(jnp.isinf(lenience), lenience, cost)
-
-
 def opt(d: Distributions, lenience: Lenience):
   """Defers if mq < mp - lam * TV(p, q), eq. (10).
 
   The larger TV(p, q), the likelier a rejection: hence the minus sign.
   """
-  return d.q_gate.max(-1) < d.p_gate.max(-1) - deferral_cost(d, lenience)
+  cost = lenience * total_variation(d.p, d.q)
+  # An infinite lenience decides alone; multiplied by 0 it would be nan.
+  cost = jnp.where(jnp.isinf(lenience), lenience, cost)
+  return d.q_gate.max(-1) < d.p_gate.max(-1) - cost
 
 
 def token_v1(d: Distributions, lenience: Lenience):

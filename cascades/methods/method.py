@@ -21,7 +21,7 @@ Leniences are numbers whose meaning belongs to the method; `Method.strict` and
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,13 +86,6 @@ class Method:
       [V]; None if the method has no deferral rule.
     single_target: True if all tokens are verified against one distribution, the
       law. If False, only token verification is supported.
-    bind: Called as bind(verifier, drafter) with a `Checkpoint` and a
-      `BoundDrafter`; returns the method to decode with, or raises ValueError
-      if the method does not fit the pair. None fits every pair.
-    load: Called with the argument of a name such as 'learned:FOLDER'; returns
-      its method. None if the name takes no argument.
-    identity: A hash that distinguishes the method from others of the same name,
-      since a folder's content can change; records keep it. Empty by default.
     strict_up_to: The law is exactly p at every lenience up to this number, too;
       None: at `strict` alone.
   """
@@ -108,9 +101,6 @@ class Method:
   law_uses_q: bool = True
   rule: Rule | None = None
   single_target: bool = True
-  bind: Callable[[Any, Any], 'Method'] | None = None
-  load: Callable[[str], 'Method'] | None = None
-  identity: str = ''
   strict_up_to: float | None = None
 
   def is_strict(self, lenience: float) -> bool:

@@ -5,10 +5,9 @@ import copyreg
 import jax
 import jax.numpy as jnp
 
-from cascades import arguments
 from cascades.methods import baselines, cascade, relaxed
 from cascades.methods.method import Distributions, Method
-from cascades.registries import Registry, split
+from cascades.registries import Registry
 
 # Names that the paper's one-token notebook uses.
 ALIASES = {
@@ -39,33 +38,15 @@ def register(method: Method) -> Method:
   return METHODS.register(method.name, method)
 
 
-def get_method(method: str | Method, option: str = 'method') -> Method:
+def get_method(method: str | Method) -> Method:
   """Returns the method of a name or an alias; a `Method` as it is."""
-  if isinstance(method, Method):
-    return method
-  entry, argument = METHODS.find(method, option)
-  if not argument:
-    return entry
-  if entry.load is None:
-    raise ValueError(
-      f'{option}: {entry.name!r} takes no argument, and'
-      f' {arguments.quote(argument)} is given; leave out the colon and what'
-      ' follows it.'
-    )
-  try:
-    return entry.load(argument)
-  except ValueError as error:
-    text = str(error).removeprefix('method')
-    raise ValueError(f'{option}{text}') from None
+  return method if isinstance(method, Method) else METHODS.get(method)
 
 
 def is_builtin(method: Method) -> bool:
   """Returns True for the library's own methods, as they were registered."""
-  name, argument = split(method.name)
-  if not METHODS.is_builtin(name):
-    return False
-  entry = METHODS[name]
-  return entry == method or bool(argument and entry.load and method.identity)
+  name = method.name
+  return METHODS.is_builtin(name) and METHODS[name] == method
 
 
 def _by_name(method: Method) -> str | tuple:
@@ -74,11 +55,8 @@ def _by_name(method: Method) -> str | tuple:
   The other process then uses its own registered object, for which its programs
   are compiled; a copy made of the functions would compile them again.
   """
-  name, argument = split(method.name)
-  if name in METHODS:
-    entry = METHODS[name]
-    if entry is method or (argument and entry.load):
-      return get_method, (method.name,)
+  if METHODS.get(method.name, None) is method:
+    return get_method, (method.name,)
   return method.__reduce_ex__(4)
 
 

@@ -85,9 +85,6 @@ class Sampler:
       verifier, drafter, tokenizer, config, mesh_shape=mesh, dtype=dtype
     )
     self.usage = batching.DecodeStats()
-    if config.method.bind and config.gamma:
-      method = config.method.bind(pair.verifier, pair.bound_drafter)
-      config = config.replace(method=method)
     self.config = config
     bound = pair.bound_drafter
     if not config.gamma or bound is None:

@@ -318,13 +318,6 @@ TABLES: dict[str, Callable[[], str]] = {
   'quickstart_greedy/points.md': functools.partial(
     points, 'quickstart_greedy', 'Word problems, greedy', *_RULES
   ),
-  'learned/points.md': functools.partial(
-    points,
-    'learned',
-    'Word problems, temperature 1, gamma 4',
-    *(*_MODELS, 'learned -0.5', 'learned -0.1', 'learned 0.3', 'opt 0'),
-    *('opt 0.1', 'opt 0.3', 'token_v2 0.6', 'token_v2 0.7', 'token_v3 0.95'),
-  ),
   'benchmark/fastest.md': functools.partial(fastest, 'benchmark'),
   'benchmark_drafters/drafters.md': functools.partial(
     drafters, 'benchmark_drafters'

@@ -127,9 +127,8 @@ def collect(
   """
   rows: dict[Setting, dict[tuple[str, str], records.Record]] = {}
   for record in decoded:
-    is_known = methods.METHODS.get(record.method.partition(':')[0], None)
     if (
-      is_known is None
+      record.method not in methods.METHODS
       or record.method == reference_points.DRAFTER
       or record.verification == reference_points.SEQUENTIAL
     ):

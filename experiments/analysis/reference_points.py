@@ -19,10 +19,8 @@ def strict_lenience(method: str) -> float:
   """Returns the lenience at which a method emits what the verifier would."""
   # The import loads JAX, which not every page needs.
   from cascades.methods import METHODS
-  from cascades.registries import split
 
-  # The part after a colon names one of a kind, such as a learned rule.
-  registered = METHODS.get(split(method)[0], None)
+  registered = METHODS.get(method, None)
   if registered is None or registered.strict is None:
     return math.nan
   return registered.strict
@@ -35,9 +33,8 @@ def is_strict(method: str, lenience: float) -> bool:
   """
   # The import loads JAX, which not every page needs.
   from cascades.methods import METHODS
-  from cascades.registries import split
 
-  registered = METHODS.get(split(method)[0], None)
+  registered = METHODS.get(method, None)
   return method == VERIFIER or (
     registered is not None and registered.is_strict(lenience)
   )

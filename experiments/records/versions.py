@@ -28,7 +28,6 @@ RESULTS = ROOT / 'tests/data/fixed_results.json'
 OBSERVING_MODULES = (
   'cascades/contrib/engine_audits/',
   'cascades/contrib/lm_eval.py',
-  'cascades/contrib/rule_fitting.py',
   'cascades/contrib/look_ahead/windowed_blocks.py',
   'cascades/proof/',
   'cascades/sampler/agreement.py',

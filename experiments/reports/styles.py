@@ -38,7 +38,6 @@ _BUILT_IN = {
   'chow': ('Chow', 's', '#2f9bd6', '#7cc8f5'),
   'diff': ('Diff', '^', '#0b4f8a', '#3f8fd9'),
   'opt': ('OPT', 'v', '#b3488f', '#e08cc0'),
-  'learned': ('Learned', (6, 0, 0), '#0c7d8c', '#45c8da'),
   'token_v1': ('TokenV1', 'P', '#e08a00', '#f5a623'),
   'token_v2': ('TokenV2', 'X', '#00845f', '#2fc496'),
   'token_v3': ('TokenV3', 'o', '#cf4a00', '#ff7a3d'),
@@ -97,13 +96,9 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
   table, looks, hollow = {}, {}, collections.Counter()
   for i, (variant, method) in enumerate(methods.items()):
     if method not in looks:
-      plug_ins = sum(m.partition(':')[0] not in _BUILT_IN for m in looks)
-      looks[method] = (method, *_PLUG_IN[plug_ins % len(_PLUG_IN)])
-      # The part after a colon names one of a kind, such as a learned rule.
-      kind, _, name = method.partition(':')
-      if kind in _BUILT_IN:
-        label, *rest = _BUILT_IN[kind]
-        looks[method] = (f'{label} {name}'.strip(), *rest)
+      plug_ins = sum(m not in _BUILT_IN for m in looks)
+      plug_in = (method, *_PLUG_IN[plug_ins % len(_PLUG_IN)])
+      looks[method] = _BUILT_IN.get(method, plug_in)
     label, *rest = looks[method]
     options, dashes = variant.removeprefix(method).strip(), ()
     if is_oracle(method, options.partition(' ')[0]):

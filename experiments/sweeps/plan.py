@@ -198,7 +198,6 @@ class Point:
   @property
   def name(self) -> str:
     """Name of its files: task, curve, first example and hash."""
-    # A method may be named after the folder that it lies in.
     name = re.sub('[ /]', '-', f'{self.task} {self.curve.points_name}')
     return f'{name}-{self.first}-{self.identity[:16]}'
 
@@ -231,9 +230,6 @@ def plan_points(
       ],
     }
     method = curve.config.method
-    if method.identity:
-      # The same name may be that of another rule tomorrow.
-      hashed['learned'] = method.identity
     plugins = external_code.used_plugins(
       curve.config, config.get('drafter', '')
     )

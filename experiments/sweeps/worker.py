@@ -109,10 +109,6 @@ class Worker:
     if self._chat:
       turns.require_template(self._verifier.tokenizer)
     self._bound_drafter = drafters.bind_drafter(self._verifier, self._drafter)
-    for curve in curves:
-      bind = curve.config.method.bind
-      if bind and curve.config.gamma:
-        bind(self._verifier, self._bound_drafter)
 
   def facts(self) -> dict[str, Any]:
     """Returns the hashes of the weights, the code, versions and device."""

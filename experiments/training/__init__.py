@@ -1,11 +1,10 @@
-"""Training of models, drafters, heads and rules on a laptop.
+"""Training of models, drafters and heads on a laptop.
 
 small_models        Language models on generated problems.
 tokenizer_training  The tokenizers of these models.
 recurrent_heads     Recurrent heads, distilled from a verifier.
 layer_drafters      Drafters made of some of the verifier's layers.
 reduced_folders     Folders of drafters that share the verifier's table.
-rules               Deferral rules, from the answers of sweeps.
 texts               Training texts of a user, packed into rows.
 distillation_data   Hidden states of a verifier on such texts.
 training_loop       Optimizer, checkpoints and log of every training.
