@@ -57,6 +57,11 @@ _ESTIMATE_ONLY = flags.DEFINE_bool(
   'Ends after the estimates of whether the drafter pays and how long the sweep'
   ' will take, from eight prompts.',
 )
+_FRESH = flags.DEFINE_bool(
+  'fresh',
+  False,
+  'Deletes the points of the sweep in the workdir, and decodes them again.',
+)
 # Flags for fields of the config, with the fields and help.
 _SHORT = {
   'verifier': ('verifier', 'Verifier: a name or a folder.'),
@@ -121,6 +126,7 @@ def _run(process: int | None) -> None:
     launcher=_LAUNCHER.value,
     quiet=_QUIET.value,
     estimate_only=_ESTIMATE_ONLY.value,
+    anew=_FRESH.value,
     process=process,
   )
   # The data is a file, or the task that --task names.
@@ -143,13 +149,20 @@ def run(
   quiet: bool = False,
   process: int | None = None,
   estimate_only: bool = False,
+  anew: bool = False,
 ) -> None:
   """Runs a sweep, or the part of it that a workdir lacks."""
   # `phases` imports JAX, which --help does not need.
   from experiments.sweeps import phases
 
   sweep = phases.Sweep(
-    config, curves, workdir, launcher=launcher, quiet=quiet, process=process
+    config,
+    curves,
+    workdir,
+    launcher=launcher,
+    quiet=quiet,
+    process=process,
+    anew=anew,
   )
   if process:
     # Without the workdir.

@@ -27,6 +27,7 @@ from experiments.benchmarks import (
   lower_bounds,
   peers,
 )
+from experiments.sweeps import workdirs
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
@@ -513,7 +514,7 @@ def test_weights_are_read_as_often_as_a_block_needs_them(monkeypatch):
   assert [x['weight_bytes'] for x in rows] == [200, 208, 208, 210]
 
 
-def test_figures_of_other_code_are_not_continued(
+def test_figures_of_another_commit_are_not_continued(
   tmp_path, monkeypatch, no_cache
 ):
   part = {'arm': 'a'}, lambda: [{'arm': 'a'}]
@@ -521,6 +522,7 @@ def test_figures_of_other_code_are_not_continued(
   monkeypatch.setattr(loops, 'tables', lambda figures: [])
   benchmarks.run(_config('benchmark'), tmp_path)
   benchmarks.run(_config('benchmark'), tmp_path)
-  monkeypatch.setattr(benchmarks, '_source_hash', lambda: 'other')
-  with pytest.raises(ValueError, match='holds figures of another code;'):
+  other = {'commit': 'other'}
+  monkeypatch.setattr(workdirs, 'provenance', lambda facts: other)
+  with pytest.raises(ValueError, match='holds figures of another commit;'):
     benchmarks.run(_config('benchmark'), tmp_path)

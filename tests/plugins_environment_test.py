@@ -134,8 +134,6 @@ _DECODED = """
   import sys
   import pytest
   import cascades
-  from cascades.config import DecodingConfig
-  from experiments.records import external_code
   from experiments.sweeps import curve_plan, fields
   sys.path[:0] = ['tests']
   import small
@@ -159,13 +157,6 @@ _DECODED = """
   config['lenience'] = [0.1]
   curve = curve_plan.Curve.from_config(config, 'other_method', (0.1,))
   fields.check(config)
-  found = external_code.used_plugins(curve.config, 'other_drafter')
-  assert found[1:] == [('other-package', '1.0')]
-  assert external_code.hash_external(curve.config.method, *found)
-  made = DecodingConfig(method='opt', verification='other_verification')
-  assert ('other-package', '1.0') in external_code.used_plugins(made, 'ngram')
-  standard = DecodingConfig()
-  assert not external_code.used_plugins(standard, 'self:2')
   assert dict(curve.drafter_options) == {'other_window': 3}
   for mistake in (
     lambda: fields.check(dict(config, other_window=0)),

@@ -27,7 +27,7 @@ from cascades.drafters import binding
 from cascades.models import checkpoints, tokenizers
 from experiments import cli, records, reports, sweep
 from experiments.analysis import example_selection
-from experiments.records import metrics, unit_costs, versions
+from experiments.records import metrics, results_version, unit_costs
 from experiments.sweeps import curve_plan, plan, workdirs, worker
 from experiments.tasks import TASKS, Metric
 
@@ -485,29 +485,26 @@ def test_points_of_other_code_are_put_aside_and_said(
     return capsys.readouterr().err
 
   run()
-  # From before results had a version.
   path = measured / 'provenance.json'
   kept = small.read_json(path)
-  kept['starts'][-1]['code'] = 'ab' * 32
+  kept['starts'][-1]['code'] = 'results version 1'
   path.write_text(json.dumps(kept))
-  message = 'source abababababab, which is older than results versions'
+  message = 'results version 1'
   page = reports.write_report(measured).read_text()
   assert f'Decoded with {message}.' in page
   (old,) = _files(measured)
   assert f'workdir: its points are of {message}; they are set aside' in run()
   # What is there now is of this code, and the page says so.
   page = (measured / 'report/index.html').read_text()
-  assert f'Decoded with {versions.describe(versions.current_code())}.' in page
-  # Of no version.
-  monkeypatch.setattr(versions, 'current_code', lambda: 'source ' + '0' * 64)
+  assert f'Decoded with {results_version.name()}.' in page
+  monkeypatch.setattr(results_version, 'RESULTS_VERSION', 99)
   # An estimate leaves them.
   before = {x: x.read_bytes() for x in measured.rglob('*.json*')}
   with pytest.raises(ValueError, match='would set aside points of other'):
     sweep.run(small.config(), _CURVES[:1], measured, estimate_only=True)
   assert before == {x: x.read_bytes() for x in measured.rglob('*.json*')}
   message = run()
-  assert 'source 000000000000, which belongs to no results version' in message
-  assert 'the results are valid, but an edit of cascades/' in message
+  assert 'decoded again with results version 99.' in message
   assert '1 files of records of other weights, data, code or ' in message
   (new,) = _files(measured)
   assert new.name != old.name
@@ -519,6 +516,64 @@ def test_points_of_other_code_are_put_aside_and_said(
   monkeypatch.setattr(worker.Worker, 'decode_curve', None)
   assert 'data, code or versions were moved to' in run()
   assert old.read_bytes() == answers
+
+
+@pytest.mark.slow
+def test_points_of_another_commit_are_said_and_decoded_again_if_asked(
+  measured, capsys
+):
+  def run(anew=False):
+    capsys.readouterr()
+    sweep.run(small.config(), _CURVES[:1], measured, anew=anew)
+    return capsys.readouterr().err
+
+  run()
+  path = measured / 'provenance.json'
+  kept = small.read_json(path)
+  kept['starts'][-1] |= {'commit': 'ab' * 20, 'dirty': True}
+  path.write_text(json.dumps(kept))
+  assert 'abababababab with changes' in run()
+  before = _files(measured)
+  assert 'abababababab' not in run(anew=True)
+  assert _files(measured).keys() == before.keys()
+  assert _files(measured) != before
+  assert 'abababababab' not in run()
+
+
+_RULE = """
+from cascades import methods
+
+METHOD = methods.from_target(
+  lambda d, lenience: d.p * {0} / {0}, name='outside', equation='',
+  reference='', strict=0.0, drafter_only=None)
+
+def score(answer, reference):
+  return {0}
+"""
+
+
+def test_code_from_outside_is_named_by_its_file(tmp_path):
+  def names(text):
+    path = tmp_path / 'my_rule.py'
+    path.write_text(text)
+    module = cli.load_config_module(path)
+    config = _CURVES[3].config.replace(method=module.METHOD)
+    curve = dataclasses.replace(_CURVES[3], config=config)
+    metric = Metric(name='m', help='', scores=('s',), score=module.score)
+    task = TASKS['numerals']
+    scored = dataclasses.replace(task, name='mine', metrics=[metric])
+    examples = list(task.load(num_examples=2))
+    return [
+      plan.plan_points({}, [x], {y.name: y}, {y.name: examples}, {})[0].name
+      for x, y in ((curve, task), (_CURVES[3], scored))
+    ]
+
+  first = names(_RULE.format(1.0))
+  assert names(_RULE.format(1.0)) == first
+  assert not {*first} & {*names(_RULE.format(0.5))}
+  # The library's own add nothing.
+  task = TASKS['numerals']
+  assert not any(plan._outside(x, 'ngram', task) for x in _CURVES)
 
 
 def test_whatever_can_change_a_result_names_another_point():

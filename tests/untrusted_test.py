@@ -275,9 +275,8 @@ _OWN = {
   # Whose checksum is known; gemma's own; of a training that goes on.
   *('cascades/models/package_index.py', 'cascades/models/orbax_files.py'),
   # The source, figures and cards of this checkout.
-  'experiments/accept.py',
   *('experiments/guides/inventory.py', 'experiments/reports/page.py'),
-  *('experiments/records/external_code.py', 'experiments/records/versions.py'),
+  'experiments/records/results_version.py',
   'experiments/training/terms.py',
   # What was just made, and pipes between processes of one run.
   *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),

@@ -39,17 +39,6 @@ from experiments import cli
 SUITES = ('loops', 'answering', 'eight_bits')
 
 
-def _source_hash() -> str:
-  """Hashes the code that is timed, and the code that times it."""
-  from experiments import records
-  from experiments.records import versions
-
-  folder = pathlib.Path(__file__).parent
-  files = [*sorted(folder.glob('*.py')), folder.parent / 'sweeps/costs.py']
-  hashes = [versions.hash_syntax(path.read_bytes()) for path in files]
-  return records.digest([versions.source_hash(), *hashes])
-
-
 def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   """Runs a suite and writes its figures."""
   import jax
@@ -66,20 +55,21 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   jax.config.update('jax_enable_compilation_cache', False)
   suite = importlib.import_module(f'experiments.benchmarks.{config.suite}')
   suite.check(config)
+  start = workdirs.provenance({})
   output = {
     'suite': config.suite,
     'date': datetime.date.today().isoformat(),
     'device': jax.devices()[0].device_kind,
     'cores': os.cpu_count(),
     'versions': cli.versions(),
-    'code': _source_hash(),
+    'commit': start['commit'],
     'config': json.loads(config.to_json_best_effort()),
     'figures': [],
   }
   path = workdir / 'benchmark.json'
   if path.exists():
     previous = json.loads(path.read_text(encoding='utf-8'))
-    fields = ('suite', 'device', 'cores', 'versions', 'code', 'config')
+    fields = ('suite', 'device', 'cores', 'versions', 'commit', 'config')
     changed = [name for name in fields if previous.get(name) != output[name]]
     if changed:
       raise ValueError(
@@ -87,7 +77,7 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
         ' choose another --workdir, or delete it.'
       )
     output = previous
-  output['starts'] = [*output.get('starts', ()), workdirs.provenance({})]
+  output['starts'] = [*output.get('starts', ()), start]
   figures = output['figures']
   for fields, measure in suite.parts(config):
     if any(fields.items() <= figure.items() for figure in figures):

@@ -52,6 +52,7 @@ class _Start(schema.Schema):
   """The fields of a start of a sweep that are read."""
 
   code: str | None = None
+  commit: str | None = None
 
 
 class _Provenance(schema.Schema):

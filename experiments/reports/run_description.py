@@ -10,7 +10,6 @@ from cascades.untrusted import display
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Run
 from experiments.records.unit_costs import Costs
-from experiments.records.versions import describe
 from experiments.reports import styles, tables
 
 # Relative change of unit costs in a run above which the page has a notice.
@@ -85,7 +84,7 @@ def footer(runs_by_name: Mapping[str, Run], config: AnalysisConfig) -> str:
     costs.append(f'Unit costs{of_run}: {_costs(run.costs)}.')
     code = run.start.get('code')
     if isinstance(code, str):
-      source = display.for_html(describe(code))
+      source = display.for_html(code)
       sources.append(f'Decoded{of_run} with {source}.')
     if run.config:
       subject = display.for_html(name) if is_comparison else 'the run'

@@ -20,7 +20,7 @@ from cascades import extras
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
 from experiments.analysis import example_selection, headline, runs, slices
-from experiments.records import metrics, unit_costs, versions
+from experiments.records import metrics, results_version, unit_costs
 from experiments.sweeps import (
   curve_plan,
   deciding,
@@ -49,12 +49,14 @@ class Sweep:
     launcher: str = 'local',
     quiet: bool = False,
     process: int | None = None,
+    anew: bool = False,
   ):
     """Keeps the arguments; nothing is checked or loaded yet."""
     self._process = process
     self.config, self.curves, self.workdir = config, curves, workdir
     self._launcher_name, self._quiet = launcher, quiet
     self._is_local = launcher == 'local'
+    self._is_anew = anew
 
   def run(self, estimate_only: bool = False) -> None:
     """Decodes the points that are missing in the workdir, and reports all."""
@@ -162,6 +164,8 @@ class Sweep:
     is_kept = estimate_only and self._files.has_records
     if not is_kept:
       self._claim()
+    if self._is_anew and not estimate_only:
+      self._files.delete_points(self._points)
     self._files.set_aside(
       self._points, facts['code'], self._say, refuse=estimate_only
     )
@@ -178,7 +182,10 @@ class Sweep:
       data=self._provenance,
       # Of the config's options, those that a curve decodes with.
       curves={x.name: records.plain(x.used_options) for x in self.curves},
+      anew=self._is_anew,
     )
+    if self._files.has_records:
+      self._files.say_commits(start, self._say)
     self._files.log_start(start)
 
   def estimate(self) -> None:
@@ -299,7 +306,7 @@ class Sweep:
       )
     hashes = [records.hash_examples(x) for x in self._examples.values()]
     settings = plan.run_settings(self.config, self.curves, self._data)
-    code = versions.current_code()
+    code = results_version.name()
     digest = records.digest([settings, hashes, code, cli.versions()])
     if not multihost.is_same(digest):
       raise ValueError(

@@ -8,6 +8,7 @@ made again.
 import dataclasses
 import itertools
 import pathlib
+import pkgutil
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +17,10 @@ from typing import Any
 import ml_collections
 
 from cascades import drafters
+from cascades.registries import split
+from cascades.verification_config import VERIFICATIONS
 from experiments import records
+from experiments.records import results_version
 from experiments.sweeps.curve_plan import CURVE_FIELDS, Curve
 
 _CONFIGS = pathlib.Path(__file__).resolve().parents[2] / 'configs'
@@ -210,8 +214,6 @@ def plan_points(
   facts: Mapping[str, Any],
 ) -> list[Point]:
   """Returns the points of a sweep, task by task and curve by curve."""
-  from experiments.records import external_code
-
   run_fields = {
     name: value
     for name, value in records.plain(config).items()
@@ -229,13 +231,8 @@ def plan_points(
         list(tasks[task].stop_strings),
       ],
     }
-    method = curve.config.method
-    plugins = external_code.used_plugins(
-      curve.config, config.get('drafter', '')
-    )
-    scored = tasks[task].external_parts()
-    if source := external_code.hash_external(method, *scored, *plugins):
-      hashed['outside'] = source
+    if outside := _outside(curve, config.get('drafter', ''), tasks[task]):
+      hashed['outside'] = outside
     selected = curve.select(examples[task])
     for first in range(0, len(selected), size):
       shard = selected[first : first + size]
@@ -245,6 +242,26 @@ def plan_points(
         Point(task, curve, first, last=first + len(shard), identity=identity)
       )
   return planned
+
+
+def _outside(curve: Curve, drafter: str, task: Any) -> list[str]:
+  """Names the code from outside the project that a point runs."""
+  from cascades.methods.registry import is_builtin
+  from experiments.tasks import TASKS
+
+  used: list[Any] = []
+  if not is_builtin(curve.config.method):
+    used.append(curve.config.method)
+  if task.name not in TASKS or not TASKS.is_builtin(task.name):
+    used += task.external_parts()
+  kind, _ = split(curve.config.verification)
+  if not VERIFICATIONS.is_builtin(kind):
+    used.append(pkgutil.resolve_name(VERIFICATIONS[kind].decide))
+  kind, _ = split(drafter)
+  if kind in drafters.DRAFTERS and not drafters.DRAFTERS.is_builtin(kind):
+    used.append(drafters.DRAFTERS[kind])
+  texts = [part for part in used if isinstance(part, str)]
+  return texts + results_version.outside(*used)
 
 
 def progress(points: Collection[Point], done: Collection[Point]) -> str:

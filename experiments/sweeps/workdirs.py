@@ -33,7 +33,7 @@ import filelock
 
 from cascades.untrusted import bounded, display, paths
 from experiments import records
-from experiments.records import unit_costs, versions
+from experiments.records import unit_costs
 from experiments.sweeps import plan
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -235,16 +235,10 @@ class Workdir:
         ' or versions; give another --workdir for the estimate.'
       )
     previous = self.latest_code()
-    if not versions.is_version(code):
-      say(
-        f'code: {versions.describe(code)}; the results are valid, but an edit'
-        ' of cascades/ or experiments/ decodes all points again (an edit of'
-        ' your own rule or task decodes only its points).'
-      )
     if previous not in (None, code):
       say(
-        f'workdir: its points are of {versions.describe(previous)}; they are'
-        f' set aside, and decoded again with {versions.describe(code)}.'
+        f'workdir: its points are of {display.sentence(previous)}; they are'
+        f' set aside, and decoded again with {code}.'
       )
     if count := self.set_aside_files(stale):
       records.write(self.path / 'race.jsonl', [])
@@ -257,6 +251,44 @@ class Workdir:
       if earlier.is_file() and not path.exists():
         path.parent.mkdir(exist_ok=True)
         shutil.move(earlier, path)
+
+  def delete_points(self, points: Sequence[plan.Point]) -> None:
+    """Deletes points, also in stale/, and what was measured of them."""
+    for path in itertools.chain.from_iterable(map(self._paths, points)):
+      path.unlink(missing_ok=True)
+      earlier = self.path / 'stale' / path.parent.name / path.name
+      earlier.unlink(missing_ok=True)
+    names = 'race.jsonl', 'costs.json', 'summary.csv', 'decision.json'
+    for path in (
+      *self.path.glob('views/*.jsonl'),
+      *map(self.path.joinpath, names),
+    ):
+      path.unlink(missing_ok=True)
+
+  def say_commits(
+    self, start: Mapping[str, Any], say: Callable[[str], None]
+  ) -> None:
+    """Says if a start takes up points of another commit or of a dirty tree."""
+    starts = records.read_starts(self.path)
+    anew = [i for i, x in enumerate(starts) if x.get('anew')]
+    trees = {
+      (x.get('commit'), bool(x.get('dirty')))
+      for x in starts[max(anew, default=0) :]
+      if x.get('code') == start['code']
+    }
+    clean = {(start['commit'], False)}
+    if not trees or (trees == clean and not start['dirty']):
+      return
+    texts = (
+      f'{str(commit)[:12]}{" with changes" * is_dirty}'
+      for commit, is_dirty in sorted(trees, key=str)
+    )
+    say(
+      display.sentence(
+        f'workdir: points of commit {", ".join(texts)} are taken up; --fresh'
+        ' decodes them again.'
+      )
+    )
 
   def _stale(self, points: Sequence[plan.Point]) -> list[pathlib.Path]:
     """Returns the files of records and traces of other points."""

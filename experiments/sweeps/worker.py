@@ -25,7 +25,7 @@ from cascades.sampler import batching, sampler, scoring
 from cascades.sampler.outputs import SampleOutput
 from cascades.verification_config import SEQUENTIAL
 from experiments import cli, records
-from experiments.records import unit_costs, versions
+from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
   costs,
   curve_plan,
@@ -111,9 +111,9 @@ class Worker:
     self._bound_drafter = drafters.bind_drafter(self._verifier, self._drafter)
 
   def facts(self) -> dict[str, Any]:
-    """Returns the hashes of the weights, the code, versions and device."""
+    """Returns hashes of the weights, results version, versions and device."""
     return fingerprints.weights(self._verifier, self._bound_drafter) | {
-      'code': versions.current_code(),
+      'code': results_version.name(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
       **fingerprints.commits(self._config),

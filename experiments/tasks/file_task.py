@@ -390,7 +390,8 @@ class FileTask(Task):
 
   def external_parts(self) -> list[Any]:
     """Lists the metric of a user; the library's is in the name of the task."""
-    return [x for x in self.metrics if not METRICS.is_builtin(x.name)]
+    metrics = [x for x in self.metrics if not METRICS.is_builtin(x.name)]
+    return [*metrics, self.signature()] if metrics else []
 
 
 def _configure(config: Mapping[str, Any]) -> Task:

@@ -50,6 +50,10 @@ class HarnessTask(Task):
     """Name of the score that is the quality, in [0, 1]."""
     return 'quality'
 
+  def external_parts(self) -> list[str]:
+    """Returns the hash of the task, its code included."""
+    return [self.identity]
+
   def signature(self) -> str:
     """Returns the harness's version, the filter and the metric in words."""
     return self.documents.signature()

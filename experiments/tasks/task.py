@@ -105,7 +105,7 @@ class Task:
     return self.metrics[0].corpus if self.metrics else None
 
   def external_parts(self) -> list[Any]:
-    """Lists what may be of another package, for `hash_external`."""
+    """Lists code from outside that the name of a point has to hash."""
     return [self]
 
   def signature(self) -> str:
