@@ -1,12 +1,9 @@
 """Benchmarks: their harness, the floor and thresholds; on models of no size."""
 
-import functools
-import importlib
 import json
 import math
 import pathlib
 import sys
-import time
 import types
 
 import jax
@@ -56,8 +53,6 @@ def test_the_loop_is_timed_once_and_a_run_continues(tmp_path, no_cache):
   # Nothing is left to be done, and nothing is done twice.
   benchmarks.run(config, tmp_path)
   assert (tmp_path / 'benchmark.json').read_text() == text
-  (start,) = json.loads(text)['starts']
-  assert {'command', 'commit', 'dirty'} <= start.keys()
   config.repeats = 3
   with pytest.raises(ValueError, match='figures of another config;'):
     benchmarks.run(config, tmp_path)
@@ -68,29 +63,14 @@ def test_the_loop_is_timed_once_and_a_run_continues(tmp_path, no_cache):
   assert counted == dict(gemma=1, alone=1, floor=3, strict=3, token_v3=2)
   for row in timed:
     assert len(row['decode_s']) == len(row['prefill_s']) == 2
-    assert min(row['decode_s']) > 0
-    assert row['compile_s'] >= 0
     assert row['weight_bytes'] > 0
-    if row['arm'] != 'floor':
-      assert row['tokens'] == 12
-    if row['arm'] in ('gemma', 'alone'):
-      assert row['same_tokens']
+    assert row['arm'] == 'floor' or row['tokens'] == 12
+    assert row['arm'] not in ('gemma', 'alone') or row['same_tokens']
   rows = loops.rows(figures)
   assert sum(row['over_floor'] is not None for row in rows) == 3
   assert all(row['over_copy'] > 0 for row in rows)
-  names = [name for name, *_ in loops.thresholds(figures)]
-  assert len(set(names)) == len(names) == 3
-  every, held = map(harness.format_table, loops.tables(figures))
-  assert 'token_v3' in every
-  assert 'x floor' in every
+  _, held = map(harness.format_table, loops.tables(figures))
   assert 'small, batch 1: loop time by its floor, worst gamma' in held
-
-
-def test_every_suite_has_what_run_asks_of_it():
-  for name in benchmarks.SUITES:
-    suite = importlib.import_module(f'experiments.benchmarks.{name}')
-    assert all(map(callable, (suite.check, suite.parts, suite.tables)))
-    assert f'  {name} ' in benchmarks.__doc__
 
 
 def _entrant(name, seconds, **facts):
@@ -111,7 +91,6 @@ def test_a_race_keeps_all_seconds_and_compares_tokens():
     dict(arm='short', decode_s=[3.0, 4.0], same_tokens=True),
     dict(arm='unknown', decode_s=[3.0, 4.0], same_tokens=None),
   ]
-  json.dumps(harness.race([_entrant('a', (1.0, 1.0), first=[1])], 1, 'race'))
 
 
 def test_entrants_take_turns_after_one_that_warms_up():
@@ -124,13 +103,6 @@ def test_entrants_take_turns_after_one_that_warms_up():
   warm, output = harness.warm_up(_entrant('x', (9.0, 2.0), blocks=5))
   assert warm.fields == {'arm': 'x', 'compile_s': 7.0}
   assert output == {'decode_s': 2.0, 'blocks': 5}
-  wait = functools.partial(time.sleep, 0.02)
-  two = harness.two_part_entrant(
-    {'arm': 'x'}, wait, lambda state: 7, lambda state: {'tokens': state}
-  )
-  output = two.run()
-  assert output.pop('prefill_s') >= 0.02 > output.pop('decode_s')
-  assert output == {'tokens': 7}
 
 
 _BOUNDS = ('<=', 1.1, 1.1), ('<=', 1.1, 1.11), ('>=', 2, 2.0), ('>=', 2, 1.99)
@@ -149,10 +121,9 @@ def test_a_table_has_what_its_rows_have_and_a_ratio_its_bound():
 
 def test_a_forced_method_keeps_as_many_as_it_is_told():
   d = jax.tree.map(jnp.asarray, exact.draw_distributions('random', 8))
-  for name in ('speed', 'token_v3'):
-    method = entrants.force_acceptance(methods.METHODS[name], True)
-    kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
-    np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
+  method = entrants.force_acceptance(methods.METHODS['token_v3'], True)
+  kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
+  np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
 
 
 class _Model:
@@ -165,7 +136,7 @@ class _Model:
     return at
 
 
-@pytest.mark.parametrize('gamma', [0, 2, 4])
+@pytest.mark.parametrize('gamma', [0, 2])
 def test_the_floor_makes_the_passes_of_a_strict_block(gamma, monkeypatch):
   """Gamma of the drafter, whose first reads two tokens; one of the verifier."""
   passes = []
@@ -246,12 +217,13 @@ def _answered(arm, decode_s, calls=None, dtype='float32', **more):
 
 def test_answers_are_compared_within_their_group():
   cost = {'part': 'costs', 'dtype': 'float32'}
+  proposing = {'arm': 'strict', 'what': 'proposing'}
   figures = [
     cost | {'arm': 'alone', 'what': 'reading', 'block_s': [1.0]},
     cost | {'arm': 'strict', 'what': 'reading', 'block_s': [1.5]},
-    cost | {'arm': 'strict', 'what': 'proposing', 'block_s': [0.5]},
+    cost | proposing | {'block_s': [0.5], 'passes': 5},
     _answered('alone', 10.0, 20),
-    _answered('strict', 5.0, 5, accepted=15, examined=20),
+    _answered('strict', 5.0, 5, accepted=15, examined=20, drafter_calls=20),
     _answered('transformers, plain', 20.0),
     _answered('alone', 8.0, 20, 'bfloat16'),
     _answered('n-gram', 8.0, 20, 'bfloat16', batch=8),
@@ -261,8 +233,12 @@ def test_answers_are_compared_within_their_group():
   strict = rows[1]
   assert strict['tokens_per_call'] == 4
   assert strict['acceptance'] == 0.75
-  # A block of 2 gives 4 tokens, where the verifier alone takes 1 for each.
-  assert strict['latency'] == 0.5
+  # A block gives 4 tokens, where the verifier alone takes 1 for each; it has
+  # four passes of the five that were timed.
+  assert strict['latency'] == pytest.approx((1.5 + 0.5 * 4 / 5) / 4)
+  # Older figures do not say how many were timed.
+  figures[2] = cost | proposing | {'block_s': [0.5]}
+  assert answering.rows(figures)[1]['latency'] == 0.5
   assert 'latency' not in rows[3]
   one, other = (f'problems, {x}, batch 1' for x in ('float32', 'bfloat16'))
   assert answering.thresholds(figures) == [
@@ -275,9 +251,7 @@ def test_answers_are_compared_within_their_group():
 @pytest.mark.slow
 def test_drafters_are_timed(tmp_path, no_cache):
   config = _config('benchmark_drafters')
-  some = 'none', 'model, 2'
-  config.problems = tuple(arm for arm in config.problems if arm.name in some)
-  config.copies = config.copies[:2]
+  config.problems = config.problems[0], config.problems[2]
   config.num_examples, config.new_tokens, config.repeats = 3, 40, 1
   config.gamma = 2
   benchmarks.run(config, tmp_path)
@@ -286,14 +260,10 @@ def test_drafters_are_timed(tmp_path, no_cache):
   assert len(rows) == 4
   assert rows['problems', 'none']['tokens_per_call'] == 1
   assert rows['problems', 'none']['latency'] == 1
-  assert rows['problems', 'model, 2']['tokens_per_call'] > 1.5
-  assert all(row['tokens_per_s'] > 0 for row in rows.values())
+  assert rows['problems', 'model, 4']['tokens_per_call'] > 1.5
   # What stands in the prompt already is found there.
   assert rows['copies', 'n-gram']['tokens_per_call'] > 1
   assert rows['copies', 'n-gram']['same_tokens']
-  table = harness.format_table(answering.tables(figures)[0])
-  for word in ('model, 2', 'x alone', 'latency'):
-    assert word in table
 
 
 _LLAMA = """
@@ -339,10 +309,7 @@ def test_other_peoples_loops_answer_from_a_process_of_their_own(
         'tokens': 3.0,
         'first': None,
       }
-
-
-def test_a_python_without_them_is_named(tmp_path, monkeypatch):
-  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+  (tmp_path / 'xllamacpp.py').write_text('raise OSError')
   with pytest.raises(ValueError, match='with llama ended; check that it can'):
     peers.Peer(sys.executable, 'llama', _SPEC)
   with pytest.raises(ValueError, match='python: /nowhere cannot be started'):
@@ -353,11 +320,12 @@ class _Peer:
   """A peer that says what it is asked."""
 
   def __init__(self, python, engine, spec):
-    assert (python, engine) == ('a Python', 'transformers')
-    assert spec['stop_text'] == '\n'
-    for name in ('verifier', 'drafter'):
-      assert (pathlib.Path(spec[name]) / 'config.json').is_file()
-    self.versions = {'torch': '9'}
+    assert python == 'a Python'
+    if engine == 'transformers':
+      assert spec['stop_text'] == '\n'
+      for name in ('verifier', 'drafter'):
+        assert (pathlib.Path(spec[name]) / 'config.json').is_file()
+    self.versions = {engine: '9'}
 
   def __enter__(self):
     return self
@@ -396,42 +364,22 @@ def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
   # Ours, gemma's and the peer's; ours copy.
   assert len(rows) == 3 + 1 + 3 + 3
   for (part, arm), row in rows.items():
-    assert row['tokens_per_s'] > 0
-    if arm == 'alone':
-      assert row['over_alone'] == row['tokens_per_call'] == 1
     if arm == 'gemma':
       # All that it writes, of the first prompt.
       assert row['tokens'] == 6
     if arm.startswith('transformers'):
-      assert part == 'problems'
-      assert row['tokens_per_s'] == 0.5
-      assert row['same_tokens'] is None
+      assert (part, row['same_tokens']) == ('problems', None)
     else:
       # Strict and greedy, all write what the verifier does.
       assert row['same_tokens']
   assert math.isfinite(rows['problems', 'strict']['latency'])
   names = [name for name, *_ in answering.thresholds(figures)]
   assert 'problems, float32, batch 1: alone by transformers, plain' in names
-  table = harness.format_table(answering.tables(figures)[0])
-  for word in ('n-gram', 'gemma', 'x alone', 'copies', 'transformers, look-up'):
-    assert word in table
-  # A run that goes on has nothing left to do.
-  benchmarks.run(config, tmp_path)
-  assert (tmp_path / 'benchmark.json').read_text() == text
-
-
-class _Llama(_Peer):
-  """A peer that reads a file of its own."""
-
-  def __init__(self, python, engine, spec):
-    assert (python, engine) == ('a Python', 'llama')
-    assert spec['verifier'] == 'tiny-verifier'
-    self.versions = {'xllamacpp': '9'}
 
 
 @pytest.mark.slow
 def test_eight_bits_are_timed_beside_floats(tmp_path, monkeypatch, no_cache):
-  monkeypatch.setattr(peers, 'Peer', _Llama)
+  monkeypatch.setattr(peers, 'Peer', _Peer)
   monkeypatch.setattr(eight_bits.package_index, 'fetch', lambda name: name)
   config = _config('benchmark_int8')
   config.verifier, config.drafter = 'tiny-verifier', 'tiny-drafter'
@@ -448,11 +396,6 @@ def test_eight_bits_are_timed_beside_floats(tmp_path, monkeypatch, no_cache):
   distance = figures[-1]
   assert 0 < distance['kl_low'] <= distance['kl'] <= distance['kl_high'] < 0.1
   assert distance['agreement'] > 0.5
-  floats, rounded, difference = (
-    distance[name][0]
-    for name in ('quality', 'quality_int8', 'quality_difference')
-  )
-  assert difference == pytest.approx(rounded - floats)
   text = '\n'.join(map(harness.format_table, eight_bits.tables(figures)))
   names = 'reading 5 by 1, int8', 'strict, int8, by llama.cpp'
   for name in (*names, 'KL divergence per'):
@@ -463,11 +406,9 @@ def test_eight_bits_are_timed_beside_floats(tmp_path, monkeypatch, no_cache):
   ('name', 'field', 'value', 'said'),
   [
     ('benchmark_int8', 'widths', (0,), 'widths: must be 1 or more, got 0'),
-    ('benchmark', 'repeats', 0, 'repeats: must be 1 or more, got 0'),
     ('benchmark', 'gammas', (), 'gammas: must have at least one value'),
     ('benchmark', 'acceptances', (1.5,), 'acceptances: must be above 0, up to'),
     ('benchmark', 'suite', 'odd', 'suite: must be one of loops, answering'),
-    ('benchmark_drafters', 'batch_sizes', (1, 0), 'batch_sizes: must be 1'),
     ('benchmark_drafters', 'dtypes', ('float8',), 'dtype'),
     ('benchmark_drafters', 'temperature', -1.0, 'temperature'),
   ],
@@ -478,28 +419,6 @@ def test_bad_fields_are_named(name, field, value, said, tmp_path, no_cache):
     config[field] = value
   with pytest.raises(ValueError, match=said):
     benchmarks.run(config, tmp_path)
-
-
-def test_a_strict_block_is_charged_the_passes_that_were_made():
-  cost = {'part': 'costs', 'dtype': 'float32', 'what': 'reading'}
-  proposing = {'what': 'proposing', 'arm': 'strict', 'block_s': [1.0]}
-  answered = [
-    _answered('alone', 10.0, 20),
-    _answered('strict', 5.0, 5, accepted=15, examined=20, drafter_calls=20),
-  ]
-
-  def latency(**passes):
-    costs = [
-      cost | {'arm': 'alone', 'block_s': [1.0]},
-      cost | {'arm': 'strict', 'block_s': [1.5]},
-      cost | proposing | passes,
-    ]
-    return answering.rows([*costs, *answered])[1]['latency']
-
-  # Four passes of the five that were timed, and four tokens.
-  assert latency(passes=5) == pytest.approx((1.5 + 4 / 5) / 4)
-  # Older figures do not say how many were timed.
-  assert latency() == pytest.approx((1.5 + 1) / 4)
 
 
 def test_weights_are_read_as_often_as_a_block_needs_them(monkeypatch):
