@@ -10,7 +10,7 @@ above it in this list.
   compilation          the cache of compiled programs
   plain                values that JSON can hold, and their hashes
   atomic               files that are written whole or not at all
-  registries           the values that an option can name, plug-ins included
+  registries           the values that an option can name
   verification_config  kinds of verification, and sources of tokens
   methods              one position: q and p to the distribution to sample
   config               the options of decoding, checked
@@ -22,7 +22,7 @@ above it in this list.
   decisions            settings that a sweep chose, with their evidence
   sampler              strings in, strings and counts out
   proof                audits: a method emits the law that it declares
-  contrib              plug-ins of the registries; the core never imports it
+  contrib              further entries, imported when they are named
 
 The names below are imported when they are first used, so that `import cascades`
 alone does not import JAX.

@@ -24,6 +24,7 @@ _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 64, 'Maximum number of new tokens.'
 )
 _CHAT = cli.define_chat()
+cli.define_import()
 cli.define_colour()
 cli.define_dtype()
 

@@ -16,7 +16,7 @@ To audit blocks that an engine recorded, one JSON object per line (see
 The decoding loop is sampled with token and block verification;
 --verification=all samples it with all verifications that the method supports.
 To audit your own rule, put `cascades.register(...)` into a file and give
---rules=my_rules.py. --method=all audits every registered method.
+--import=my_rules.py. --method=all audits every registered method.
 """
 
 import json
@@ -31,7 +31,7 @@ _METHOD = flags.DEFINE_string('method', None, "Name of a method, or 'all'.")
 _LENIENCE = flags.DEFINE_list(
   'lenience', None, 'Leniences; by default several, strict to drafter-only.'
 )
-cli.define_rules()
+cli.define_import()
 _FUNCTION = flags.DEFINE_string(
   'function', None, 'Verification function to audit: my_engine.py:verify.'
 )
@@ -128,22 +128,20 @@ def main() -> None:
   if _TRACE.value is not None:
     _certify_trace(leniences)
     return
-  cli.load_rules()
   import jax
 
   from cascades import methods, verification
   from cascades.proof import audit
 
   if _METHOD.value == 'all':
-    names = list(methods.METHODS.available())
+    names = list(methods.METHODS)
   else:
     names = [methods.get_method(_METHOD.value).name]
   verifications = _VERIFICATION.value
   if verifications == ['all']:
     # Arguments that fit into the blocks of an audit.
     verifications = [
-      kind.shortest or name
-      for name, kind in verification.VERIFICATIONS.available().items()
+      kind.shortest or name for name, kind in verification.VERIFICATIONS.items()
     ]
   workdir = pathlib.Path(_WORKDIR.value)
   cli.make_folder(workdir)

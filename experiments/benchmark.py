@@ -23,6 +23,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Folder of results; by default runs/<name of the config>.'
 )
+cli.define_import()
 
 
 def main() -> None:

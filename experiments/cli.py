@@ -5,6 +5,7 @@ A mistake of the user ends a command with one sentence and exit code 2.
 
 import contextlib
 import errno
+import importlib
 import importlib.metadata
 import importlib.util
 import logging as messages
@@ -73,22 +74,49 @@ def define_dtype() -> None:
   )
 
 
-def define_rules() -> None:
-  """Defines the flag of commands that take a method by name."""
-  if 'rules' not in flags.FLAGS:
-    flags.DEFINE_string(
-      'rules', None, 'Python file that registers your own methods.'
+def define_import() -> None:
+  """Defines the flag of commands that take names; `run` imports its values."""
+  if 'import' not in flags.FLAGS:
+    flags.DEFINE_multi_string(
+      'import',
+      [],
+      'Module or Python file that registers methods, drafters, tasks or others'
+      ' of your own; can be given several times.',
     )
 
 
-def load_rules() -> None:
-  """Imports the file of --rules, which registers methods of the user."""
-  path = flags.FLAGS.rules
-  if path is None:
-    return
-  if not pathlib.Path(path).is_file():
-    raise ValueError(f'rules: there is no file {path}; create it.')
-  load_config_module(path)
+def imports() -> list[str]:
+  """Returns the modules and files of --import."""
+  return flags.FLAGS['import'].value if 'import' in flags.FLAGS else []
+
+
+def import_module(name: str) -> None:
+  """Imports a module, or a file under the name that `import` would give it."""
+  path = pathlib.Path(name)
+  if path.suffix == '.py' and not path.is_file():
+    raise ValueError(f'import: there is no file {name}; create it.')
+  try:
+    if path.suffix == '.py':
+      load_config_module(path, path.stem)
+    else:
+      importlib.import_module(name)
+  # A module of the user can raise any exception.
+  except Exception as error:
+    raise ValueError(
+      f'import: {name} cannot be imported ({type(error).__name__}:'
+      f' {one_line(error).rstrip(".")}); correct it or install what it needs.'
+    ) from error
+
+
+def _import_first(argv: list[str]) -> None:
+  """Imports the values of --import before flags and configs name entries."""
+  words = iter(flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False))
+  for word in words:
+    name, equals, value = word.lstrip('-').partition('=')
+    if word.startswith('-') and name == 'import':
+      # A module may import JAX, which reads the environment once.
+      compilation.set_environment()
+      import_module(value if equals else next(words, ''))
 
 
 _DEFINE = {
@@ -183,9 +211,10 @@ def _sentence(error: Exception) -> str:
   if isinstance(error, AttributeError | KeyError):
     return _unknown_field(error) or one_line(error)
   message = one_line(error)
-  if 'rules' in flags.FLAGS and re.match('method: .* is not known;', message):
+  is_unknown = re.search(r' is not known;.* Choose from', message)
+  if 'import' in flags.FLAGS and is_unknown:
     message = message.removesuffix('.')
-    return f'{message}, or give the file of your rule with --rules.'
+    return f'{message}, or give the module that registers it with --import.'
   return message
 
 
@@ -263,10 +292,19 @@ def _bug(error: Exception) -> str:
 
 def run(
   main: Callable[[], Any],
-  flags_parser: Callable[[list[str]], list[str]] | None = None,
+  declared: Callable[[], Mapping[str, Option]] | None = None,
 ) -> None:
-  """Runs `main()` under absl and exits; arguments other than flags fail."""
-  parse = flags_parser or flags.FLAGS
+  """Runs `main()` under absl and exits; arguments other than flags fail.
+
+  A flag is defined for each option of `declared()`, modules of --import
+  included.
+  """
+
+  def define(argv):
+    if 'import' in flags.FLAGS:
+      _import_first(argv)
+    if declared:
+      define_options(declared())
 
   def without_arguments(argv):
     if len(argv) > 1:
@@ -276,15 +314,19 @@ def run(
       compilation.set_environment()
     else:
       os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
+      if 'jax' in sys.modules:
+        sys.modules['jax'].config.update('jax_enable_compilation_cache', False)
     main()
 
   # ml_collections reads sys.argv, where a config must precede its fields.
   sys.argv[1:] = sorted(
     sys.argv[1:], key=lambda word: not word.startswith('--config=')
   )
+  # Here, so that --help of the command shows the flags.
+  _quietly(define, sys.argv)
   app.run(
     lambda argv: _quietly(without_arguments, argv),
-    flags_parser=lambda argv: _quietly(parse, argv, _FLAG_MISTAKES),
+    flags_parser=lambda argv: _quietly(flags.FLAGS, argv, _FLAG_MISTAKES),
   )
 
 
@@ -296,10 +338,14 @@ def require_config(config: Any, example: str) -> None:
     )
 
 
-def load_config_module(path: str | pathlib.Path) -> types.ModuleType:
-  """Imports a config file, for its `sweep(add)`."""
-  spec = importlib.util.spec_from_file_location('_config', path)
+def load_config_module(
+  path: str | pathlib.Path, name: str = ''
+) -> types.ModuleType:
+  """Runs a Python file; with a name, `import NAME` gives the same module."""
+  spec = importlib.util.spec_from_file_location(name or '_config', path)
   module = importlib.util.module_from_spec(spec)
+  if name:
+    sys.modules.setdefault(name, module)
   spec.loader.exec_module(module)
   return module
 

@@ -24,6 +24,7 @@ _TENSOR_TYPE = flags.DEFINE_enum(
 _SHARD_GB = flags.DEFINE_float(
   'shard_gb', 5.0, 'Maximum size of a file of tensors, in units of 1e9 bytes.'
 )
+cli.define_import()
 cli.define_dtype()
 
 

@@ -38,7 +38,6 @@ _OPTIONS = 'margin', 'resamples', 'seed'
 cli.define_options(
   {name: options_of(AnalysisConfig)[name] for name in _OPTIONS}
 )
-cli.define_rules()
 
 
 def main() -> None:
@@ -49,8 +48,6 @@ def main() -> None:
       'workdir: no folder is given; give the folder of a finished run, such as'
       ' --workdir=runs/sweep.'
     )
-  # Leniences are sorted from a method's strict end, which its rule declares.
-  cli.load_rules()
   # Imported after the flags are parsed, so that a mistyped flag fails at once.
   from experiments.reports import write_report
 

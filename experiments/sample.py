@@ -24,7 +24,6 @@ from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'Text to continue.')
 cli.define_options(DecodingConfig)
-cli.define_options(drafters.declared_options())
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
@@ -61,7 +60,7 @@ _MAX_NEW_TOKENS = flags.DEFINE_integer(
 _STOP_STRING = flags.DEFINE_multi_string(
   'stop_string', [], 'Text that ends the answer; can be given several times.'
 )
-cli.define_rules()
+cli.define_import()
 _EXPLAIN = flags.DEFINE_bool(
   'explain',
   False,
@@ -203,7 +202,6 @@ def main() -> None:
     raise app.UsageError(
       "prompt: no text is given; give one, such as --prompt='Hello'."
     )
-  cli.load_rules()
   from cascades.sampler import explanations, sampler
   from experiments import records
 
@@ -251,4 +249,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  cli.run(main)
+  cli.run(main, drafters.declared_options)

@@ -28,6 +28,7 @@ _WORKDIR = flags.DEFINE_string(
   None,
   'Folder of results; by default runs/<name of the config>.',
 )
+cli.define_import()
 _TASK = flags.DEFINE_multi_string(
   'task',
   None,

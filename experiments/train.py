@@ -22,6 +22,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Folder of results; by default runs/<name of the config>.'
 )
+cli.define_import()
 _ONLY = flags.DEFINE_string('only', None, 'Model to train; by default all.')
 
 # Tokens in the cache when a model's time per token is measured.

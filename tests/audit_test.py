@@ -165,7 +165,7 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
     '  lambda d, lenience: 0.5 * d.p, name="half", equation="p / 2",\n'
     '  reference="a test", strict=None, drafter_only=None))\n'
   )
-  flags = '--method=half', f'--rules={rules}', f'--workdir={tmp_path}'
+  flags = '--method=half', f'--import={rules}', f'--workdir={tmp_path}'
   done = launching.run('experiments.audit', *flags)
   assert done.returncode == 1
   assert 'distributions' in done.stdout

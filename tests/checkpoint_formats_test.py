@@ -118,7 +118,7 @@ def test_a_format_is_selected_where_several_match(toy_folder, tmp_path):
   assert loaded.tokenizer == checkpoints.load_model(_TINY).tokenizer
 
 
-def test_plug_ins_are_asked_where_no_format_of_the_library_matches(
+def test_others_are_asked_where_no_format_of_the_library_matches(
   toy_folder, registered
 ):
   shutil.copytree(_TINY, toy_folder, dirs_exist_ok=True)

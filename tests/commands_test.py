@@ -30,7 +30,7 @@ _MISTAKES = {
     ([], 'method: no name is given; give one'),
     (['--method=tokenv3'], 'did you mean'),
     (['--method=chow', '--lenience=much'], 'lenience: could not convert'),
-    (['--method=chow', '--rules=nowhere.py'], 'there is no file nowhere.py'),
+    (['--method=chow', '--import=nowhere.py'], 'there is no file nowhere.py'),
   ],
   'export': [(['--folder=/proc'], 'folder: /proc cannot be written')],
   'report': [
@@ -48,10 +48,10 @@ _MISTAKES = {
   'sample': [
     ([], "prompt: no text is given; give one, such as --prompt='Hello'."),
     (['--prompt=x', '--method=tokenv3'], 'did you mean'),
-    (['--prompt=x', '--rules=nowhere.py'], 'there is no file nowhere.py'),
+    (['--prompt=x', '--import=nowhere.py'], 'there is no file nowhere.py'),
     (
       ['--prompt=x', '--method=a'],
-      'or give the file of your rule with --rules',
+      'or give the module that registers it with --import',
     ),
     (['--prompt=x', '--gamma=-2'], 'gamma: must be 0 or more, got -2'),
     (

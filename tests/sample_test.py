@@ -157,7 +157,7 @@ def test_a_rule_from_a_file_decodes(tmp_path):
     '  lambda d, lenience: d.p_gate.max(-1) < lenience, name="unsure",\n'
     '  equation="defer if mp < lam", strict=2.0, drafter_only=0.0))\n'
   )
-  options = f'--rules={rules}', '--method=unsure', '--lenience=0.5'
+  options = f'--import={rules}', '--method=unsure', '--lenience=0.5'
   done = launching.run(
     'experiments.sample', _PROMPT, '--max_new_tokens=4', *options
   )

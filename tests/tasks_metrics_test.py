@@ -1,11 +1,13 @@
-"""Metrics that users name: choices, JSON, patterns, functions."""
+"""Metrics of tasks, by name and as users give them: patterns, functions."""
 
+import dataclasses
 import sys
 import types
 
 import pytest
 
-from experiments.tasks import METRICS, metric_specs
+from experiments.guides import inventory
+from experiments.tasks import METRICS, TASKS, TaskSpec, metric_specs
 from experiments.tasks.answer_metrics import choice_letter
 
 
@@ -129,3 +131,45 @@ def test_a_function_returns_a_number_from_0_to_1(monkeypatch, tmp_path):
       ValueError, match=r'^metric: .* (.* of type int|cannot be imp)'
     ):
       metric_specs.find(f'metrics_of_mine:{spec}')
+
+
+# Answers and references that every metric takes.
+_ANSWERS = ('#### 12', 'twelve', '')
+_REFERENCE = 'She has 3*4=12, the answer (B).\n#### 12'
+
+
+@pytest.mark.parametrize('name', METRICS)
+def test_a_metric_has_the_scores_that_it_declares(name):
+  metric = METRICS[name]
+  assert metric.help.endswith('.')
+  assert len(metric.help) <= 72
+  assert metric.score.__doc__
+  right = _REFERENCE if metric.needs_reference else '[12]'
+  best = metric.score(right, _REFERENCE)
+  for answer in _ANSWERS:
+    scores = metric.score(answer, _REFERENCE)
+    assert tuple(scores) == metric.scores
+    assert scores[metric.scores[0]] <= best[metric.scores[0]]
+  assert best[metric.scores[0]] == pytest.approx(metric.scale)
+  if metric.corpus:
+    assert metric.corpus(best) == best[metric.scores[0]]
+  if metric.signature:
+    assert '|' in metric.signature()
+
+
+def test_every_metric_is_of_the_guide():
+  assert all(f'`{name}`' in inventory.tasks() for name in (*TASKS, *METRICS))
+
+
+def test_an_unknown_metric_is_refused():
+  with pytest.raises(ValueError, match=r"^metric: 'roug' is not .*'rouge'"):
+    dataclasses.replace(TASKS['xsum'], metrics=('roug',))
+
+
+def test_a_declaration_has_problems_from_one_place():
+  declared = dict(name='a', metrics=(), max_new_tokens=1)
+  message = '^task: a must have either problem or source; give one'
+  with pytest.raises(ValueError, match=message):
+    TaskSpec(**declared)
+  with pytest.raises(ValueError, match=message):
+    TaskSpec(**declared, problem=print, source=TASKS['xsum'].source)

@@ -4,9 +4,8 @@
   parse_spec('self:3')                its spec, see `drafter_spec`
   declared_options()                  the options of all kinds, by name
 
-A package adds a kind by an entry point of the group `cascades.drafters` with a
-`DrafterKind`, whose spec declares the options of the kind. This module imports
-no JAX.
+`DRAFTERS.register` adds a `DrafterKind`, whose spec declares the options of the
+kind. This module imports no JAX.
 """
 
 import dataclasses
@@ -100,9 +99,8 @@ for _name, _kind in {
 def kind_of(name: str) -> DrafterKind:
   """Returns the kind of drafter that a name or a folder selects.
 
-  Kinds of the core are asked first, so that a plug-in is only imported for a
-  name that none of them claims. Language models come last among them: the
-  folder of any drafter may look like one.
+  Kinds of the core are asked first, and language models come last among them:
+  the folder of any drafter may look like one.
   """
   prefix, _ = split(name)
   if prefix in DRAFTERS:
@@ -110,9 +108,7 @@ def kind_of(name: str) -> DrafterKind:
     if kind.claims is None:
       return kind
   arguments.file_name('drafter', name)
-  claiming = _claiming(name, DRAFTERS.core()) or _claiming(
-    name, DRAFTERS.available()
-  )
+  claiming = _claiming(name, DRAFTERS.core()) or _claiming(name, DRAFTERS)
   if not claiming:
     _refuse_unknown(name)
   if len(claiming) > 1:
@@ -150,7 +146,7 @@ def _claiming(name: str, kinds_by_name: Mapping[str, DrafterKind]) -> list[str]:
 
 def _refuse_unknown(name: str) -> NoReturn:
   """Refuses a name that no kind of drafter claims."""
-  registered = DRAFTERS.available().values()
+  registered = DRAFTERS.values()
   forms = '; '.join(f'{kind.syntax} ({kind.help})' for kind in registered)
   names = [x for kind in registered for x in kind.spec.known_names()]
   if pathlib.Path(name).exists():
@@ -202,9 +198,9 @@ def check_unsupported(name: str, value: Any, label: str) -> None:
 
 
 def declared_options() -> dict[str, Option]:
-  """Returns the options of all kinds of drafters, plug-ins too, by name."""
+  """Returns the options of all kinds of drafters by name."""
   declared: dict[str, Option] = {}
-  for kind in DRAFTERS.available().values():
+  for kind in DRAFTERS.values():
     for name, option in options_of(kind.spec).items():
       if name in declared and declared[name] != option:
         raise ValueError(

@@ -2,11 +2,10 @@
 
 Each `CheckpointFormat` says which names and paths it can open, and opens them
 as a `checkpoint_source.CheckpointSource`. The formats of the library are in
-`builtin_formats`. A plug-in declares others as entry points of the group
-`cascades.checkpoint_formats`; `load_model` and `describe` then open them.
+`builtin_formats`; `CHECKPOINT_FORMATS.register` adds others.
 
 A name is opened by the library's format that matches it; if none does, by the
-plug-in's format that matches it. 'FORMAT:NAME' selects a format.
+added format that matches it. 'FORMAT:NAME' selects a format.
 """
 
 import dataclasses
@@ -88,22 +87,20 @@ def split_format(name: NameOrPath) -> tuple[str, str]:
 
 
 def matching_formats(name: NameOrPath) -> list[str]:
-  """Returns names of formats that match, of plug-ins if no built-in does."""
+  """Returns names of formats that match, of others if no built-in does."""
   formats = CHECKPOINT_FORMATS
   if selected := split_format(name)[0]:
     return [selected]
   core = formats.core()
   matching = [x for x, entry in core.items() if entry.matches(name)]
   return matching or [
-    x
-    for x, entry in formats.available().items()
-    if x not in core and entry.matches(name)
+    x for x, entry in formats.items() if x not in core and entry.matches(name)
   ]
 
 
 def _unknown(name: NameOrPath) -> ValueError:
   """Returns the error for a name that no format matches."""
-  formats = CHECKPOINT_FORMATS.available()
+  formats = CHECKPOINT_FORMATS
   listing = ', '.join(f'{x} ({entry.help})' for x, entry in formats.items())
   if path := local_path(name):
     return ValueError(

@@ -21,7 +21,7 @@ One draft or several (`multi_draft`), each with the same law:
   traversal   Accepts the longest path of the tree from its leaves (`traversal`,
               arXiv 2505.12398); with one draft it is `block`.
 
-These are entries of the registry `VERIFICATIONS`; plug-ins add others.
+These are entries of the registry `VERIFICATIONS`.
 
 After a fully accepted draft one more token, the bonus, is sampled from the
 method's law, or from the verifier with bonus='verifier'.

@@ -63,8 +63,8 @@ _BUILT_IN = {
   'sequence_mean': ('SeqCascade, mean q', 'p', '#0a7a5a', '#5fd3ae'),
   'sequence_least': ('SeqCascade, min q', 'd', '#33627f', '#93bfd8'),
 }
-# Looks of plug-in methods, in order of appearance.
-_PLUG_IN = (
+# Looks of further methods, in order of appearance.
+_FURTHER = (
   ('<', '#7a2f63', '#d48abf'),
   ('>', '#5c6b00', '#b9cc4a'),
   ('p', '#6a4b2a', '#c79a6b'),
@@ -96,9 +96,9 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
   table, looks, hollow = {}, {}, collections.Counter()
   for i, (variant, method) in enumerate(methods.items()):
     if method not in looks:
-      plug_ins = sum(m not in _BUILT_IN for m in looks)
-      plug_in = (method, *_PLUG_IN[plug_ins % len(_PLUG_IN)])
-      looks[method] = _BUILT_IN.get(method, plug_in)
+      count = sum(m not in _BUILT_IN for m in looks)
+      further = (method, *_FURTHER[count % len(_FURTHER)])
+      looks[method] = _BUILT_IN.get(method, further)
     label, *rest = looks[method]
     options, dashes = variant.removeprefix(method).strip(), ()
     if is_oracle(method, options.partition(' ')[0]):

@@ -118,7 +118,7 @@ def run_settings(
   settings |= {'data': data} if data else {}
   settings['curves'] = [curve.settings for curve in curves]
   if drafters.kind_of(config.drafter).depends_on_block:
-    # For readers of the results who lack the plug-in of the drafter.
+    # For readers of the results who lack the module of the drafter.
     settings['block_by_block'] = True
   return records.plain(settings)
 

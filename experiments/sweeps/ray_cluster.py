@@ -11,7 +11,7 @@ import ml_collections
 
 from cascades import extras
 from cascades.sampler import batching
-from experiments import records
+from experiments import cli, records
 from experiments.sweeps import (
   curve_plan,
   plan,
@@ -72,13 +72,21 @@ class RayCluster:
       retry_exceptions=False,
     )
     # The config is sent once, and not with each point.
-    self._pair = ray.put((config.to_dict(), tuple(curves)))
+    fields = config.to_dict()
+    self._pair = ray.put(ray.cloudpickle.dumps((fields, tuple(curves))))
+    # Workers have another working folder.
+    self._imports = [
+      os.path.abspath(x) if x.endswith('.py') else x for x in cli.imports()
+    ]
     self._key = records.digest([time.time_ns(), os.getpid()])
     self._facts: dict[str, Any] | None = None
 
   def _call(self, method: str, *arguments: Any) -> Any:
     """Calls `_on_worker` on the cluster; returns Ray's reference."""
-    return self._remote.remote(self._key, self._pair, method, *arguments)
+    call = self._ray.cloudpickle.dumps(arguments)
+    return self._remote.remote(
+      self._key, self._imports, self._pair, method, call
+    )
 
   def _result(self, ref: Any) -> Any:
     """Waits for the result of a call."""
@@ -148,6 +156,7 @@ _DEFAULTS = {'address': '', 'cpus': 1, 'gpus': 0, 'retries': 3}
 # In a worker process, by the key of the run: the worker, its facts, and lines
 # for the user.
 _loaded: dict[str, tuple[worker.Worker, dict[str, Any], list[str]]] = {}
+_imported: set[str] = set()
 
 
 def _connect(ray: ModuleType, address: str) -> None:
@@ -194,14 +203,21 @@ def worker_environment() -> dict[str, str]:
 
 
 def _on_worker(
-  key: str, pair: tuple, method: str, *arguments: Any
+  key: str, imports: list[str], pair: bytes, method: str, call: bytes
 ) -> tuple[dict[str, Any], Any]:
   """Calls 'facts', or a method of `worker.Worker`, in a process of the cluster.
 
-  The pair is loaded once for each `key`, which names the run.
+  The pair is loaded once for each `key`, which names the run. Config, curves
+  and arguments are pickled: they name entries that `imports` register.
   """
-  fields, curves = pair
+  import ray
+
   if key not in _loaded:
+    for module in imports:
+      if module not in _imported:
+        cli.import_module(module)
+        _imported.add(module)
+    fields, curves = ray.cloudpickle.loads(pair)
     config = ml_collections.ConfigDict(fields)
     # A process holds the pair of one run only.
     _loaded.clear()
@@ -212,6 +228,7 @@ def _on_worker(
   loaded, facts, messages = _loaded[key]
   if method == 'facts':
     return facts, None
+  arguments = ray.cloudpickle.loads(call)
   if method != 'decode':
     result = getattr(loaded, method)(*arguments)
     return facts, list(result) if method == 'preview' else result

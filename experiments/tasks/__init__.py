@@ -1,7 +1,6 @@
 """Tasks by name: `TASKS['word_problems'].load(split='test', seed=0)`.
 
-A package adds a task as an entry point of the group `cascades.tasks`, and a
-metric as one of the group `cascades.metrics`.
+`TASKS.register` and `METRICS.register` add others.
 """
 
 from cascades.registries import Registry

@@ -1,8 +1,7 @@
 """Metrics: scores of an answer against a reference, by name.
 
 A task lists metrics by name (see `task.Task`). To add a metric, add an entry
-to `_BUILTIN`, or declare a `Metric` as an entry point of the group
-`cascades.metrics` in another package.
+to `_BUILTIN`, or call `METRICS.register` in a module of your own.
 """
 
 import dataclasses

@@ -44,7 +44,7 @@ def problem_stream(
   """Yields an endless mixture of training pairs (prompt, reference)."""
   for name in mixture:
     if name not in TASKS or not TASKS[name].problems:
-      generated = [n for n, task in TASKS.available().items() if task.problems]
+      generated = [n for n, task in TASKS.items() if task.problems]
       raise ValueError(
         f'mixture: must be tasks that generate problems'
         f' ({", ".join(generated)}), got {name!r}.'

@@ -76,7 +76,7 @@ def load_documents(config: ConfigDict) -> list[Document]:
 def _published_task(name: str) -> Task:
   """Returns the task of a published set; raises ValueError for others."""
   if name not in TASKS or not TASKS[name].source:
-    names = [name for name, task in TASKS.available().items() if task.source]
+    names = [name for name, task in TASKS.items() if task.source]
     raise ValueError(
       f'tasks: must be published sets ({", ".join(names)}), got {name!r}.'
     )
