@@ -34,6 +34,7 @@ class _Evidence(Schema):
   """The facts of the evidence that are read again."""
 
   tasks: dict[str, _Answers]
+  imports: list[str] | None = None
 
 
 class _Fields(Schema):
@@ -120,7 +121,12 @@ class Decision:
     try:
       config = DecodingConfig.from_dict(options)
     except ValueError as error:
-      raise ValueError(f'decision: {path}: {error}') from None
+      # Nothing is imported because a file names it.
+      imports = evidence.get('imports')
+      advice = (
+        f' The sweep had --import={", ".join(imports)}.' if imports else ''
+      )
+      raise ValueError(f'decision: {path}: {error}{advice}') from None
     fields['config'] = config
     return cls(**fields)
 

@@ -14,7 +14,7 @@ import math
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -76,9 +76,17 @@ class _Source(schema.Schema):
   scale: schema.Positive | None = None
 
 
+class _Curve(schema.Schema):
+  """The fields of a curve that a report reads."""
+
+  method: str | None = None
+  strict: list[float | Literal['inf', '-inf']] | None = None
+
+
 class _Config(schema.Schema):
   """The fields of config.json that a report reads."""
 
+  curves: list[_Curve] | None = None
   name: str | None = None
   verifier: str | None = None
   drafter: str | None = None
@@ -320,11 +328,18 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
   points, answers = [], []
   for run, name in zip(runs, names(runs), strict=True):
     keys = {'run': name, 'batch_size': run.config.get('batch_size') or 0}
+    # Of methods that need not be registered here.
+    strict = {
+      (curve.get('method'), float(x))
+      for curve in run.config.get('curves') or ()
+      for x in curve.get('strict') or ()
+    }
     decoded = itertools.chain.from_iterable(run.records.values())
     for r in metrics.on_common_examples(decoded):
       index = indices.setdefault((name, r.point), len(points))
       if index == len(points):
         points.append(keys | _row(r) | {'scale': _scale(run, r)})
+        points[index]['strict'] |= (r.method, r.lenience) in strict
       points[index]['n' if r.failure is None else 'failed'] += 1
       if r.failure is not None:
         continue

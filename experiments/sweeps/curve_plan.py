@@ -139,8 +139,18 @@ class Curve:
   @property
   def settings(self) -> dict[str, Any]:
     """The fields of the curve that are saved."""
+    from cascades.methods import registry
+
     count = self.num_examples
-    return self.fields | ({} if count is None else {'num_examples': count})
+    saved = self.fields | ({} if count is None else {'num_examples': count})
+    if not registry.is_builtin(self.config.method):
+      # For readers of the results who do not import the method.
+      saved['strict'] = [
+        x
+        for x in self.leniences
+        if self.config.schedule == CONSTANT and self.config.method.is_strict(x)
+      ]
+    return saved
 
   @property
   def name(self) -> str:

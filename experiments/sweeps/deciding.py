@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from cascades.decisions import Decision
-from experiments import records
+from experiments import cli, records
 from experiments.analysis import (
   certification,
   fixed_setting,
@@ -216,6 +216,7 @@ def _evidence(
     },
     'seed': sweep.config.seed,
     'code': sweep.facts['code'],
+    'imports': cli.imports(),
     'device': sweep.facts['device'],
     **numbers,
     'reporting_examples': verdict.reporting,
