@@ -125,7 +125,7 @@ def test_drafts_are_transformers(kind, length, garbage, window):
     np.testing.assert_allclose(state, after, rtol=0, atol=1e-5)
     drawn_from = np.exp(np.float64(said) / 0.7)
     drawn_from /= drawn_from.sum()
-    got = drafter.processed_probs(logits, warm)
+    got = processing.processed_probs(logits, warm)
     np.testing.assert_allclose(got, drawn_from, rtol=0, atol=2e-6)
     token = jnp.argmax(logits)
 

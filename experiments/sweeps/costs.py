@@ -263,7 +263,7 @@ def proposal_loop(
   """Returns a loop of proposals at temperature 1."""
   model, drafter = verifier.model, bound_drafter.drafter
   count = max(1, context // (gamma + 1) - 1)
-  room = count * (gamma + 1) + (gamma + 1) * drafts + 1 + drafter.cache_headroom
+  room = count * (gamma + 1) + (gamma + 1) * drafts + 1
   sizes = dict(gamma=gamma, drafts=drafts)
 
   def propose_all(params, verifier_params, token):
