@@ -23,19 +23,9 @@ _LOADS = """<script src="https://x.org/a.js"></script>
 <p style="background: url(//x.org/a.png)">"""
 
 
-def test_loads_from_other_hosts_and_broken_links_are_found(tmp_path):
-  pages = {
-    'a': '<p id="one"><a href="b.html#two"><a href="#one"><a href="//x.org">',
-    'b': '<p id="two"><a href="a.html#two"><a href="c.html"><img src="d.png">',
-  }
-  for name, text in pages.items():
-    (tmp_path / f'{name}.html').write_text(text)
+def test_loads_from_other_hosts_are_found(tmp_path):
+  (tmp_path / 'a.html').write_text('<a href="//x.org">a link</a>')
   assert not site_checks.foreign(tmp_path)
-  assert site_checks.broken(tmp_path) == [
-    'b.html: a.html#two has no such anchor',
-    'b.html: c.html is not there',
-    'b.html: d.png is not there',
-  ]
   for i, line in enumerate(_LOADS.splitlines()):
     (tmp_path / f'load{i}.html').write_text(line)
   (tmp_path / 'c.css').write_text('p { background: url("http://x.org/a.png") }')
