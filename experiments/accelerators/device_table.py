@@ -23,8 +23,8 @@ Rows = Iterator[tuple[str, str, bool | None]]
 def markdown(
   figures: Figures, errors: Errors, left_out: Mapping[str, list[str]]
 ) -> str:
-  """Returns the table, and lines on what did not fit."""
-  lines = ['| phase | measured | result | met |', '|---|---|---|---|']
+  """Returns the table, and table on what did not fit."""
+  table = ['| phase | measured | result | met |', '|---|---|---|---|']
   for phase, rows in _ROWS.items():
     texts = [
       (x, y, {True: 'yes', False: 'NO', None: ''}[z])
@@ -34,20 +34,15 @@ def markdown(
       if failed == phase:
         texts.append((name or 'the phase', error, 'failed'))
     for row in texts:
-      lines.append(
+      table.append(
         f'| {" | ".join(map(display.for_markdown, (phase, *row)))} |'
       )
   for phase, names in left_out.items():
-    lines.append(
+    table.append(
       f'\n{phase}: {len(names)} did not fit into the minutes; the same command'
       f' measures them: {"; ".join(names)}.'
     )
-  return '\n'.join(lines)
-
-
-def _copy_speed(figures: Figures) -> float | None:
-  """Returns the device's copying speed in bytes per second; None if unknown."""
-  return figures['device'].get('copy', {}).get('bytes_per_s')
+  return '\n'.join(table)
 
 
 def _layers(facts: Mapping[str, int]) -> str:
@@ -72,8 +67,8 @@ def _device(figures: Figures) -> Rows:
       yield name.removesuffix('_bytes'), f'{value / 1e9:.1f} GB', None
     elif value:
       yield name.replace('_', ' '), str(value), None
-  if speed := _copy_speed(figures):
-    yield 'copying', f'{speed / 1e9:.0f} GB/s', None
+  if 'copy' in phase:
+    yield 'copying', f'{phase["copy"]["bytes_per_s"] / 1e9:.0f} GB/s', None
   if 'launch' in phase:
     yield 'program launch', f'{1e6 * phase["launch"]["call_s"]:.0f} us', None
 
@@ -90,9 +85,8 @@ def _correctness(figures: Figures) -> Rows:
       yield name, result, x['agrees']
       continue
     differing = x['divergences']
-    parts = [f'{x["prompts"] - len(differing)} of {x["prompts"]} agree']
-    parts[0] += f', {x["tokens"]} tokens'
-    ties = 0
+    equal = f'{x["prompts"] - len(differing)} of {x["prompts"]} agree'
+    parts, ties = [f'{equal}, {x["tokens"]} tokens'], 0
     for divergence in differing:
       gap = 'the lengths differ'
       if divergence['gap'] is not None:
@@ -115,7 +109,7 @@ def _unit_costs(figures: Figures) -> Rows:
     # 0 is a drafter's step.
     by_width = passes.setdefault((x['shape'], x['batch']), {})
     by_width[x.get('width', 0)] = x
-  copying = _copy_speed(figures)
+  copying = figures['device'].get('copy', {}).get('bytes_per_s')
   for (shape, batch), by_width in passes.items():
     ms = {w: 1e3 * median(x['pass_s']) for w, x in by_width.items()}
     parts = []

@@ -22,23 +22,20 @@ _FIRST_WIDTHS = 3
 
 def plan(sizes: Sizes) -> Iterator[Measurement]:
   """Yields the measurements of the phase."""
-  first, later = sizes.widths[:_FIRST_WIDTHS], sizes.widths[_FIRST_WIDTHS:]
-  tiers = [(batch, first, True) for batch in sizes.batch_sizes]
-  tiers += [(batch, later, False) for batch in sizes.batch_sizes]
-  for (batch, widths, drafts), name in itertools.product(tiers, sizes.shapes):
-    for width in widths:
+  # 0 is a drafter's step.
+  first = *sizes.widths[:_FIRST_WIDTHS], 0
+  for widths in first, sizes.widths[_FIRST_WIDTHS:]:
+    models = itertools.product(sizes.batch_sizes, sizes.shapes, widths)
+    for batch, name, width in models:
+      label = f'reading {width}' if width else 'drafting'
+      run = functools.partial(_read, width=width) if width else _draft
       yield Measurement(
-        f'{name}, batch {batch}: reading {width}',
-        functools.partial(_read, sizes, name, batch=batch, width=width),
-      )
-    if drafts:
-      yield Measurement(
-        f'{name}, batch {batch}: drafting',
-        functools.partial(_draft, sizes, name, batch),
+        f'{name}, batch {batch}: {label}',
+        functools.partial(run, sizes, name, batch),
       )
 
 
-def _read(sizes: Sizes, name: str, *, batch: int, width: int) -> dict[str, Any]:
+def _read(sizes: Sizes, name: str, batch: int, *, width: int) -> dict[str, Any]:
   """Times passes that read some tokens in each row."""
   model = random_models.load(name, sizes)
   loop = costs.forward_loop(model.checkpoint, width, sizes.context, rows=batch)

@@ -114,30 +114,29 @@ class _Loops:
     self, arm: str, rate: Any = 0.0
   ) -> tuple[harness.Entrant, dict[str, Any]]:
     """Returns an entrant that is compiled, and the facts of a run."""
-    key = (self, arm, str(rate))
-    return random_models.cached(key, lambda: self._make(arm, rate))
 
-  def _make(self, arm: str, rate: Any) -> tuple[harness.Entrant, Any]:
-    """Makes and compiles an entrant; see `entrant`."""
-    models = random_models.load_pair(self.pair, self.sizes)
-    if arm == _FLOOR:
-      gamma, blocks = rate
-      entrant = lower_bounds.lower_bound(models, self.batch, gamma, blocks)
-    else:
-      gamma = 0 if arm == _ALONE else self.sizes.gamma
-      loop = functools.partial(entrants.project_loop, models, self.batch)
-      entrant = loop(_method(arm), gamma, rate, name=arm)
-    entrant, facts = harness.warm_up(entrant)
-    _compile_s.setdefault((self, arm), entrant.fields['compile_s'])
-    return entrant, facts
+    def make() -> tuple[harness.Entrant, Any]:
+      models = random_models.load_pair(self.pair, self.sizes)
+      if arm == _FLOOR:
+        gamma, blocks = rate
+        entrant = lower_bounds.lower_bound(models, self.batch, gamma, blocks)
+      else:
+        gamma = 0 if arm == _ALONE else self.sizes.gamma
+        loop = functools.partial(entrants.project_loop, models, self.batch)
+        entrant = loop(_method(arm), gamma, rate, name=arm)
+      entrant, facts = harness.warm_up(entrant)
+      _compile_s.setdefault((self, arm), entrant.fields['compile_s'])
+      return entrant, facts
+
+    return random_models.cached((self, arm, str(rate)), make)
 
   def figures(self, participants: Sequence[harness.Entrant]) -> dict[str, Any]:
     """Times entrants in turns; returns a row for each, without its tokens."""
     rows = harness.race(participants, self.sizes.repeats, 'turns', quiet=True)
-    figure_rows = [
-      {k: v for k, v in x.items() if k not in _DROPPED} for x in rows
-    ]
-    return self.facts | {'rows': figure_rows}
+    for row in rows:
+      for name in _DROPPED:
+        row.pop(name, None)
+    return self.facts | {'rows': rows}
 
   @property
   def facts(self) -> dict[str, Any]:
@@ -172,13 +171,9 @@ class _Loops:
     """Times a prompt at a rate in each row, and at the least rate."""
     rates = np.linspace(*_CURVE, self.batch)
     row_loops = dataclasses.replace(self, batch=1)
-    figures = self.figures(
-      [
-        row_loops.entrant(_LENIENT, float(rates[0]))[0],
-        self.entrant(_LENIENT, rates)[0],
-      ]
-    )
-    return figures | {'leniences': self.batch}
+    point, _ = row_loops.entrant(_LENIENT, float(rates[0]))
+    curve, _ = self.entrant(_LENIENT, rates)
+    return self.figures([point, curve]) | {'leniences': self.batch}
 
   def compilation(self) -> dict[str, Any]:
     """Returns compile times, and the peak of memory."""
