@@ -27,8 +27,7 @@ def make_config(
 ) -> dict[str, Any]:
   """Returns the config.json of a model: the inverse of `language.from_config`.
 
-  No field is left to defaults, and fields that transformers 4 and 5 name
-  differently have both names.
+  No field is left to defaults, and names are those of transformers 5.
   """
   c = model.module.config
   make_fields = {
@@ -80,25 +79,15 @@ def _common_fields(
     'initializer_range': 0.02,
     'use_cache': True,
     'dtype': dtype,
-    'torch_dtype': dtype,
     **_special_ids(stops),
   }
 
 
 def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
   """Returns the fields that only Gemma 2 and 3 have."""
-  is_gemma3, full = c.use_qk_norm, ropes[families.FULL]
+  is_gemma3 = c.use_qk_norm
   by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
   scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
-  if is_gemma3:
-    rope_names = _transformers4_ropes(ropes)
-  else:
-    rope_names = {'rope_parameters': full, 'rope_theta': full['rope_theta']}
-  if 'factor' in full:
-    rope_names['rope_scaling'] = {
-      'rope_type': 'linear',
-      'factor': full['factor'],
-    }
   return {
     'model_type': 'gemma3_text' if is_gemma3 else 'gemma2',
     'architectures': [
@@ -108,15 +97,7 @@ def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
     'attn_logit_softcapping': c.attn_logits_soft_cap,
     # No property of the parameters: the length that families were trained for.
     'max_position_embeddings': 131072 if is_gemma3 else 8192,
-    **rope_names,
-  }
-
-
-def _transformers4_ropes(ropes: dict[str, Any]) -> dict[str, Any]:
-  """Returns the rotary embeddings' fields of transformers 4."""
-  return {
-    'rope_theta': ropes[families.FULL]['rope_theta'],
-    'rope_local_base_freq': ropes[families.SLIDING]['rope_theta'],
+    'rope_parameters': ropes if is_gemma3 else ropes[families.FULL],
   }
 
 
@@ -136,7 +117,7 @@ def _gemma3n_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
     'altup_active_idx': 0,
     'altup_correct_scale': True,
     'max_position_embeddings': 32768,
-    **_transformers4_ropes(ropes),
+    'rope_parameters': ropes,
   }
 
 
