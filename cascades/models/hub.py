@@ -86,7 +86,7 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
       ' OWNER/NAME or OWNER/NAME@REVISION.'
     )
   repo, revision = match['repo'], match['revision']
-  with _one_sentence(repo, revision):
+  with _one_sentence(plain):
     commit = _commits.get(name, revision)
     folder = _download(repo, commit, '*.json', chat_templates.FILE)
     _commits[name] = commit = folder.name
@@ -109,7 +109,7 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
   if not any(folder.glob('*.safetensors')):
     import huggingface_hub
 
-    with _one_sentence(repo, revision):
+    with _one_sentence(plain):
       files = huggingface_hub.HfApi().list_repo_files(repo, revision=commit)
     pickles = any(file.endswith(_PICKLES) for file in files)
     reason = ', and pickles are not downloaded, since they run code'
@@ -144,50 +144,20 @@ def _download(
 
 
 @contextlib.contextmanager
-def _one_sentence(repo: str, revision: str | None) -> Iterator[None]:
+def _one_sentence(name: str) -> Iterator[None]:
   """Turns errors of `huggingface_hub` into ValueErrors of one sentence."""
   try:
-    from huggingface_hub import errors
-  except ImportError:
+    yield
+  except ModuleNotFoundError:
     reason = extras.missing('model', 'huggingface_hub', 'hub')
     raise ValueError(reason) from None
-  offline = errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled
-  page = f'https://huggingface.co/{repo}'
-  try:
-    yield
-  except errors.GatedRepoError as error:
-    raise ValueError(
-      f'model: {repo} is gated by a licence; accept it on {page} and give a'
-      ' token of that account in HF_TOKEN.'
-    ) from error
-  except errors.RevisionNotFoundError as error:
-    raise ValueError(
-      f'revision: {repo} has no {revision}; give one of the branches, tags and'
-      f' commits of {page}/commits.'
-    ) from error
-  except errors.RepositoryNotFoundError as error:
-    raise ValueError(
-      f'model: {repo} is not a local folder, and not a repository on the hub'
-      ' that this token may read; correct the name, or give the token of a'
-      ' private repository in HF_TOKEN.'
-    ) from error
-  except errors.HFValidationError as error:
-    raise ValueError(
-      f'model: {repo} is not a local folder or a name on the hub; correct it.'
-    ) from error
-  except offline as error:
-    at = f' at {revision}' if revision else ''
-    raise ValueError(
-      f'model: {repo}{at} is not a local folder, is missing or incomplete in'
-      " the hub's cache, and the hub cannot be reached; connect to the network"
-      ' (and unset HF_HUB_OFFLINE), or give a local folder.'
-    ) from error
-  except ValueError:
-    raise
-  # A client of the network raises many kinds of errors, and the user can do
-  # the same thing about all of them.
+  # A client of the network raises many kinds of errors.
   except Exception as error:
+    if type(error) is ValueError:
+      raise
     raise ValueError(
-      f'model: the download of {repo} stopped ({display.sentence(str(error))});'
-      ' run the command again, which continues with the files that are missing.'
+      f'model: {name} is not a local folder, and the hub has not sent it'
+      f' ({display.sentence(str(error))}); correct the name, give a token in'
+      ' HF_TOKEN, or run the command again, which continues with the files that'
+      ' are missing.'
     ) from error
