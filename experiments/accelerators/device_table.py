@@ -23,7 +23,7 @@ Rows = Iterator[tuple[str, str, bool | None]]
 def markdown(
   figures: Figures, errors: Errors, left_out: Mapping[str, list[str]]
 ) -> str:
-  """Returns the table, and table on what did not fit."""
+  """Returns the table, and lines on what did not fit."""
   table = ['| phase | measured | result | met |', '|---|---|---|---|']
   for phase, rows in _ROWS.items():
     texts = [
