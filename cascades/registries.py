@@ -2,20 +2,16 @@
 
 A registry holds entries of one kind by name. The core registers its own as it
 is imported, and a user's module registers others: `DRAFTERS.register(name,
-entry)`, which `--import=MODULE` runs in a command. Those of `cascades.contrib`
-are imported when their names are first used.
+entry)`, which `--import=MODULE` runs in a command.
 """
 
 import difflib
-import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cascades import arguments
 
-# Entries of `cascades.contrib` by option and name, as 'module:attribute'.
-_CONTRIB = {'verification': {'look_ahead': 'look_ahead:VERIFICATION'}}
 # Marks that no default was given.
 _REFUSE = object()
 # Separates a name from its argument, as in 'look_ahead:6'.
@@ -53,7 +49,6 @@ class Registry[Entry](Mapping[str, Entry]):
     self._entries: dict[str, Entry] = {}
     # The library's own entries.
     self._core: dict[str, Entry] = {}
-    self._contrib = _CONTRIB.get(option, {})
 
   def register(self, name: str, entry: Entry, builtin: bool = False) -> Entry:
     """Adds an entry."""
@@ -75,7 +70,7 @@ class Registry[Entry](Mapping[str, Entry]):
         ' give both the same name.'
       )
     is_other = self._entries.get(name, entry) is not entry
-    if is_other or name in self.aliases or name in self._contrib:
+    if is_other or name in self.aliases:
       raise ValueError(
         f'{self.option}: the name {name!r} is taken; choose another.'
       )
@@ -92,10 +87,6 @@ class Registry[Entry](Mapping[str, Entry]):
     """Returns the entry of a name or an alias."""
     canonical = self.aliases.get(name, name) if isinstance(name, str) else None
     if canonical in self._entries:
-      return self._entries[canonical]
-    if canonical in self._contrib:
-      path = f'cascades.contrib.{self._contrib[canonical]}'
-      self._entries[canonical] = pkgutil.resolve_name(path)
       return self._entries[canonical]
     if default is not _REFUSE:
       return default
@@ -115,18 +106,14 @@ class Registry[Entry](Mapping[str, Entry]):
 
   def unknown(self, name: Any, option: str = '') -> str:
     """Returns the error for an unknown name, with the nearest and all names."""
-    known_names = [*self.names(), *self.aliases]
+    known_names = [*self, *self.aliases]
     text, _ = split(name[:99]) if isinstance(name, str) else ('', '')
     near = difflib.get_close_matches(text, known_names, 1, 0.0)
     guess = f' did you mean {near[0]!r}?' if near else ''
     return (
       f'{option or self.option}: {arguments.quote(name)} is not known;{guess}'
-      f' Choose from {", ".join(self.names())}.'
+      f' Choose from {", ".join(self)}.'
     )
-
-  def names(self) -> tuple[str, ...]:
-    """Returns all names; their order does not depend on what was imported."""
-    return tuple(self._core | self._contrib | self._entries)
 
   def core(self) -> dict[str, Entry]:
     """Returns the entries that the core registers."""
@@ -134,20 +121,16 @@ class Registry[Entry](Mapping[str, Entry]):
 
   def is_builtin(self, name: str) -> bool:
     """True if an entry is the library's own."""
-    return name in self._core or name in self._contrib
+    return name in self._core
 
   def __getitem__(self, name: str) -> Entry:
-    if name not in self:
-      raise KeyError(name)
-    return self.get(name)
+    return self._entries[name]
 
   def __contains__(self, name: object) -> bool:
-    return isinstance(name, str) and (
-      name in self._entries or name in self._contrib
-    )
+    return isinstance(name, str) and name in self._entries
 
   def __iter__(self) -> Iterator[str]:
-    return iter(self.names())
+    return iter(self._entries)
 
   def __len__(self) -> int:
-    return len(self.names())
+    return len(self._entries)

@@ -13,8 +13,8 @@ from cascades.registries import Registry, split
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 
-# The core's verifications: of one draft per block, of any number of drafts, and
-# the one without blocks.
+# Verifications of one draft per block, of any number of drafts, and the one
+# without blocks.
 SINGLE_DRAFT = ('token', 'block')
 MULTI_DRAFT = ('multi_round', 'k_seq', 'match', 'traversal')
 SEQUENTIAL = 'sequential'
@@ -40,7 +40,7 @@ class Verification:
     draws_tokens: True if a token is drawn at each position; each then gets
       `processing.uniforms_per_token` uniform numbers instead of one per draft.
     blocks: 'module:function' that enumerates all blocks with probabilities, for
-      `proof.enumeration`. None for the verifications of the core.
+      `proof.enumeration`. None for those that it knows by name.
     pattern: An example of a name with an argument, for error texts.
     shortest: The name with the argument for the shortest blocks, which audits
       use; empty if the name alone suffices.
@@ -60,6 +60,19 @@ class Verification:
   shortest: str = ''
   parse: Callable[[str], Any] | None = None
   refuse: Callable[[Any, int], str | None] | None = None
+
+
+def _window(argument: str) -> int:
+  return arguments.integer('window', arguments.parse_count(argument or '4'), 2)
+
+
+def _refuse_window(window: int, gamma: int) -> str | None:
+  if window <= gamma:
+    return None
+  return (
+    f'accepts a draft leniently only if {window - 1} more follow in its block,'
+    f' but gamma is {gamma}; raise gamma to {window}, or give a smaller number'
+  )
 
 
 VERIFICATIONS: Registry[Verification] = Registry('verification', Verification)
@@ -83,6 +96,15 @@ for _name, _entry in {
       MULTI_DRAFT, (*['multi_draft'] * 3, 'traversal'), strict=True
     )
   },
+  'look_ahead': Verification(
+    decide='cascades.verification.look_ahead:look_ahead',
+    blocks='cascades.proof.enumeration:windowed_blocks',
+    keeps_law=False,
+    pattern='look_ahead:4',
+    shortest='look_ahead:2',
+    parse=_window,
+    refuse=_refuse_window,
+  ),
 }.items():
   VERIFICATIONS.register(_name, _entry, builtin=True)
 

@@ -288,7 +288,7 @@ bonus_option_ignored: the bonus is the target's, whatever was asked for
 @@ cascades.verification.single_draft:block 'block', 'target'
 block_keeps_by_weight: block verification with h = w at every draft
   jnp.append(h[1:], 0.0)[:gamma] => jnp.append(w[1:-1], 0.0)[:gamma]
-@@ cascades.contrib.look_ahead.window:look_ahead 'look_ahead:2', 'target'
+@@ cascades.verification.look_ahead:look_ahead 'look_ahead:2', 'target'
 window_too_short: a window that looks ahead is a draft too short
   run_after >= window - 1 => run_after >= window - 2
 verifier_after_a_window: after a window fails comes a token of p, not of what q
@@ -507,7 +507,7 @@ _ROWS = """
 draft
   d_at(i, 0) => d_at({i:above}, 0)
 @@ cascades.verification.single_draft:token 'token', 'target'
-@@ cascades.contrib.look_ahead.window:look_ahead 'look_ahead:2', 'target'
+@@ cascades.verification.look_ahead:look_ahead 'look_ahead:2', 'target'
 after
   d_at(n, 0) => d_at({n:above}, 0)
 bonus
@@ -516,7 +516,7 @@ bonus
 residual
 -method.residual(d, lenience)
 +method.residual(d_at({n:above}, 0), lenience)
-@@ cascades.contrib.look_ahead.window:look_ahead 'look_ahead:2', 'target'
+@@ cascades.verification.look_ahead:look_ahead 'look_ahead:2', 'target'
 residual
 -jnp.maximum(0, d.p - d.q)
 +jnp.maximum(0, d_at({n:above}, 0).p - d_at({n:above}, 0).q)

@@ -173,7 +173,7 @@ def undecided(d: Distributions, lenience: Lenience):
   """Defers if H < (1 - lam) log 3, H the entropy of p's top 3 tokens.
 
   The three probabilities are normalized. This is the gate of FLy, which also
-  looks ahead; see `contrib.look_ahead`.
+  looks ahead; see `verification.look_ahead`.
   """
   top, _ = jax.lax.top_k(d.p_gate, min(3, d.p_gate.shape[-1]))
   relative_entropy = entropy(top / top.sum(-1, keepdims=True)) / jnp.log(3.0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from cascades import verification
 from cascades.proof import tree_enumeration
-from cascades.proof.block_starts import Block, BlockStart, end_block
+from cascades.proof.block_starts import Block, BlockStart, end_block, normalize
 from cascades.proof.table_models import TableModel
 from cascades.proof.tabulated import Table
 
@@ -179,3 +179,35 @@ def _block_acceptance(
     ratio = np.where(weight < 1, ratio, 1)
     keep.append(weight if i == len(draft) - 1 else ratio)
   return keep, residuals
+
+
+def windowed_blocks(start: BlockStart, window: int) -> Iterator[Block]:
+  """Enumerates blocks of look-ahead verification.
+
+  A draft would be accepted by strict decoding, by the lenient method only, or
+  by neither, with min(1, p / q), max(0, a - min(1, p / q)) and the rest.
+  """
+  table, gamma = start.table, start.gamma
+  for draft, chance, rows in start.drafts():
+    ways = []
+    for c, x in zip(rows, draft, strict=False):
+      q, p = table.q[c, x], table.p[c, x]
+      strict = start.certain * (1.0 if p >= q else p / q)
+      likely = np.maximum(table.acceptance[:, c, x], strict)
+      ways.append({'sure': strict, 'likely': likely - strict, '': 1 - likely})
+    for outcomes in itertools.product(('sure', 'likely', ''), repeat=gamma):
+      of_these = [way[word] for way, word in zip(ways, outcomes, strict=True)]
+      n = 0
+      while n < gamma and (
+        outcomes[n] == 'sure'
+        or outcomes[n : n + window] == ('likely', *['sure'] * (window - 1))
+      ):
+        n += 1
+      c = rows[n]
+      left = np.maximum(table.p[c] - table.q[c], 0)[None]
+      instead = normalize(left, table.p[c][None])
+      yield from end_block(
+        draft[:n],
+        chance * np.prod(of_these, axis=0),
+        start.bonus[:, c] if n == gamma else instead,
+      )

@@ -7,6 +7,8 @@ One draft per block (`single_draft`):
               et al. 2023; Narasimhan et al. 2025 for any target).
   block       Decides the block as a whole: the same law, at least as many
               accepted drafts (Sun et al., ICLR 2025, arXiv 2403.10444).
+  look_ahead  Also accepts a draft that only the lenient method accepts, if
+              strict decoding accepts the next ones (`look_ahead`).
   sequential  Drafts and decides one token at a time: a plain cascade.
 
 One draft or several (`multi_draft`), each with the same law:
