@@ -157,22 +157,6 @@ def _verification_inputs(
   )
 
 
-def _is_verifiers(
-  inputs: verification.VerificationInputs,
-  draft_index: Int[Array, ''],
-  position: Int[Array, ''],
-) -> Bool[Array, '']:
-  """Returns True if the verifier alone decides the token at a position.
-
-  That is so after a draft's last token, if q is unknown there or `bonus` is
-  'verifier'; see `VerificationInputs.bonus_distribution`.
-  """
-  is_bonus = position == inputs.draft_lengths[draft_index]
-  if inputs.bonus_from_target:
-    is_bonus &= ~inputs.has_bonus_probs[draft_index]
-  return is_bonus
-
-
 def _block_result(
   state: SamplingState,
   block: ReadBlock,
@@ -197,7 +181,12 @@ def _block_result(
   def law_at(i):
     d = inputs.distributions_at(i, draft_index)
     law = inputs.method.law(d, inputs.leniences[draft_index, i])
-    return jnp.where(_is_verifiers(inputs, draft_index, i), d.p, law)
+    # After a draft's last token the verifier alone decides, if q is unknown
+    # there or `bonus` is 'verifier'; see `bonus_distribution`.
+    is_verifiers = i == inputs.draft_lengths[draft_index]
+    if inputs.bonus_from_target:
+      is_verifiers &= ~inputs.has_bonus_probs[draft_index]
+    return jnp.where(is_verifiers, d.p, law)
 
   def pad(x):
     padding = [(0, len(index) - len(x))] + [(0, 0)] * (x.ndim - 1)
