@@ -53,12 +53,11 @@ _LISTENING = """
 import psutil, small
 from experiments.sweeps import ray_cluster
 config = small.config(num_examples=1, ray=dict(cpus=1))
-team = ray_cluster.RayCluster(config, [], {}, print)
+ray_cluster.RayCluster(config, [], {}, print)
 for child in psutil.Process().children(recursive=True):
   for one in child.net_connections():
     if one.status == 'LISTEN':
       print('listens', one.laddr.ip)
-team.close()
 """
 
 

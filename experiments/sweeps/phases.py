@@ -63,7 +63,7 @@ class Sweep:
     self.plan()
     with contextlib.ExitStack() as stack:
       self.open(stack)
-      self.load(stack, estimate_only)
+      self.load(estimate_only)
       if estimate_only:
         self.estimate()
         self._share()
@@ -151,13 +151,10 @@ class Sweep:
     ):
       self._say(line)
 
-  def load(
-    self, stack: contextlib.ExitStack, estimate_only: bool = False
-  ) -> None:
+  def load(self, estimate_only: bool = False) -> None:
     """Loads the models, and sets the points and the unit costs."""
     launch = worker.Worker if self._is_local else ray_cluster.RayCluster
     self._launcher = launch(self.config, self.curves, self._tasks, self._say)
-    stack.callback(self._launcher.close)
     self._set_points(self._launcher, self._say)
     facts = self._facts
     # An estimate changes nothing in a workdir with points.

@@ -12,16 +12,7 @@ import ml_collections
 from cascades import extras
 from cascades.sampler import batching
 from experiments import cli, records
-from experiments.sweeps import (
-  curve_plan,
-  plan,
-  worker,
-)
-
-
-def _on_one_worker(method: str) -> Callable[..., Any]:
-  """Returns a method that is called on one worker of the cluster."""
-  return lambda self, *args: self._result(self._call(method, *args))
+from experiments.sweeps import curve_plan, plan, worker
 
 
 class RayCluster:
@@ -30,7 +21,11 @@ class RayCluster:
   The field `ray` of a config holds the address of the cluster (`address`: empty
   for one on this machine, `auto`, or `ray://HOST:PORT`), the resources of a
   point (`cpus`, `gpus`) and the number of times that a point whose worker is
-  lost is tried again (`retries`).
+  lost is tried again (`retries`). Other methods are those of `worker.Worker`,
+  called on one worker.
+
+  Attributes:
+    usage: Time and rows that decoding took so far, over all workers.
   """
 
   def __init__(
@@ -42,29 +37,12 @@ class RayCluster:
   ):
     """Connects to the cluster, or starts one, and sends it the config."""
     del tasks
-    os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
     # The config may lack the field.
     options = _DEFAULTS | dict(config.get('ray') or {})
-    if not options['address']:
-      # Ray then accepts connections from this machine only.
-      os.environ.setdefault('RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER', '0')
-      os.environ.setdefault('RAY_AUTH_MODE', 'token')
-    try:
-      import ray
-    except ImportError:
-      raise ValueError(extras.missing('launcher', 'ray', 'ray')) from None
-    self._ray, self._say, self.usage = ray, say, batching.DecodeStats()
-    self._is_owner = not ray.is_initialized()
-    if self._is_owner:
-      _connect(ray, options['address'])
-    try:
-      self._slots = _count_slots(
-        ray.cluster_resources(), options['cpus'], options['gpus']
-      )
-    except ValueError:
-      self.close()
-      raise
-    self._remote = ray.remote(_on_worker).options(
+    self._ray, self._say = _connect(options['address']), say
+    self._slots = _count_slots(self._ray.cluster_resources(), options)
+    self.usage = batching.DecodeStats()
+    self._remote = self._ray.remote(_on_worker).options(
       num_cpus=options['cpus'],
       num_gpus=options['gpus'],
       max_retries=options['retries'],
@@ -72,8 +50,8 @@ class RayCluster:
       retry_exceptions=False,
     )
     # The config is sent once, and not with each point.
-    fields = config.to_dict()
-    self._pair = ray.put(ray.cloudpickle.dumps((fields, tuple(curves))))
+    dumped = self._ray.cloudpickle.dumps((config.to_dict(), tuple(curves)))
+    self._pair = self._ray.put(dumped)
     # Workers have another working folder.
     self._imports = [
       os.path.abspath(x) if x.endswith('.py') else x for x in cli.imports()
@@ -81,15 +59,17 @@ class RayCluster:
     self._key = records.digest([time.time_ns(), os.getpid()])
     self._facts: dict[str, Any] | None = None
 
+  def __getattr__(self, method: str) -> Callable[..., Any]:
+    """Returns a method that is called on one worker of the cluster."""
+    return lambda *args: self._result(self._call(method, *args))
+
   def _call(self, method: str, *arguments: Any) -> Any:
-    """Calls `_on_worker` on the cluster; returns Ray's reference."""
     call = self._ray.cloudpickle.dumps(arguments)
     return self._remote.remote(
       self._key, self._imports, self._pair, method, call
     )
 
   def _result(self, ref: Any) -> Any:
-    """Waits for the result of a call."""
     errors = self._ray.exceptions
     try:
       facts, result = self._ray.get(ref)
@@ -103,23 +83,9 @@ class RayCluster:
       ) from None
     self._facts = self._facts or facts
     if facts != self._facts:
-      odd = sorted(k for k in facts if facts[k] != self._facts[k])
-      raise ValueError(
-        f'ray: workers differ in {", ".join(odd)}; give all workers the same.'
-      )
+      odd = ', '.join(k for k in facts if facts[k] != self._facts[k])
+      raise ValueError(f'ray: workers differ in {odd}; give all the same.')
     return result
-
-  def facts(self) -> dict[str, Any]:
-    """Returns the facts that all workers share."""
-    if self._facts is None:
-      self._result(self._call('facts'))
-    return self._facts
-
-  costs = _on_one_worker('costs')
-  preview = _on_one_worker('preview')
-  fit_prompts = _on_one_worker('fit_prompts')
-  views = _on_one_worker('views')
-  race = _on_one_worker('race')
 
   def decode(
     self,
@@ -137,19 +103,13 @@ class RayCluster:
       # A timeout, so that Ctrl-C is noticed between two calls.
       done, _ = self._ray.wait(list(running), timeout=1.0)
       for ref in done:
-        point = running.pop(ref)
         outcomes, usage, messages = self._result(ref)
         self.usage.add(usage)
         for _ in outcomes:
           on_answer()
-        yield point, outcomes
+        yield running.pop(ref), outcomes
         for message in messages:
           self._say(message)
-
-  def close(self) -> None:
-    """Shuts down a cluster that this process started or connected to."""
-    if self._is_owner:
-      self._ray.shutdown()
 
 
 _DEFAULTS = {'address': '', 'cpus': 1, 'gpus': 0, 'retries': 3}
@@ -159,39 +119,46 @@ _loaded: dict[str, tuple[worker.Worker, dict[str, Any], list[str]]] = {}
 _imported: set[str] = set()
 
 
-def _connect(ray: ModuleType, address: str) -> None:
-  """Connects to a cluster, or starts one if the address is empty."""
+def _connect(address: str) -> ModuleType:
+  """Returns Ray, connected to a cluster, or to a new one without address."""
+  os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
+  if not address:
+    # Ray then accepts connections from this machine only.
+    os.environ.setdefault('RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER', '0')
+    os.environ.setdefault('RAY_AUTH_MODE', 'token')
   try:
-    ray.init(
-      address=address or 'local',
-      include_dashboard=None if address else False,
-      log_to_driver=False,
-      logging_level=logging.ERROR,
-      runtime_env={'env_vars': worker_environment()},
-    )
+    import ray
+  except ImportError:
+    raise ValueError(extras.missing('launcher', 'ray', 'ray')) from None
+  try:
+    if not ray.is_initialized():
+      ray.init(
+        address=address or 'local',
+        include_dashboard=None if address else False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        runtime_env={'env_vars': worker_environment()},
+      )
   except (ConnectionError, OSError, RuntimeError, ValueError) as error:
     raise ValueError(
       f'ray: cannot use a cluster at {address or "this machine"}'
-      f' ({" ".join(str(error).split())}); start one, or give another'
+      f' ({cli.one_line(error)}); start one, or give another'
       ' --config.ray.address.'
     ) from None
+  return ray
 
 
 def _count_slots(
-  resources: Mapping[str, float], cpus: float, gpus: float
+  resources: Mapping[str, float], options: Mapping[str, Any]
 ) -> int:
   """Returns the number of points that a cluster can decode at a time."""
-  slots = [
-    resources.get(name, 0) // needed
-    for name, needed in (('CPU', cpus), ('GPU', gpus))
-    if needed
-  ]
-  count = int(min(slots, default=1))
-  if count < 1:
+  needed = {'CPU': options['cpus'], 'GPU': options['gpus']}
+  slots = [resources.get(x, 0) // count for x, count in needed.items() if count]
+  if (count := int(min(slots, default=1))) < 1:
     raise ValueError(
-      f'ray: a point needs {cpus:g} CPUs and {gpus:g} GPUs, but the cluster has'
-      f' {resources.get("CPU", 0):g} CPUs and {resources.get("GPU", 0):g} GPUs;'
-      ' give a smaller ray.cpus or ray.gpus.'
+      f'ray: a point needs {needed["CPU"]:g} CPUs and {needed["GPU"]:g} GPUs,'
+      f' but the cluster has {resources.get("CPU", 0):g} CPUs and'
+      f' {resources.get("GPU", 0):g} GPUs; give a smaller ray.cpus or ray.gpus.'
     )
   return count
 
@@ -205,10 +172,10 @@ def worker_environment() -> dict[str, str]:
 def _on_worker(
   key: str, imports: list[str], pair: bytes, method: str, call: bytes
 ) -> tuple[dict[str, Any], Any]:
-  """Calls 'facts', or a method of `worker.Worker`, in a process of the cluster.
+  """Calls a method of a worker, which is loaded once for a run's key.
 
-  The pair is loaded once for each `key`, which names the run. Config, curves
-  and arguments are pickled: they name entries that `imports` register.
+  Config, curves and arguments name entries that `imports` register, so that
+  they are read after these.
   """
   import ray
 
@@ -218,16 +185,15 @@ def _on_worker(
         cli.import_module(module)
         _imported.add(module)
     fields, curves = ray.cloudpickle.loads(pair)
-    config = ml_collections.ConfigDict(fields)
+    config, messages = ml_collections.ConfigDict(fields), []
     # A process holds the pair of one run only.
     _loaded.clear()
-    messages: list[str] = []
     tasks = plan.configured_tasks(config)
     loaded = worker.Worker(config, curves, tasks, messages.append)
     _loaded[key] = loaded, loaded.facts(), messages
   loaded, facts, messages = _loaded[key]
   if method == 'facts':
-    return facts, None
+    return facts, facts
   arguments = ray.cloudpickle.loads(call)
   if method != 'decode':
     result = getattr(loaded, method)(*arguments)

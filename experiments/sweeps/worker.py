@@ -420,9 +420,6 @@ class Worker:
       )
     return views
 
-  def close(self) -> None:
-    """Does nothing: the memory is freed when the process ends."""
-
 
 class _Lane(NamedTuple):
   """An entrant of a race with its sampler and seed."""
