@@ -7,7 +7,6 @@ so that its weights, names, config.json and logits are the reference here.
 import dataclasses
 import functools
 import json
-import pathlib
 import re
 import shutil
 import socket
@@ -466,77 +465,6 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
 # --- Folders that cannot be read ---
 
 
-def _each(pattern, do):
-  return lambda folder: [do(file) for file in folder.glob(pattern)]
-
-
-def _drop(pattern):
-  return _each(pattern, pathlib.Path.unlink)
-
-
-def _cut(pattern, keep):
-  return _each(pattern, lambda f: f.write_bytes(f.read_bytes()[:keep]))
-
-
-def _configure(**changes):
-  return lambda folder: small.rewrite(folder, changes)
-
-
-def _retensor(name, change):
-  """Replaces a tensor by change(tensor); drops it where that is None."""
-
-  def apply(folder):
-    small.rewrite(folder, tensors={name: change(stored(folder)[name])})
-
-  return apply
-
-
-LAYER = 'model.layers.1'
-SHARD = 'model-00002-of-00004.safetensors'
-ATTENTION = f'{LAYER}.self_attn'
-OF_CONFIG = 'config.json: it is '
-OF_INDEX = f'{tensor_files.INDEX}: '
-NO_TOKENIZER = 'tokenizer.model is missing'
-# What is done to a folder, and what is said of it.
-DAMAGE = [
-  (_drop('config.json'), 'no config.json'),
-  (_cut('config.json', 100), OF_CONFIG),
-  (_each('config.json', lambda f: f.write_bytes(b'\xff\xfe\x00')), OF_CONFIG),
-  (_configure(model_type='llama'), "model_type 'llama'"),
-  (_configure(vocab_size=60), 'tokenizer.model has 64'),
-  (
-    _configure(hidden_size=36, query_pre_attn_scalar=12),
-    'model.embed_tokens.weight has the shape (64, 32)',
-  ),
-  (_cut('*.index.json', 900), OF_INDEX),
-  (_each('*.index.json', lambda f: f.write_text('{}')), OF_INDEX),
-  (_drop('*.safetensors'), 'no *.safetensors file'),
-  (_drop(SHARD), f'{SHARD} is missing, though {tensor_files.INDEX}'),
-  # Nothing; some of the header; some of the numbers.
-  *((_cut(SHARD, size), SHARD) for size in (0, 50, 30_000)),
-  (_drop('tokenizer.model'), NO_TOKENIZER),
-  (_cut('tokenizer.model', 300), f'{NO_TOKENIZER}, damaged'),
-  (
-    _retensor(f'{LAYER}.input_layernorm.weight', lambda t: None),
-    f'lacks the tensor {LAYER}.input_layernorm.weight',
-  ),
-  *(
-    (
-      _retensor(f'{name}.weight', change),
-      f'{name}.weight has the shape {shape}',
-    )
-    for name, change, shape in (
-      ('model.norm', lambda t: np.tile(t, 2), (64,)),
-      (f'{ATTENTION}.q_proj', lambda t: t[:47], (47, 32)),
-      # As many numbers as asked for, in the wrong order.
-      (f'{ATTENTION}.q_proj', lambda t: t.T, (32, 48)),
-      (f'{ATTENTION}.o_proj', lambda t: t.T, (48, 32)),
-      (f'{LAYER}.mlp.up_proj', lambda t: t[:40], (40, 32)),
-    )
-  ),
-]
-
-
 def _index(change):
   """Changes the weight_map of a folder's index."""
 
@@ -581,26 +509,6 @@ def test_the_index_says_which_copy_of_a_tensor_is_read(shards):
 
 
 NORM = 'model.norm.weight'
-
-
-@pytest.mark.parametrize(
-  ('name', 'file', 'said'),
-  [
-    (NORM, SHARD, f'{SHARD} lacks the tensor {NORM}, though model.safetensors'),
-    (NORM, None, 'norm.weight must be a valid string'),
-    (NORM, 3, 'norm.weight must be a valid string, got 3'),
-    *(
-      (NORM, file, f"must name a file beside it, got '{file}'")
-      for file in ('../x.safetensors', '/tmp/x.safetensors')
-    ),
-    (f'language_model.{NORM}', SHARD, 'lacks the tensor language_model.model'),
-  ],
-)
-def test_an_index_that_is_wrong_is_refused(shards, name, file, said):
-  _index(lambda files: files.update({name: file}))(shards)
-  message = conftest.refused('model', tensor_files.open_folder, shards)
-  assert said in message
-  check_message(message, shards)
 
 
 def test_without_an_index_there_is_one_file(shards):
@@ -728,16 +636,6 @@ def check_message(message: str, folder=None) -> None:
   message = message.replace(str(folder), 'FOLDER')
   assert '. ' not in message
   assert re.search(r'\b(fetch|give|check)\b', message), message
-
-
-@pytest.mark.parametrize(('damage', 'named'), DAMAGE)
-def test_a_damaged_folder_is_refused_in_one_sentence(damage, named, copied):
-  folder = copied('hf_gemma2')
-  damage(folder)
-  message = conftest.refused('model', checkpoints.load_model, folder)
-  assert named in message
-  assert str(folder) in message
-  check_message(message, folder)
 
 
 # --- config.json ---

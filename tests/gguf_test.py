@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import pathlib
 import random
 import struct
@@ -530,94 +529,6 @@ def test_a_tokenizer_json_will_do(tmp_path):
 # --- Bad input ---
 
 
-def _with_length(length):
-  """Returns the offset of the length of the first name."""
-
-  def change(data):
-    at = data.index(b'general.architecture') - 8
-    return data[:at] + length.to_bytes(8, 'little') + data[at + 8 :]
-
-  return change
-
-
-def _with_type(data):
-  name = b'blk.2.ffn_up.weight'
-  at = data.index(name) + len(name) + 4 + 2 * 8
-  return data[:at] + (77).to_bytes(4, 'little') + data[at + 4 :]
-
-
-def _with_alignment(kind, value):
-  # The library refuses to write these.
-  field = struct.pack('<Q', 17) + b'general.alignment' + struct.pack('<I', kind)
-  head = b'GGUF' + struct.pack('<IQQ', 3, 0, 1)
-  return lambda data: head + field + value
-
-
-_CUT = 'is cut short or damaged; fetch it again.'
-
-
-@pytest.mark.parametrize(
-  ('change', 'said'),
-  [
-    (
-      lambda data: b'PK\3\4 and more',
-      'is not a GGUF file; give one, or a folder that holds a model.',
-    ),
-    (
-      lambda data: b'GGUF\4' + bytes(99),
-      'is GGUF version 4, and only versions 2 and 3 are supported; convert it'
-      ' again.',
-    ),
-    *(
-      (lambda data, size=size: data[:size], _CUT)
-      for size in (8, 20, 60, 500, 20_000, -9000)
-    ),
-    *((_with_length(2**power), _CUT) for power in (40, 62, 63)),
-    *(
-      (_with_alignment(gguf.GGUFValueType[kind], value), _CUT)
-      for kind, value in (
-        ('UINT32', bytes(4)),
-        ('STRING', struct.pack('<Q', 4) + b'many'),
-      )
-    ),
-    (
-      _with_type,
-      'has the tensor blk.2.ffn_up.weight of type 77, which is not supported;'
-      ' give a file in F32,',
-    ),
-    (
-      lambda data: data.replace(b'blk.0.attn_v.weight', b'blk.0.attn_q.weight'),
-      'has the tensor blk.0.attn_q.weight twice; fetch',
-    ),
-    (
-      lambda data: data.replace(b'ggml.bos_token_id', b'ggml.eos_token_id'),
-      'has the field tokenizer.ggml.eos_token_id twice; fetch',
-    ),
-  ],
-)
-def test_a_file_of_other_bytes_is_named(tmp_path, change, said):
-  file = written(tmp_path)
-  file.write_bytes(change(file.read_bytes()))
-  assert refused(file).startswith(f'model: {file} {said}')
-
-
-def _with_tokenizer(name, change):
-  """Changes what a tokenizer has of each of its pieces; of all: `name` ''."""
-
-  def damaged(fields):
-    for each in 'tokens', 'scores', 'token_type':
-      if each.startswith(name):
-        types, values = fields[f'tokenizer.ggml.{each}']
-        fields[f'tokenizer.ggml.{each}'] = types, change(values)
-
-  return damaged
-
-
-def with_field(name, kind, value):
-  field = [gguf.GGUFValueType[kind]], value
-  return lambda fields: fields.update({name: field})
-
-
 def _of_tokenizer(**fields) -> tokenizers.Tokenizer:
   """The tokenizer of a header that says this beside four pieces and two."""
   said = {
@@ -731,58 +642,6 @@ def test_a_type_is_tried_once(tmp_path, monkeypatch):
   gguf_header._block_type.cache_clear()
   gguf_header.read_header(written(tmp_path))
   assert 1 <= len(tried) <= 2
-
-
-def test_a_pipe_is_no_file(tmp_path):
-  os.mkfifo(tmp_path / 'm.gguf')
-  code = (
-    'import pathlib, sys; from cascades.models import gguf_files, gguf_header;'
-    ' path = gguf_files.find_file(pathlib.Path(sys.argv[1]));'
-    ' gguf_header.read_header(path)'
-  )
-  # Whoever opened it would wait.
-  done = launching.python('-c', code, tmp_path, timeout=60)
-  assert 'm.gguf: it is not a regular file; fetch it again.' in done.stderr
-
-
-_BAD_TOKENIZER = 'has a damaged tokenizer; fetch it again.'
-
-
-@pytest.mark.parametrize(
-  ('change', 'said'),
-  [
-    *(
-      (_with_tokenizer(name, change), _BAD_TOKENIZER)
-      for name, change in (
-        ('token_type', lambda x: [*x[:9], 0, *x[10:]]),
-        ('tokens', lambda x: [*x[:-1], x[-2]]),
-        ('', lambda x: x[:2]),
-      )
-    ),
-    (
-      with_field('general.architecture', 'STRING', 'llama'),
-      "has the unsupported architecture 'llama'; give a Gemma 2 or 3 (gemma2,"
-      ' gemma3).',
-    ),
-    (
-      with_field('general.architecture', 'STRING', 'x' * 10**6),
-      'has the unsupported architecture',
-    ),
-    (
-      with_field('tokenizer.ggml.model', 'STRING', 'gpt2'),
-      "has the tokenizer 'gpt2', which is not from SentencePiece",
-    ),
-    (with_field('split.count', 'UINT16', 3), 'is one of several files'),
-    (
-      lambda fields: fields.pop('gemma3.attention.key_length'),
-      ': attention.key_length is missing',
-    ),
-  ],
-)
-def test_a_file_with_other_fields_is_named(tmp_path, change, said):
-  file = rewritten(written(tmp_path), change)
-  assert refused(file).startswith(f'model: {file}')
-  assert said in refused(file)
 
 
 def test_it_is_plain_which_file_is_meant(tmp_path):

@@ -1,6 +1,5 @@
 """Tests of reading and showing what others made."""
 
-import ast
 import gzip
 import math
 import os
@@ -256,61 +255,3 @@ def test_each_place_has_its_own_way_to_show_a_text():
 )
 def test_urls_are_shown_without_their_secrets(text, shown):
   assert display.without_secrets(text) == shown
-
-
-# What reads or unpacks, and the files that do so with what the project itself
-# wrote, sent to itself, or is: everything else goes through `bounded`.
-_READS = {
-  *('json.load', 'json.loads', 'gzip.decompress'),
-  *('zlib.decompress', 'np.load', 'np.fromfile', 'pickle.load'),
-}
-_OWN = {
-  # The system's, and files that were written a moment ago.
-  *('cascades/atomic.py', 'cascades/models/memory.py'),
-  'experiments/sweeps/costs.py',
-  # Headers and tensors, whose lengths they compare with the file's.
-  *('cascades/models/gguf_header.py', 'cascades/models/gguf_files.py'),
-  # The first characters of a file, which may be long.
-  'cascades/models/tokenizer_files.py',
-  # Whose checksum is known; gemma's own; of a training that goes on.
-  *('cascades/models/package_index.py', 'cascades/models/orbax_files.py'),
-  # The source, figures and cards of this checkout.
-  *('experiments/guides/inventory.py', 'experiments/reports/page.py'),
-  'experiments/records/results_version.py',
-  'experiments/training/terms.py',
-  # What was just made, and pipes between processes of one run.
-  *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),
-  'experiments/benchmarks/peers.py',
-  *('experiments/sweeps/multihost.py', 'experiments/sweeps/wandb_run.py'),
-  'experiments/training/distillation_data.py',
-  # Fingerprints of files that are read through the door.
-  'experiments/tasks/sources.py',
-  # Answers; a file whose lines are read through the door.
-  *('experiments/tasks/answer_metrics.py', 'experiments/tasks/data_files.py'),
-  # Sources of code that has run, for their hash.
-  'experiments/tasks/harness_documents.py',
-}
-
-
-def _reads(call: ast.Call) -> bool:
-  """Says whether a call reads or unpacks a file."""
-  called = ast.unparse(call.func)
-  last = called.rpartition('.')[2]
-  if last == 'open' and called not in ('os.open', 'safe_open'):
-    mode = ast.unparse(call.args[-1]) if call.args else "'r'"
-    return 'r' in mode
-  return called in _READS or (
-    last in ('read_text', 'read_bytes') and not called.startswith('bounded.')
-  )
-
-
-def test_files_of_others_are_read_through_one_door():
-  root, found = pathlib.Path(__file__).parents[1], set()
-  for path in (
-    *root.glob('cascades/**/*.py'),
-    *root.glob('experiments/**/*.py'),
-  ):
-    calls = ast.walk(ast.parse(path.read_text(encoding='utf-8')))
-    if any(isinstance(node, ast.Call) and _reads(node) for node in calls):
-      found.add(path.relative_to(root).as_posix())
-  assert {x for x in found if '/untrusted/' not in x} == _OWN

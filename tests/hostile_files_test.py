@@ -1,0 +1,990 @@
+"""Files from strangers: each is read, or refused in one sentence.
+
+A table has what is done to a good file and what is said of it. A property of
+each format: however a file is changed, it is read or refused, in bounded time
+and memory, and nothing is written outside of its folder. `CASCADES_FUZZ=20000`
+tries as many changes of each format.
+"""
+
+import contextlib
+import copy
+import functools
+import gzip
+import html
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import struct
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import answers
+import gguf
+import gguf_test
+import launching
+import numpy as np
+import pandas as pd
+import pytest
+import report_test
+import small
+
+from cascades import drafters
+from cascades.contrib.engine_audits import traces
+from cascades.drafters.recurrent import recurrent_checkpoint
+from cascades.models import (
+  checkpoints,
+  families,
+  gguf_files,
+  gguf_header,
+  huggingface,
+  shared_table,
+  tensor_files,
+  tokenizer_files,
+)
+from cascades.untrusted import display
+from experiments import records, sample, tasks
+from experiments.reports import AnalysisConfig, drawings, tables, write_report
+from experiments.sweeps import workdirs
+
+MODEL = checkpoints.ASSETS / 'tiny-drafter'
+EXAMPLES = int(os.environ.get('CASCADES_FUZZ', '0'))
+SECONDS, MEMORY = 5, 500 * 2**20
+slow = pytest.mark.slow
+
+# --- What must not happen ---
+
+_WATCHED: dict[str, Any] = {'inside': None, 'written': []}
+_WRITES = {
+  *('os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.link', 'os.symlink'),
+  *('os.truncate', 'os.chmod', 'shutil.move', 'shutil.rmtree'),
+}
+
+
+def _watch(event: str, arguments: tuple) -> None:
+  """Notes what is written outside of a folder."""
+  inside = _WATCHED['inside']
+  if inside is None:
+    return
+  if event == 'open':
+    path, mode, flags = arguments
+    if not (mode and set(mode) & set('wax+')) and not (
+      flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    ):
+      return
+  elif event in _WRITES:
+    path = arguments[0]
+  else:
+    return
+  if isinstance(path, str | bytes | os.PathLike):
+    path = os.path.realpath(os.fsdecode(path))
+    # JAX keeps what it compiles.
+    kept = os.path.realpath(os.environ['JAX_COMPILATION_CACHE_DIR'])
+    if not path.startswith((inside, kept, '/dev/')):
+      _WATCHED['written'].append((event, path))
+
+
+@contextlib.contextmanager
+def confined(folder: pathlib.Path) -> Iterator[None]:
+  """Limits time and memory, and lets nothing be written outside of a folder."""
+  if 'hooked' not in _WATCHED:
+    sys.addaudithook(_watch)
+    _WATCHED['hooked'] = True
+  before = resource.getrlimit(resource.RLIMIT_AS)
+  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
+  most = pages * resource.getpagesize() + MEMORY
+  _WATCHED.update(inside=os.path.realpath(folder), written=[])
+  start = time.monotonic()
+  resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_AS, before)
+    _WATCHED['inside'] = None
+  assert not _WATCHED['written']
+  assert time.monotonic() - start < SECONDS
+
+
+# --- Good files ---
+
+
+def copied(name: str) -> Callable[[pathlib.Path], Any]:
+  """Returns a function that copies a fixture's or a bundled folder."""
+  source = small.FIXTURES / name
+  source = source if source.exists() else checkpoints.ASSETS / name
+  return lambda folder: shutil.copytree(source, folder)
+
+
+def make_gguf(folder, name='tiny-drafter', stored='float16') -> None:
+  folder.mkdir()
+  gguf_test.written(folder, name, stored)
+
+
+def make_tokenizer_json(folder: pathlib.Path) -> None:
+  folder.mkdir()
+  fields = gguf_test.as_json(tokenizer_files.read(MODEL / 'tokenizer.model'))
+  (folder / 'tokenizer.json').write_text(json.dumps(fields))
+
+
+def make_index(folder: pathlib.Path) -> None:
+  copied('tiny-drafter')(folder)
+  names = dict.fromkeys(tensor_files.open_folder(folder), 'model.safetensors')
+  fields = {'metadata': {'total_size': 1}, 'weight_map': names}
+  (folder / tensor_files.INDEX).write_text(json.dumps(fields))
+
+
+BLOCK = {
+  'q': [[0.25, 0.75]],
+  'p': [{'tokens': [0], 'probs': [0.5], 'rest': 0.5}, [0.5, 0.5]],
+  'drafts': [0],
+  'tokens': [0, 1],
+}
+
+
+def make_trace(folder: pathlib.Path, packed: bool = False) -> None:
+  folder.mkdir()
+  text = (json.dumps(BLOCK) + '\n').encode()
+  if packed:
+    (folder / 'blocks.jsonl.gz').write_bytes(gzip.compress(text * 9, mtime=0))
+  else:
+    (folder / 'blocks.jsonl').write_bytes(text)
+
+
+def make_workdir(path: pathlib.Path, method: str = 'speed') -> pathlib.Path:
+  """Makes a workdir of one task: models alone, a method at two leniences."""
+  points = [('verifier_only', float('nan')), ('drafter_only', float('nan'))]
+  points += [(method, 0.0), (method, 0.5)]
+  lines = [
+    report_test.make_record('sums', *point, example)
+    for point in points
+    for example in range(4)
+  ]
+  return report_test.make_workdir(path, lines)
+
+
+def report(workdir, figures=False) -> pathlib.Path:
+  return write_report(workdir, AnalysisConfig(resamples=5), figures=figures)
+
+
+# --- The table: what is done to a folder, and what is said of it ---
+
+
+def _each(pattern, do):
+  return lambda folder: [do(file) for file in folder.glob(pattern)]
+
+
+def _drop(pattern):
+  return _each(pattern, pathlib.Path.unlink)
+
+
+def _bytes(pattern, change):
+  return _each(
+    pattern, lambda file: file.write_bytes(change(file.read_bytes()))
+  )
+
+
+def _cut(pattern, keep):
+  return _bytes(pattern, lambda data: data[:keep])
+
+
+def _fields(file, /, **changes):
+  """Changes fields of a JSON file; `...` removes one."""
+
+  def apply(folder):
+    path = folder / file
+    fields = json.loads(path.read_text()) if path.exists() else {}
+    fields = {k: x for k, x in (fields | changes).items() if x is not ...}
+    path.write_text(json.dumps(fields))
+
+  return apply
+
+
+def _tensor(name, change):
+  """Replaces a tensor by change(tensor); drops it where that is None."""
+
+  def apply(folder):
+    tensors = {name: change(small.stored(folder)[name])}
+    small.rewrite(folder, tensors=tensors)
+
+  return apply
+
+
+def _index(name, file):
+  """Maps a tensor to a file in a folder's index."""
+
+  def apply(folder):
+    path = folder / tensor_files.INDEX
+    index = small.read_json(path)
+    index['weight_map'][name] = file
+    path.write_text(json.dumps(index))
+
+  return apply
+
+
+def _pipe(name):
+  def apply(folder):
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+
+  return apply
+
+
+DEEP = '{"a": ' + '[' * 60_000 + ']' * 60_000 + '}\n'
+LAYER, NORM = 'model.layers.1', 'model.norm.weight'
+SHARD = 'model-00002-of-00004.safetensors'
+ATTENTION = f'{LAYER}.self_attn'
+OF_CONFIG = 'config.json: it is '
+OF_INDEX = f'{tensor_files.INDEX}: '
+NO_TOKENIZER = 'tokenizer.model is missing'
+OF_MODELS = [
+  (_drop('config.json'), 'no config.json'),
+  (_cut('config.json', 100), OF_CONFIG),
+  (_bytes('config.json', lambda data: b'\xff\xfe\x00'), OF_CONFIG),
+  (_bytes('config.json', lambda data: DEEP.encode()), 'nested too deeply'),
+  (_fields('config.json', model_type='llama'), "model_type 'llama'"),
+  (_fields('config.json', vocab_size=60), 'tokenizer.model has 64'),
+  (
+    _fields('config.json', hidden_size=36, query_pre_attn_scalar=12),
+    'model.embed_tokens.weight has the shape (64, 32)',
+  ),
+  # As many layers as are believed without the tensors; and more; and fewer.
+  *(
+    (_fields('config.json', num_hidden_layers=n, layer_types=...), said)
+    for n, said in (
+      (9_999, 'lacks the tensor'),
+      (200_000_000, 'num_hidden_layers'),
+      (1, 'of a layer beyond the 1 of'),
+    )
+  ),
+  (_fields(shared_table.FILE, verifier=3), 'verifier must be'),
+  (_cut('*.index.json', 900), OF_INDEX),
+  (_bytes('*.index.json', lambda data: b'{}'), OF_INDEX),
+  (_index(NORM, SHARD), f'{SHARD} lacks the tensor {NORM}, though model.safe'),
+  (_index(NORM, None), 'norm.weight must be a valid string'),
+  (_index(NORM, '../x.safetensors'), "a file beside it, got '../x.safetensors"),
+  (_index(NORM, '/tmp/x.safetensors'), "beside it, got '/tmp/x.safetensors'"),
+  (_index(f'language_model.{NORM}', SHARD), 'tensor language_model.model'),
+  (_drop(tensor_files.INDEX), ' several files'),
+  (_drop('*.safetensors'), 'no *.safetensors file'),
+  (_drop(SHARD), f'{SHARD} is missing, though {tensor_files.INDEX}'),
+  # Nothing; some of the header; some of the numbers.
+  *((_cut(SHARD, size), SHARD) for size in (0, 50, 30_000)),
+  (_drop('tokenizer.model'), NO_TOKENIZER),
+  (_cut('tokenizer.model', 300), f'{NO_TOKENIZER}, damaged'),
+  *(
+    (_pipe(name), 'not a regular file')
+    for name in ('config.json', SHARD, 'tokenizer.model', tensor_files.INDEX)
+  ),
+  (
+    _tensor(f'{LAYER}.input_layernorm.weight', lambda t: None),
+    f'lacks the tensor {LAYER}.input_layernorm.weight',
+  ),
+  *(
+    (_tensor(f'{name}.weight', change), f'{name}.weight has the shape {shape}')
+    for name, change, shape in (
+      ('model.norm', lambda t: np.tile(t, 2), (64,)),
+      (f'{ATTENTION}.q_proj', lambda t: t[:47], (47, 32)),
+      # As many numbers as asked for, in the wrong order.
+      (f'{ATTENTION}.q_proj', lambda t: t.T, (32, 48)),
+      (f'{ATTENTION}.o_proj', lambda t: t.T, (48, 32)),
+      (f'{LAYER}.mlp.up_proj', lambda t: t[:40], (40, 32)),
+    )
+  ),
+]
+
+
+def _with_length(length):
+  """Changes the length of the first name."""
+
+  def change(data):
+    at = data.index(b'general.architecture') - 8
+    return data[:at] + length.to_bytes(8, 'little') + data[at + 8 :]
+
+  return change
+
+
+def _with_type(data):
+  name = b'blk.2.ffn_up.weight'
+  at = data.index(name) + len(name) + 4 + 2 * 8
+  return data[:at] + (77).to_bytes(4, 'little') + data[at + 4 :]
+
+
+def _with_alignment(kind, value):
+  # The library refuses to write these.
+  field = struct.pack('<Q', 17) + b'general.alignment' + struct.pack('<I', kind)
+  head = b'GGUF' + struct.pack('<IQQ', 3, 0, 1)
+  return lambda data: head + field + value
+
+
+def _gguf_fields(change):
+  """Changes the fields of a GGUF file."""
+  return _each(
+    '*.gguf', lambda file: gguf_test.rewritten(file, change).replace(file)
+  )
+
+
+def _gguf_field(name, kind, value):
+  field = [gguf.GGUFValueType[kind]], value
+  return _gguf_fields(lambda fields: fields.update({name: field}))
+
+
+def _with_tokenizer(name, change):
+  """Changes what a tokenizer has of each of its pieces; of all: `name` ''."""
+
+  def damaged(fields):
+    for each in 'tokens', 'scores', 'token_type':
+      if each.startswith(name):
+        kinds, values = fields[f'tokenizer.ggml.{each}']
+        fields[f'tokenizer.ggml.{each}'] = kinds, change(values)
+
+  return _gguf_fields(damaged)
+
+
+OF_GGUF = [
+  *(
+    (_bytes('*.gguf', change), said)
+    for change, said in (
+      (lambda data: b'PK\3\4 and more', 'is not a GGUF file; give one, or a'),
+      (lambda data: b'GGUF\4' + bytes(99), 'is GGUF version 4, and only ver'),
+      *(
+        (change, 'is cut short or damaged; fetch it again.')
+        for change in (
+          *(lambda x, n=n: x[:n] for n in (8, 20, 60, 500, 20_000, -9000)),
+          *(_with_length(2**power) for power in (40, 62, 63)),
+          _with_alignment(4, bytes(4)),
+          _with_alignment(8, struct.pack('<Q', 4) + b'many'),
+        )
+      ),
+      (_with_type, 'has the tensor blk.2.ffn_up.weight of type 77, which is'),
+      (
+        lambda data: data.replace(
+          b'blk.0.attn_v.weight', b'blk.0.attn_q.weight'
+        ),
+        'has the tensor blk.0.attn_q.weight twice; fetch',
+      ),
+      (
+        lambda data: data.replace(b'ggml.bos_token_id', b'ggml.eos_token_id'),
+        'has the field tokenizer.ggml.eos_token_id twice; fetch',
+      ),
+    )
+  ),
+  *(
+    (_with_tokenizer(name, change), 'has a damaged tokenizer; fetch it again.')
+    for name, change in (
+      ('token_type', lambda x: [*x[:9], 0, *x[10:]]),
+      ('tokens', lambda x: [*x[:-1], x[-2]]),
+      ('', lambda x: x[:2]),
+    )
+  ),
+  *(
+    (_gguf_field('general.architecture', 'STRING', name), 'unsupported archit')
+    for name in ('llama', 'x' * 10**6)
+  ),
+  (
+    _gguf_field('tokenizer.ggml.model', 'STRING', 'gpt2'),
+    "has the tokenizer 'gpt2', which is not from SentencePiece",
+  ),
+  (_gguf_field('split.count', 'UINT16', 3), 'is one of several files'),
+  (
+    _gguf_fields(lambda fields: fields.pop('gemma3.attention.key_length')),
+    ': attention.key_length is missing',
+  ),
+  *(
+    (_gguf_field('gemma3.block_count', 'UINT32', n), said)
+    for n, said in ((9_999, 'lacks the tensor'), (200_000_000, 'block_count'))
+  ),
+]
+
+
+def _record(field, value):
+  """Changes the last record of a workdir."""
+
+  def apply(folder):
+    path = folder / 'records/all.jsonl'
+    *lines, last = path.read_text().splitlines()
+    changed = json.dumps(json.loads(last) | {field: value})
+    path.write_text('\n'.join((*lines, changed)) + '\n')
+
+  return apply
+
+
+def _cell(name, value):
+  """Changes a cell of a workdir's summary."""
+
+  def apply(folder):
+    frame = pd.read_csv(folder / 'summary.csv', dtype=str)
+    frame.loc[2, name] = value
+    frame.to_csv(folder / 'summary.csv', index=False)
+
+  return apply
+
+
+OF_WORKDIRS = [
+  *(
+    (_record(field, value), 'records/all.jsonl:16: damaged record')
+    for field, values in dict(
+      emitted=('3', None, -1, 10**9, 1.5),
+      verifier_calls=(-1,),
+      examined=(-5, 'x'),
+      accepted=(10**9,),
+      gamma=(None,),
+      id=(5, {'a': 1}),
+      task=([],),
+      method=(None,),
+      verification=(5,),
+      drafts=(None,),
+      quality=(10**400,),
+      text=(5,),
+      failure=({},),
+      scores=([1],),
+      ended=('no',),
+    ).items()
+    for value in values
+  ),
+  *(
+    (_cell(name, value), f'summary.csv: {name} of row 3 must be ')
+    for name, values in dict(
+      gamma=('x', '1.5', '-1', ''),
+      n=('x', '1e309', ''),
+      drafts=('x',),
+      temperature=('-1', '1e309', ''),
+      lenience=('x',),
+      quality=('1_0',),
+      relative_latency=('x',),
+    ).items()
+    for value in values
+  ),
+  *(
+    (_fields('config.json', **{name: value}), f'config.json: {name}')
+    for name, value in dict(
+      task=5, data={'sums': 3}, versions='x', file=5, batch_size=-1, name={}
+    ).items()
+  ),
+  *(
+    (_fields('provenance.json', starts=x), 'provenance.json: starts')
+    for x in (3, [3], [{'code': 1}])
+  ),
+  *(
+    (_bytes(name, lambda data: DEEP.encode()), name)
+    for name in ('config.json', 'records/all.jsonl')
+  ),
+]
+
+
+def _traces(skip=0, **changes):
+  """Leaves the first traces out, and changes fields of the others."""
+
+  def damage(workdir):
+    lines = records.read_traces(workdir, 'all')[skip:]
+    fields = [json.loads(records.dumps(line)) | changes for line in lines]
+    text = ''.join(json.dumps(f) + '\n' for f in fields)
+    (workdir / 'traces/all.jsonl.gz').write_bytes(gzip.compress(text.encode()))
+
+  return damage
+
+
+def _other_ids(workdir):
+  asked = [tasks.Example(id='x', prompt='p', reference='r')]
+  records.write(workdir / 'examples/sums.jsonl', asked)
+
+
+def _view(**changes):
+  def damage(workdir):
+    fields = dict(point='all', lenience=0.5, id='0', deferred=None)
+    fields |= dict.fromkeys(('q', 'p', 'pi'), [0.5] * 3)
+    fields |= dict.fromkeys(('drafter_argmax', 'verifier_argmax'), ['a'] * 3)
+    fields['rejected'] = [None] * 3
+    path = workdir / 'views/sums.jsonl'
+    path.parent.mkdir()
+    path.write_text(json.dumps(fields | changes) + '\n')
+
+  return damage
+
+
+# What disagrees is left out of a page, which says so.
+OF_PAGES = [
+  (_traces(sources=[99, 1, 1]), 'sources must be'),
+  (_traces(token_strings=[]), 'token_strings must'),
+  (_traces(sources=[1]), 'sources'),
+  (_traces(skip=12), 'has no trace'),
+  (_traces(id='x'), 'has no trace'),
+  (lambda w: shutil.rmtree(w / 'traces'), 'is missing'),
+  (_bytes('traces/*', lambda data: b'x'), 'traces/all.jsonl.gz'),
+  (lambda w: shutil.rmtree(w / 'examples'), 'no example 0'),
+  (_other_ids, 'there is no example 0'),
+  (_view(p=[0.5], pi=[0.5]), 'p must be as long as q'),
+  (_view(pi=[]), 'pi must be as long as q'),
+]
+
+
+def refusal(read, folder) -> str:
+  """Returns the sentence in which reading a folder is refused."""
+  with pytest.raises(ValueError, match=': ') as error:
+    read(folder)
+  message = str(error.value)
+  assert str(folder) in message
+  return message
+
+
+def notices(folder) -> str:
+  """Returns what a page says that it leaves out."""
+  page = report(folder).read_text(encoding='utf-8')
+  marked = re.findall('<p class="notice">(.*?)</p>', page)
+  assert all(line.startswith('Left out: ') for line in marked)
+  # Views are not needed to show an answer.
+  assert ('<article' in page) == ('views' in ''.join(marked))
+  return html.unescape(' '.join(marked))
+
+
+def _confined_load(folder) -> str:
+  with confined(folder.parent):
+    return refusal(checkpoints.load_model, folder)
+
+
+# By kind: what makes a good folder, and what is said of a damaged one.
+KINDS = {
+  'model': (copied('hf_gemma2'), _confined_load),
+  'gguf': (
+    functools.partial(make_gguf, name='tiny-verifier', stored=None),
+    _confined_load,
+  ),
+  'workdir': (make_workdir, functools.partial(refusal, report)),
+  'page': (make_workdir, notices),
+}
+TABLE = {
+  'model': OF_MODELS,
+  'gguf': OF_GGUF,
+  'workdir': OF_WORKDIRS,
+  'page': OF_PAGES,
+}
+
+
+@pytest.fixture(scope='module')
+def good(tmp_path_factory):
+  """Returns a good folder of each kind, which was read once."""
+
+  @functools.cache
+  def make(kind):
+    folder = tmp_path_factory.mktemp(kind) / kind
+    KINDS[kind][0](folder)
+    read = report if kind in ('workdir', 'page') else checkpoints.load_model
+    read(folder)
+    return folder
+
+  return make
+
+
+@pytest.mark.parametrize(
+  ('kind', 'damage', 'said'),
+  [
+    pytest.param(
+      *(kind, damage, said),
+      marks=slow if kind in ('workdir', 'page') else (),
+      id=f'{kind}-{i}-{said[:24]}',
+    )
+    for kind, table in TABLE.items()
+    for i, (damage, said) in enumerate(table)
+  ],
+)
+def test_a_hostile_file_is_named_in_one_sentence(
+  good, tmp_path, kind, damage, said
+):
+  folder = shutil.copytree(good(kind), tmp_path / 'folder')
+  damage(folder)
+  message = KINDS[kind][1](folder)
+  assert said in message
+  assert '\n' not in message
+  assert '. ' not in message.replace(str(folder), '') or kind == 'page'
+  assert len(message) < 1000
+
+
+# --- The property of a format ---
+
+ODD = (
+  *(None, True, False, -2, -1, 0, 1, 3, 2**31 - 1, 2**31, 2**63, -(2**63)),
+  *(10**30, 10**400, 0.5, -0.0, 1e-320, 1e308, math.nan, math.inf, -math.inf),
+  *('', '1', 'x' * 10_000, '../x', '\x1b[2J', '\ud800', '\0', '\u202e'),
+  *([], {}, [1], [[]], {'a': 1}, [None] * 1000),
+  # Stand for as many lists in each other, which Python's own writer cannot say.
+  *('<100 lists>', '<100000 lists>'),
+)
+
+
+def _places(value: Any, above: tuple = ()) -> Iterator[tuple]:
+  """Yields the path of every value within a value of JSON."""
+  yield above
+  if isinstance(value, dict | list):
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+      yield from _places(inner, (*above, key))
+
+
+def changed_json(draw: random.Random, data: bytes) -> bytes:
+  """A text of JSON in which some values are others, gone or new."""
+  value = json.loads(data)
+  for _ in range(draw.randint(1, 3)):
+    *above, last = draw.choice([*_places(value)][1:] or [('new',)])
+    inner = value
+    for key in above:
+      inner = inner[key]
+    kind = draw.choice(['other', 'gone', 'new'])
+    if kind == 'gone':
+      inner.pop(last, None) if isinstance(inner, dict) else inner.pop(last)
+    elif kind == 'new' and isinstance(inner, dict):
+      inner[chr(draw.randrange(0xD800))] = copy.deepcopy(draw.choice(ODD))
+    else:
+      inner[last] = copy.deepcopy(draw.choice(ODD))
+  text = re.sub(
+    r'"<(\d+) lists>"',
+    lambda found: '[' * int(found[1]) + ']' * int(found[1]),
+    json.dumps(value),
+  )
+  return text.encode()
+
+
+def changed_bytes(draw: random.Random, data: bytes) -> bytes:
+  """Bytes of which some are others, gone or new, among the first of them."""
+  data = bytearray(data)
+  for _ in range(draw.randint(1, 4)):
+    at = draw.randrange(min(2**16, len(data)))
+    kind = draw.choice(['flip', 'set', 'number', 'cut', 'insert'])
+    if kind == 'flip':
+      data[at] ^= 1 << draw.randrange(8)
+    elif kind == 'set':
+      data[at] = draw.choice([0, 1, 127, 128, 255])
+    elif kind == 'number':
+      number = draw.choice([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
+      data[at : at + 8] = number.to_bytes(8, 'little')
+    elif kind == 'insert':
+      data[at:at] = draw.randbytes(draw.randint(1, 9))
+    elif at:
+      del data[at:]
+  return bytes(data)
+
+
+class Format(NamedTuple):
+  """A kind of file.
+
+  Attributes:
+    make: Makes a good file's folder.
+    name: Of the file, in it; JSON is changed by its values, others by bytes.
+    read: Reads what a stranger can say there; takes the file's path.
+    load: Reads all, and takes longer; None where `read` does that.
+  """
+
+  make: Callable[[pathlib.Path], Any]
+  name: str
+  read: Callable[[pathlib.Path], Any]
+  load: Callable[[pathlib.Path], Any] | None = None
+
+
+def load_folder(path: pathlib.Path) -> Any:
+  return checkpoints.load_model(path.parent)
+
+
+def load_drafter(path: pathlib.Path) -> Any:
+  return drafters.parse_spec(str(path.parent)).load()
+
+
+def open_folder(path: pathlib.Path) -> Any:
+  return tensor_files.open_folder(path.parent)
+
+
+def read_gguf(path: pathlib.Path) -> Any:
+  file = gguf_header.read_header(path)
+  config = gguf_files.read_config(file)
+  families.text_config(config)
+  gguf_files.read_tokenizer(file)
+  return gguf_files.open_tensors(file, config)
+
+
+def read_trace(path: pathlib.Path) -> Any:
+  return [*traces.read(path)]
+
+
+def make_run(folder: pathlib.Path) -> None:
+  make_workdir(folder)
+  lines = (folder / 'records/all.jsonl').read_text().splitlines()
+  (folder / 'one.jsonl').write_text(lines[-1] + '\n')
+
+
+_TINY = copied('tiny-drafter')
+FORMATS = {
+  **{
+    f'config.json of {name}': Format(
+      copied(name),
+      'config.json',
+      lambda path: huggingface.read_config(path.parent),
+      load_folder,
+    )
+    for name in (
+      *('hf_gemma2', 'hf_gemma3', 'hf_gemma3n', 'hf_gemma4_dense'),
+      *('hf_gemma4_experts', 'hf_gemma4_shared'),
+    )
+  },
+  "an assistant's config.json": Format(
+    copied('hf_gemma4_dense_assistant'), 'config.json', load_drafter
+  ),
+  "an EAGLE-3 head's config.json": Format(
+    copied('eagle3_apart'), 'config.json', load_drafter
+  ),
+  "a recurrent head's head.json": Format(
+    copied('tiny-recurrent'),
+    'head.json',
+    lambda path: recurrent_checkpoint.load(path.parent),
+  ),
+  'generation_config.json': Format(
+    _TINY, 'generation_config.json', load_folder
+  ),
+  'an index of tensors': Format(make_index, tensor_files.INDEX, open_folder),
+  'a header of safetensors': Format(
+    _TINY, 'model.safetensors', open_folder, load_folder
+  ),
+  'a GGUF file': Format(
+    make_gguf, 'tiny-drafter.gguf', read_gguf, checkpoints.load_model
+  ),
+  'tokenizer.json': Format(
+    make_tokenizer_json, 'tokenizer.json', tokenizer_files.read
+  ),
+  'tokenizer.model': Format(_TINY, 'tokenizer.model', tokenizer_files.read),
+  'a record': Format(make_run, 'one.jsonl', records.read),
+  'a block of a trace': Format(make_trace, 'blocks.jsonl', read_trace),
+  'a packed trace': Format(
+    functools.partial(make_trace, packed=True), 'blocks.jsonl.gz', read_trace
+  ),
+}
+
+
+@slow
+@pytest.mark.parametrize(
+  ('part', 'kind'),
+  [
+    (part, kind)
+    for part in ('read', 'load')
+    for kind, entry in FORMATS.items()
+    if getattr(entry, part)
+  ],
+)
+def test_a_changed_file_is_read_or_refused(tmp_path, kind, part):
+  entry = FORMATS[kind]
+  read = getattr(entry, part)
+  entry.make(tmp_path / 'folder')
+  file = tmp_path / 'folder' / entry.name
+  data = file.read_bytes()
+  is_json = file.suffix in ('.json', '.jsonl')
+  change = changed_json if is_json else changed_bytes
+  # As it is, it will do.
+  read(file)
+  # What is read to the end takes longer.
+  count = max(5, (EXAMPLES or 300) // (40 if part == 'load' else 1))
+  for seed in range(count):
+    file.write_bytes(change(random.Random(seed), data))
+    with confined(tmp_path):
+      message = 'model: read'
+      try:
+        read(file)
+      except (ValueError, OSError) as error:
+        message = str(error)
+    assert ': ' in message, seed
+    assert '\n' not in message, seed
+    assert len(message) < 1000, seed
+
+
+# --- Files that name other files ---
+
+
+@pytest.mark.parametrize('ring', [('one',), ('one', 'other')])
+def test_models_that_share_a_table_in_a_ring_are_refused(tmp_path, ring):
+  for name, owner in zip(ring, (*ring[1:], ring[0]), strict=True):
+    shutil.copytree(MODEL, tmp_path / name)
+    fields = {'verifier': str(tmp_path / owner), 'checksum': '0'}
+    _fields(shared_table.FILE, **fields)(tmp_path / name)
+  assert str(tmp_path) in gguf_test.refused(tmp_path / 'one')
+
+
+# What meets a link may refuse it.
+refusing = contextlib.suppress(ValueError, OSError)
+
+
+@slow
+def test_a_report_writes_nothing_that_its_figures_point_at(tmp_path):
+  outside = tmp_path / 'mine.txt'
+  outside.write_text('precious')
+  workdir = make_workdir(tmp_path / 'run')
+  report(workdir, figures=True)
+  figures = list((workdir / 'report/figures').iterdir())
+  assert {path.suffix for path in figures} == {'.png', '.svg'}
+  for path in figures:
+    path.unlink()
+    path.symlink_to(outside)
+  with refusing:
+    report(workdir, figures=True)
+  assert outside.read_bytes() == b'precious'
+
+
+@pytest.mark.parametrize(
+  ('link', 'name'),
+  [
+    ('records', 'notes.jsonl'),
+    ('records', '.download.part'),
+    ('stale/records', 'notes.jsonl'),
+  ],
+)
+def test_a_sweep_touches_nothing_that_its_folders_point_at(
+  tmp_path, link, name
+):
+  outside, workdir = tmp_path / 'docs', tmp_path / 'run'
+  for path in (outside, workdir / 'stale'):
+    path.mkdir(parents=True)
+  (outside / name).write_text('precious')
+  (workdir / link).symlink_to(outside)
+  if link != 'records':
+    (workdir / 'records').mkdir()
+    (workdir / 'records' / name).write_text('new')
+  with refusing:
+    workdirs.Workdir(workdir).set_aside([], 'source 0', mock.Mock())
+  assert (outside / name).read_text() == 'precious'
+
+
+@pytest.mark.parametrize('line', [DEEP, json.dumps({'lenience': 10**400})])
+def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, line):
+  path, stale = (tmp_path / x / 'a.jsonl' for x in ('records', 'stale/records'))
+  path.parent.mkdir()
+  path.write_text(line.strip() + '\n')
+  trace = answers.make_trace('', id='1', deferred=None)
+  records.write(tmp_path / 'traces/a.jsonl.gz', [trace])
+  point = types.SimpleNamespace(
+    name='a', first=0, last=1, curve=types.SimpleNamespace(leniences=(1.0,))
+  )
+  assert workdirs.Workdir(tmp_path).read_point(point) is None
+  assert not path.exists()
+  assert stale.exists()
+
+
+# --- Terminals and pages ---
+
+HOSTILE = '\x1b]0;title\x07\x1b[2J'
+
+
+@slow
+def test_an_error_writes_no_escape_sequences(tmp_path):
+  folder = shutil.copytree(MODEL, tmp_path / 'model')
+  names = {'a': f'{HOSTILE}.safetensors'}
+  _fields(tensor_files.INDEX, weight_map=names)(folder)
+  done = launching.run(
+    'experiments.sample', f'--verifier={folder}', '--prompt=a'
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith('error: model: ')
+  assert not {'\x1b', '\x07'} & set(done.stderr)
+
+
+@pytest.mark.parametrize('colour', [False, True])
+def test_a_painted_answer_holds_no_escape_sequences_of_a_token(colour):
+  painted = sample.paint([HOSTILE], [1], colour=colour)
+  assert 'title' in painted
+  assert '\x07' not in painted
+  # A colour begins and ends with a sequence.
+  assert painted.count('\x1b') == (2 if colour else 0)
+
+
+def test_no_password_of_a_url_is_kept(monkeypatch):
+  url = 'ftp://user:hunter2secret@127.0.0.1:9/a.jsonl'
+  command = ['python', '-m', 'experiments.sweep', f'--data={url}']
+  monkeypatch.setattr(sys, 'orig_argv', command)
+  text = json.dumps(workdirs.provenance({}))
+  assert 'hunter2secret' not in text
+  assert '--data=ftp://user:***@127.0.0.1' in text
+
+
+@slow
+@pytest.mark.parametrize(
+  ('method', 'prompt'),
+  [
+    ('speed', 'half of a surrogate pair: \ud800'),
+    ('an escape: \x1b', 'a b'),
+    ('speed', 'the other way: \u202e'),
+    ('a filler: \u3164', 'a b'),
+  ],
+  ids=repr,
+)
+def test_a_page_spells_what_would_act_or_cannot_be_seen(
+  tmp_path, method, prompt
+):
+  workdir = make_workdir(tmp_path / 'run', method)
+  examples = [
+    tasks.Example(id=str(i), prompt=prompt, reference='r') for i in range(4)
+  ]
+  records.write(workdir / 'examples/sums.jsonl', examples)
+  page = report(workdir).read_text(encoding='utf-8')
+  (odd,) = filter(display.is_invisible, method + prompt)
+  # Half of a pair of surrogates is none of a file's characters.
+  spelling = '\ufffd' if odd == '\ud800' else display.escape(odd)
+  assert not any(map(display.is_invisible, page))
+  if odd in method:
+    # Curves are found by the same name in figures and legends.
+    assert f'data-key="{method.replace(odd, spelling)}"' in page
+    assert f'data-method="{method.replace(odd, spelling)}"' in page
+  else:
+    assert prompt.replace(odd, spelling) in page
+
+
+_DEEP_VALUE = json.loads('[' * 400 + '1' + ']' * 400)
+
+
+@slow
+@pytest.mark.parametrize(
+  ('change', 'shown'),
+  [
+    *(
+      (_cell(name, value), '')
+      for name in ('relative_latency', 'quality')
+      for value in ('1e309', '-1e309', '1e308', '1e-320')
+    ),
+    # Settings that nobody reads are shown however deep.
+    (_fields('config.json', extra=_DEEP_VALUE), 'extra'),
+  ],
+)
+def test_no_value_ends_the_page(good, tmp_path, change, shown):
+  folder = shutil.copytree(good('workdir'), tmp_path / 'run')
+  change(folder)
+  assert shown in report(folder).read_text(encoding='utf-8')
+
+
+@slow
+def test_a_table_or_figure_that_fails_leaves_the_page(
+  good, tmp_path, monkeypatch, capsys
+):
+  workdir = shutil.copytree(good('workdir'), tmp_path / 'run')
+  save, failing = drawings.Drawing.save, []
+
+  def fails(self, folder):
+    failing.append(self.name)
+    if len(failing) == 1:
+      raise OverflowError('too large')
+    save(self, folder)
+
+  def markdown(*_):
+    raise RecursionError('too deep')
+
+  monkeypatch.setattr(drawings.Drawing, 'save', fails)
+  monkeypatch.setattr(tables, 'markdown', markdown)
+  page = report(workdir, figures=True).read_text(encoding='utf-8')
+  message = capsys.readouterr().err
+  for reason in ('OverflowError: too large', 'RecursionError: too deep'):
+    assert reason in page
+    assert reason in message
+  folder = workdir / 'report'
+  assert len(failing) > 1
+  assert not (folder / 'figures' / f'{failing[0]}.svg').exists()
+  assert (folder / 'figures' / f'{failing[1]}.svg').exists()
+  assert list(folder.glob('tables/*.csv'))
+  assert (folder / 'report.json').exists()
