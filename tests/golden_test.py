@@ -138,8 +138,8 @@ def _sweep(_) -> list:
   examples = list(tasks['numerals'].load(num_examples=4))
   outcomes = decoder.decode_curve(tasks['numerals'], curve, examples)
   return [decoder._sampler(curve)[1]] + [
-    [dataclasses.asdict(record) | {'wall_s': 0}, trace.tokens, trace.sources]
-    for record, trace in outcomes
+    [x.id, x.lenience, x.text, x.scores, x.verifier_calls, trace.sources]
+    for x, trace in outcomes
   ]
 
 
@@ -178,7 +178,7 @@ def _task(name) -> list:
 
 _VERIFICATIONS = 'block k_seq look_ahead match multi_round token traversal'
 _FAMILIES = 'gemma2 gemma3 gemma3n gemma4_dense gemma4_experts gemma4_shared'
-_TASKS = sorted({*TASKS.core()} - {'file', 'mbpp'})
+_TASKS = sorted({*TASKS.core()} - {'file'})
 # By part: makes the results of a name, and the names.
 _PARTS = {
   'methods': (lambda x: _tables(x.split()), [_METHODS]),
