@@ -122,11 +122,12 @@ class Decision:
       config = DecodingConfig.from_dict(options)
     except ValueError as error:
       # Nothing is imported because a file names it.
-      imports = evidence.get('imports')
-      advice = (
-        f' The sweep had --import={", ".join(imports)}.' if imports else ''
-      )
-      raise ValueError(f'decision: {path}: {error}{advice}') from None
+      imports = evidence.get('imports') or ()
+      advice = ''.join(f' --import={name}' for name in imports)
+      text = str(error)
+      if advice and 'is not known;' in text:
+        text += f' The sweep had{advice}; import the same.'
+      raise ValueError(f'decision: {path}: {text}') from None
     fields['config'] = config
     return cls(**fields)
 

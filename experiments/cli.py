@@ -212,7 +212,7 @@ def _sentence(error: Exception) -> str:
     return _unknown_field(error) or one_line(error)
   message = one_line(error)
   is_unknown = re.search(r' is not known;.* Choose from', message)
-  if 'import' in flags.FLAGS and is_unknown:
+  if 'import' in flags.FLAGS and is_unknown and '--import' not in message:
     message = message.removesuffix('.')
     return f'{message}, or give the module that registers it with --import.'
   return message

@@ -325,6 +325,13 @@ def test_other_models_than_the_decisions_are_refused(decided):
     ({'config': {'magic': 1}}, 'magic'),
     ({'more': 1}, 'more'),
     ({'evidence': {'tasks': {'a': 1}}}, 'evidence: tasks'),
+    (
+      {
+        'config': {'method': 'mine'},
+        'evidence': {'tasks': {}, 'imports': ['mine.py']},
+      },
+      'The sweep had --import=mine.py; import the same.',
+    ),
   ],
 )
 def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):

@@ -53,7 +53,7 @@ def test_guides_and_configs_are_few():
   assert len(_TEXTS['README.md'].splitlines()) <= 150
   assert sum(len(text.splitlines()) for text in _TEXTS.values()) <= 1500
   configs = {path.stem for path in (ROOT / 'configs').glob('*.py')} - {'common'}
-  assert len(configs) <= 19
+  assert len(configs) <= 14
   assert all(
     f'`{name}.py`' in inventory.TABLES['configs']() for name in configs
   )
