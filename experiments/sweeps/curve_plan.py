@@ -146,9 +146,7 @@ class Curve:
     if not registry.is_builtin(self.config.method):
       # For readers of the results who do not import the method.
       saved['strict'] = [
-        x
-        for x in self.leniences
-        if self.config.schedule == CONSTANT and self.config.method.is_strict(x)
+        x for x in self.leniences if self.config.method.is_strict(x)
       ]
     return saved
 
