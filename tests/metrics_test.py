@@ -7,7 +7,7 @@ import counts
 import numpy as np
 import pandas as pd
 import pytest
-from answers import COSTS, make_alone, make_record, make_trace
+from answers import COSTS, make_alone, make_record
 
 from experiments.records import metrics, unit_costs
 from experiments.tasks import METRICS
@@ -47,10 +47,9 @@ def test_metrics_are_ratios_of_totals(name, value):
 @pytest.mark.parametrize('name', metrics.POINT_METRICS)
 def test_no_records_have_no_metric(name):
   assert math.isnan(metrics.POINT_METRICS[name]([]))
-
-
-def test_a_method_without_a_rule_defers_nothing():
-  assert math.isnan(metrics.deferral_rate([make_record(deferred=None)]))
+  if name == 'deferral_rate':
+    without_rule = [make_record(deferred=None)]
+    assert math.isnan(metrics.POINT_METRICS[name](without_rule))
 
 
 def test_relative_latency_counts_calls_times_costs():
@@ -73,32 +72,19 @@ def test_reads_cost_what_was_measured_else_by_the_token():
     metrics.relative_latency([make_record(gamma=7, verifier_tokens=8)], COSTS)
 
 
-def make_sequential(**changes):
-  """`ddddrdd`: one call, which read the five tokens up to the residual."""
-  fields = dict(
-    verification='sequential',
-    drafted=7,
-    examined=7,
-    verifier_calls=1,
-    verifier_tokens=5,
-    drafter_calls=7,
-    wall_s=math.nan,
-  )
-  return make_record('ddddrdd', **fields | changes)
-
-
 def test_a_sequential_cascade_pays_for_what_it_calls():
-  record = make_sequential()
+  # One call, which read the five tokens up to the residual.
+  fields = dict(drafted=7, examined=7, verifier_calls=1, verifier_tokens=5)
+  fields |= dict(verification='sequential', drafter_calls=7, wall_s=math.nan)
+  record = make_record('ddddrdd', **fields)
   counts.check(record)
   seconds = (0.010 + 4 * 0.001) + 7 * 0.001
   assert metrics.relative_latency([record], COSTS) == pytest.approx(
     seconds / 7 / 0.010
   )
   assert metrics.block_efficiency([record]) == 7
-
-
-def test_a_clock_that_says_nothing_breaks_nothing():
-  frame = metrics.summarize([make_sequential(), make_record('ddb')], COSTS)
+  # A clock that says nothing breaks nothing.
+  frame = metrics.summarize([record, make_record('ddb')], COSTS)
   assert list(metrics.variants(frame)) == ['token_v3 sequential', 'token_v3']
   assert math.isnan(frame.wall_s[0])
   assert frame.relative_latency.notna().all()
@@ -112,8 +98,6 @@ def test_models_alone_need_no_special_case():
   assert math.isnan(metrics.block_efficiency([drafter]))
   counts.check(verifier)
   counts.check(drafter)
-  with pytest.raises(ValueError, match='at gamma 0'):
-    counts.check(dataclasses.replace(drafter, verifier_tokens=3))
 
 
 def slower(costs, token, block):
@@ -125,14 +109,6 @@ def slower(costs, token, block):
   )
 
 
-def test_costs_survive_a_file():
-  spreads = unit_costs.CostRange(COSTS, slower(COSTS, 1.5, 2))
-  twice = unit_costs.CostMeasurements(
-    (spreads, unit_costs.CostRange(COSTS, COSTS))
-  )
-  assert unit_costs.CostMeasurements.from_json(twice.to_json()) == twice
-
-
 def measured(start, end):
   """Unit costs that were measured twice, each time without a spread."""
   return unit_costs.CostMeasurements(
@@ -140,8 +116,18 @@ def measured(start, end):
   )
 
 
-def test_of_costs_measured_twice_the_lower_count():
+def test_of_costs_measured_twice_on_a_processor_the_lower_count():
   assert measured(slower(COSTS, 2, 1), slower(COSTS, 1, 3)).costs == COSTS
+  # A sweep may go on on another processor.
+  fast = slower(COSTS, 0.5, 0.1)
+  times = (
+    unit_costs.CostRange(fast, slower(fast, 1.5, 2), 'one'),
+    unit_costs.CostRange(COSTS, COSTS, 'other'),
+  )
+  both = unit_costs.CostMeasurements(times)
+  assert both.costs == COSTS
+  assert both.drift()[1] == 1
+  assert unit_costs.CostMeasurements.from_json(both.to_json()) == both
 
 
 def test_drift_is_of_what_a_latency_is_made_of():
@@ -167,14 +153,14 @@ def test_drift_is_of_what_a_latency_is_made_of():
     '{"times": []}',
     '{"times": 3}',
     *(
-      f'{{"times": [{{"low": {costs}, "high": {costs}}}]}}'
+      f'{{"times": [{{"low": {{{costs}}}, "high": {{{costs}}}}}]}}'
       for costs in (
-        '{}',
-        '{"verifier_token_s": 1, "drafter_token_s": 1}',
-        '{"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {"a": 1}}',
-        '{"verifier_token_s": 0, "drafter_token_s": 1, "verify_s": {}}',
-        '{"verifier_token_s": "1", "drafter_token_s": 1, "verify_s": {}}',
-        '{"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {}, "x": 1}',
+        '',
+        '"verifier_token_s": 1, "drafter_token_s": 1',
+        '"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {"a": 1}',
+        '"verifier_token_s": 0, "drafter_token_s": 1, "verify_s": {}',
+        '"verifier_token_s": "1", "drafter_token_s": 1, "verify_s": {}',
+        '"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {}, "x": 1',
       )
     ),
   ],
@@ -196,37 +182,9 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
   ends = frame[['quality_low', 'quality_high']].to_numpy()
   assert ends == pytest.approx(np.array([[0.342, 1], [0.095, 0.905]]), abs=1e-3)
   assert frame.wall_s[1] == pytest.approx(0.5)
-
-
-def test_columns_are_those_of_the_metrics():
   frame = metrics.summarize([], COSTS)
   assert frame.empty
   assert list(frame.columns) == metrics.summary_columns()
-
-
-@pytest.mark.parametrize(
-  ('changes', 'of_trace', 'rule'),
-  [
-    ({'drafted': 2}, None, 'drafted >= examined'),
-    ({'accepted': 5}, None, 'examined >= accepted'),
-    ({'deferred': 9}, None, 'deferred <= examined'),
-    ({'residual': 2}, None, 'accepted . residual . bonus == emitted'),
-    ({'verifier_calls': 1}, None, 'emitted <= '),
-    ({'verifier_tokens': 1}, None, 'verifier_tokens >= verifier_calls'),
-    ({}, {'sources': [1]}, 'a source and a log-probability'),
-    ({}, {'id': '1'}, 'a trace is of its record'),
-    ({}, {'token_strings': ['2', '!', '', '', '']}, 'the pieces are the text'),
-    ({}, {'deferred': None}, 'deferrals are told'),
-  ],
-)
-def test_counts_and_traces_that_cannot_be_are_refused(changes, of_trace, rule):
-  record = make_record('ddbdr')
-  trace = make_trace('ddbdr', token_strings=['2', *[''] * 4])
-  counts.check(record, trace)
-  wrong = dataclasses.replace(record, **changes)
-  given = of_trace and dataclasses.replace(trace, **of_trace)
-  with pytest.raises(ValueError, match=rule):
-    counts.check(wrong, given)
 
 
 def test_a_failure_is_counted_and_is_no_answer():
@@ -302,18 +260,6 @@ def test_points_of_the_same_examples_have_the_intervals_they_have_alone():
   for row, i in zip(together, (0, 40, 80), strict=True):
     alone = metrics.summarize(lines[i : i + 40], COSTS)[ends].to_numpy()
     assert row == pytest.approx(alone[0])
-
-
-def test_costs_are_of_one_processor_though_a_sweep_goes_on_on_another():
-  fast = slower(COSTS, 0.5, 0.1)
-  times = (
-    unit_costs.CostRange(fast, fast, 'one'),
-    unit_costs.CostRange(COSTS, COSTS, 'other'),
-  )
-  both = unit_costs.CostMeasurements(times)
-  assert both.costs == COSTS
-  assert both.drift()[1] == 1
-  assert unit_costs.CostMeasurements.from_json(both.to_json()) == both
 
 
 def test_points_are_compared_on_the_examples_that_all_have():
