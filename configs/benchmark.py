@@ -11,55 +11,19 @@ import ml_collections
 from configs import common
 
 
-def _shape(**sizes) -> ml_collections.ConfigDict:
-  """Returns the shape of a small Gemma 2."""
-  return common.shape('gemma2', **sizes)
-
-
 def _pairs() -> tuple[ml_collections.ConfigDict, ...]:
   """Returns the bundled pair and pairs with random weights."""
+  # Sizes of small Gemma 2s, in the order of the arguments of common.shape.
   return (
     common.pair('tiny-verifier', 'tiny-drafter', 'bundled'),
     common.pair(
-      _shape(
-        width=512,
-        hidden=2048,
-        layers=7,
-        num_heads=8,
-        kv_heads=4,
-        head_dim=64,
-        vocab_size=8192,
-      ),
-      _shape(
-        width=48,
-        hidden=128,
-        layers=2,
-        num_heads=2,
-        kv_heads=1,
-        head_dim=32,
-        vocab_size=8192,
-      ),
+      common.shape('gemma2', 512, 2048, 7, 8, 4, 64, 8192),
+      common.shape('gemma2', 48, 128, 2, 2, 1, 32, 8192),
       '32M',
     ),
     common.pair(
-      _shape(
-        width=768,
-        hidden=3072,
-        layers=12,
-        num_heads=12,
-        kv_heads=4,
-        head_dim=64,
-        vocab_size=16384,
-      ),
-      _shape(
-        width=128,
-        hidden=512,
-        layers=6,
-        num_heads=4,
-        kv_heads=2,
-        head_dim=64,
-        vocab_size=16384,
-      ),
+      common.shape('gemma2', 768, 3072, 12, 12, 4, 64, 16384),
+      common.shape('gemma2', 128, 512, 6, 4, 2, 64, 16384),
       '120M',
       # Batches of 16 take as long as all other entrants together.
       new_tokens=32,

@@ -24,15 +24,7 @@ from configs import common
 _VARIANTS = {'': (1.0, 432), 't05': (0.5, 480), 'greedy': (0.0, 500)}
 
 # Optional fields of configs/common.py.
-_OPTIONAL_FIELDS = (
-  'verification',
-  'gate',
-  'bonus',
-  'drafts',
-  'mesh',
-  'split',
-  'dtype',
-)
+_OPTIONAL_FIELDS = 'verification gate bonus drafts mesh split dtype'.split()
 
 
 def get_config(argument: str = '') -> ml_collections.ConfigDict:

@@ -28,15 +28,8 @@ from configs import common
 
 # Optional fields of configs/common.py.
 _OPTIONAL_FIELDS = (
-  'verification',
-  'gate',
-  'bonus',
-  'drafts',
-  'mesh',
-  'shard_size',
-  'split',
-  'clock',
-)
+  'verification gate bonus drafts mesh shard_size split clock'
+).split()
 # Examples of a curve. They show its shape; the difference of two points needs
 # the config's num_examples.
 _CURVE = 200
