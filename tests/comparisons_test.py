@@ -24,7 +24,7 @@ CHOICE = AnalysisConfig(resamples=500)
 RULES = 'chow', 'diff', 'opt', 'token_v3', 'somebodys_rule'
 
 
-def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
+def make(specs, n=200, task='sums', seed=0):
   """Points and answers of one task; harder examples are hard for all.
 
   `specs` has by (method, lenience, gamma): the share of right answers, modelled
@@ -34,7 +34,7 @@ def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
   points, answers = [], []
   for i, ((method, lenience, gamma), spec) in enumerate(specs.items()):
     right, latency, wall, tokens = spec
-    point = dict(run=run, batch_size=batch_size, task=task, n=n, failed=0)
+    point = dict(run='a', batch_size=8, task=task, n=n, failed=0)
     point |= dict(method=method, variant=method, lenience=lenience, gamma=gamma)
     point |= dict(verification='token', temperature=1.0, oracle=False, law=0)
     strict = reference_points.is_strict(method, lenience)
@@ -47,17 +47,6 @@ def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
       for example in range(n)
     ]
   return Points(pd.DataFrame(points), pd.DataFrame(answers))
-
-
-def join(*parts):
-  shift, answers = 0, []
-  for part in parts:
-    answers.append(part.answers.assign(point=part.answers.point + shift))
-    shift += len(part.table)
-  return Points(
-    pd.concat([p.table for p in parts], ignore_index=True),
-    pd.concat(answers, ignore_index=True),
-  )
 
 
 ALONE = ('verifier_only', math.nan, 0)
@@ -101,7 +90,7 @@ def row(frame, method, lenience=math.nan, gamma=0):
   return same.iloc[0]
 
 
-def test_points_are_compared_with_the_verifier(frame):
+def test_points_are_compared_with_the_verifier_in_pairs(points, frame):
   point_row = row(frame, 'opt', 1.0, 4)
   assert point_row.quality == pytest.approx(0.5)
   assert point_row.difference == pytest.approx(-0.3)
@@ -111,10 +100,6 @@ def test_points_are_compared_with_the_verifier(frame):
   verifier_row = row(frame, 'verifier_only')
   assert verifier_row[['difference_low', 'difference_high']].tolist() == [0, 0]
   assert verifier_row.speedup == 1
-
-
-def test_intervals_are_paired(points, frame):
-  point_row = row(frame, 'opt', 1.0, 4)
   values = comparisons.matrices(points, points.table.index)['quality']
   low, high = stats.paired_interval(values[:, [4]], values[:, [0]])
   ends = point_row.difference_low, point_row.difference_high
@@ -148,11 +133,6 @@ def test_settings_outside_their_range_are_refused(options):
   (name,) = options
   with pytest.raises(ValueError, match=rf'^{name}: must be '):
     AnalysisConfig(**options)
-
-
-def test_a_corpus_without_answers_has_no_quality(points):
-  empty = Points(points.table.assign(task='wmt14_de_en'), points.answers[:0])
-  assert comparisons.rates(empty).quality.isna().all()
 
 
 def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
@@ -202,24 +182,16 @@ def test_both_sides_of_the_table(points):
 
 
 def test_the_verifier_of_the_same_run_or_batch_size_is_compared_with():
-  points = pd.DataFrame(
-    [
-      ('verifier_only', 'a', 8),
-      ('verifier_only', 'b', 1),
-      ('opt', 'b', 1),
-      ('opt', 'c', 1),
-      ('opt', 'c', 4),
-    ],
-    columns=['method', 'run', 'batch_size'],
-  )
+  methods = ['verifier_only'] * 2 + ['opt'] * 3
+  points = pd.DataFrame({'method': methods, 'run': [*'abbcc']})
+  points['batch_size'] = [8, 1, 1, 1, 4]
   assert comparisons.references(points).tolist() == [0, 1, 1, 1, 0]
   assert comparisons.references(points[2:]).tolist() == [-1, -1, -1]
 
 
 def test_without_the_verifier_nothing_is_compared():
-  frame = comparisons.compare(
-    make({k: v for k, v in SPECS.items() if k != ALONE}), CHOICE
-  )
+  others = {k: v for k, v in SPECS.items() if k != ALONE}
+  frame = comparisons.compare(make(others), CHOICE)
   assert frame.difference.isna().all()
   assert not frame.as_good.any()
   assert comparisons.two_sided(frame).empty
@@ -233,6 +205,9 @@ def test_what_nobody_knows_is_nan_and_never_as_good(points):
   assert frame.quality.isna().all()
   assert frame.speedup_low.notna().all()
   assert comparisons.pareto(frame).empty
+  # Nor has a corpus without answers a quality.
+  empty = Points(points.table.assign(task='wmt14_de_en'), points.answers[:0])
+  assert comparisons.rates(empty).quality.isna().all()
   # A point whose examples all failed.
   answers = points.answers[points.answers.point != 3].reset_index(drop=True)
   frame = comparisons.compare(Points(points.table, answers), CHOICE)
@@ -243,16 +218,13 @@ def test_what_nobody_knows_is_nan_and_never_as_good(points):
 def test_a_corpus_quality_is_made_of_sums_in_every_draw():
   points = make({k: SPECS[k] for k in (ALONE, ('opt', 0.5, 4))}, 30)
   points.table[['task', 'scale']] = 'wmt14_en_de', 100.0
-  reference = (
-    'the cat sat on the mat and looked at the dog outside today'.split()
-  )
-  rows = []
-  for point, example in zip(
-    points.answers.point, points.answers.id.astype(int), strict=True
-  ):
-    # The method loses some words, and not the same number everywhere.
-    words = reference[: len(reference) - (example % 4 if point else 0)]
-    rows.append(METRICS['bleu'].score(' '.join(words), ' '.join(reference)))
+  words = 'the cat sat on the mat and looked at the dog outside today'.split()
+  # The method loses some words, and not the same number everywhere.
+  lost = points.answers.id.astype(int) % 4 * points.answers.point
+  rows = [
+    METRICS['bleu'].score(' '.join(words[: len(words) - x]), ' '.join(words))
+    for x in lost
+  ]
   scores = pd.DataFrame(rows).add_prefix('score:')
   points = Points(points.table, points.answers.join(scores))
   frame = comparisons.compare(points, AnalysisConfig(resamples=60))
@@ -294,17 +266,16 @@ def test_every_known_method_has_a_kind():
 
 
 def test_a_kind_is_shown_by_its_best_points():
-  points = make(
-    {
-      ALONE: (0.80, 1.0, 0.01, 10),
-      ('speed', 0.0, 4): (0.80, 0.9, 0.01, 10),
-      ('min_p', 0.1, 4): (0.84, 0.95, 0.01, 10),
-      ('opt', 0.5, 4): (0.82, 0.8, 0.01, 10),
-      ('diff', 0.5, 4): (0.81, 0.7, 0.01, 10),
-      ('chow', 0.5, 4): (0.20, 0.3, 0.01, 10),
-      ('lossy', 0.5, 4): (0.90, 1.1, 0.01, 10),
-    }
-  )
+  specs = {
+    ALONE: (0.80, 1.0),
+    ('speed', 0.0, 4): (0.80, 0.9),
+    ('min_p', 0.1, 4): (0.84, 0.95),
+    ('opt', 0.5, 4): (0.82, 0.8),
+    ('diff', 0.5, 4): (0.81, 0.7),
+    ('chow', 0.5, 4): (0.20, 0.3),
+    ('lossy', 0.5, 4): (0.90, 1.1),
+  }
+  points = make({k: (*spec, 0.01, 10) for k, spec in specs.items()})
   table = method_kinds.best_of_kinds(comparisons.compare(points, CHOICE))
   assert list(table.kind) == list(method_kinds.KINDS[:4])
   by_kind = table.set_index('kind')
@@ -347,12 +318,10 @@ def test_what_truncation_alone_is_worth_is_told():
 
   # At another temperature, raw and processed thresholds differ.
   assert pairs(temperature=0.5) == 0
-  processed = points.table.variant.replace(
-    'token_v3', 'token_v3 gate processed'
-  )
+  variant = points.table.variant
+  processed = variant.replace('token_v3', 'token_v3 gate processed')
   assert pairs(temperature=0.5, variant=processed) == 1
-  first = points.table.variant.replace('token_v3', 'token_v3 first:4')
-  assert pairs(variant=first) == 0
+  assert pairs(variant=variant.replace('token_v3', 'token_v3 first:4')) == 0
   lone = make({ALONE: (0.8, 1.0, 0.01, 10)})
   assert method_kinds.best_of_kinds(comparisons.compare(lone, CHOICE)).empty
   assert method_kinds.compare_with_truncation(lone, CHOICE).empty
@@ -369,16 +338,19 @@ def _two_tasks(cascade):
     (('diff', 0.2, 4), cascade),
     (('opt', 0.2, 4), (0.5, 0.5)),
   ]
-  return join(
-    *(
-      make(
-        {key: (specs[i], 0.5 + i, 0.01, 10) for key, specs in rows},
-        task=task,
-        seed=i,
-        n=(100, 400)[i],
-      )
-      for i, task in enumerate(('sums', 'names'))
+  first, second = (
+    make(
+      {key: (specs[i], 0.5 + i, 0.01, 10) for key, specs in rows},
+      task=('sums', 'names')[i],
+      seed=i,
+      n=(100, 400)[i],
     )
+    for i in range(2)
+  )
+  shifted = second.answers.assign(point=second.answers.point + len(rows))
+  return Points(
+    pd.concat([first.table, second.table], ignore_index=True),
+    pd.concat([first.answers, shifted], ignore_index=True),
   )
 
 

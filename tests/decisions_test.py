@@ -52,9 +52,8 @@ def _answers(losses, speeds, settings=None, n=400):
 
 
 def test_the_fastest_certified_setting_is_chosen():
-  verdict = certification.decide(
-    _answers([0, 0.0, 0.01, 0.5], [1.5, 2, 3, 9]), _CONFIG
-  )
+  answers = _answers([0, 0.0, 0.01, 0.5], [1.5, 2, 3, 9])
+  verdict = certification.decide(answers, _CONFIG)
   assert verdict.setting == _setting(0.5)
   assert [x.is_certified for x in verdict.trials] == [True] * 4 + [False]
   loss, low, high = verdict.lost
@@ -64,18 +63,15 @@ def test_the_fastest_certified_setting_is_chosen():
   assert verdict.speedup_over_strict[0] == pytest.approx(2)
   assert verdict.strict == _setting(-1.0)
   text = deciding.sentence(verdict, _CONFIG, 'rouge2')
-  assert text.startswith(
-    'Use token_v3 at lenience 0.5, gamma 4: 3.00 [3.00, 3.00]'
-  )
+  assert text.startswith('Use token_v3 at lenience 0.5, gamma 4: 3.00 [3.00, ')
   assert "is 1.0 of 100 points below the verifier's [-3.6, +1.7]" in text
   assert 'at most 10 points' in text
   assert 'no guarantee' in text
 
 
 def test_a_sequence_stops_at_the_first_setting_that_is_not_certified():
-  verdict = certification.decide(
-    _answers([0, 0.5, 0.0, 0.0], [1, 2, 3, 9]), _CONFIG
-  )
+  answers = _answers([0, 0.5, 0.0, 0.0], [1, 2, 3, 9])
+  verdict = certification.decide(answers, _CONFIG)
   assert verdict.setting in (_VERIFIER, _setting(-1.0))
   assert not verdict.has_certified_loss
 
@@ -83,9 +79,8 @@ def test_a_sequence_stops_at_the_first_setting_that_is_not_certified():
 def test_leniences_are_tested_from_strict_on_in_either_direction():
   # Of top_k the strict lenience is infinite.
   settings = [_setting(x, method='top_k') for x in (1.0, 50.0, 5.0)]
-  verdict = certification.decide(
-    _answers([0.5, 0.0, 0.01], [9, 2, 3], settings), _CONFIG
-  )
+  answers = _answers([0.5, 0.0, 0.01], [9, 2, 3], settings)
+  verdict = certification.decide(answers, _CONFIG)
   assert verdict.setting.lenience == 5.0
 
 
@@ -119,12 +114,8 @@ def test_a_setting_is_used_if_it_is_shown_to_be_faster(losses, speeds, setting):
   slow = dataclasses.replace(answers, latency=latency)
   verdict = certification.decide(slow, _CONFIG)
   assert verdict.setting == _VERIFIER
-  text = deciding.sentence(verdict, _CONFIG, 'rouge2')
-  assert text == (
-    f'Decode with the verifier alone, because {_setting(setting)} is not shown'
-    ' to be faster: 0.71 [0.71, 0.71] times as fast as the verifier alone,'
-    ' modelled for one answer at a time.'
-  )
+  said = f'because {_setting(setting)} is not shown to be faster: 0.71 [0.71,'
+  assert said in deciding.sentence(verdict, _CONFIG, 'rouge2')
 
 
 def test_where_the_verifier_scores_nothing_it_decodes_alone():
@@ -142,7 +133,7 @@ def test_where_the_verifier_scores_nothing_it_decodes_alone():
 def test_the_reporting_half_has_no_part_in_the_choice():
   answers = _answers([0, 0.0, 0.02], [1.5, 2, 3])
   is_reporting = np.array(
-    [halves.half_of(name) == 'report' for _, name in answers.ids]
+    [halves.half_of(x) == 'report' for _, x in answers.ids]
   )
   assert 0.3 < is_reporting.mean() < 0.7
   worse = answers.quality - is_reporting * np.array([[0], [0], [0.9], [0.9]])
@@ -156,11 +147,8 @@ def test_the_reporting_half_has_no_part_in_the_choice():
 def test_a_guarantee_fails_at_most_as_often_as_delta():
   rng = np.random.default_rng(0)
   # Twelve curves of three leniences, each of which loses just the risk.
-  settings = [
-    _setting(lenience, gamma)
-    for gamma in range(1, 13)
-    for lenience in (0.2, 0.5, 0.9)
-  ]
+  leniences = 0.2, 0.5, 0.9
+  settings = [_setting(x, gamma) for gamma in range(1, 13) for x in leniences]
   failures = 0
   for _ in range(600):
     losses = rng.binomial(1, _CONFIG.risk, (len(settings), 300)).astype(float)
@@ -173,9 +161,8 @@ def test_a_guarantee_fails_at_most_as_often_as_delta():
 def test_more_curves_need_more_examples():
   one = certification.decide(_answers([0, 0.0], [1, 2], n=100), _CONFIG)
   settings = [_setting(0.2, gamma) for gamma in range(1, 41)]
-  many = certification.decide(
-    _answers([0.0] * 40, [2.0] * 40, settings, n=100), _CONFIG
-  )
+  answers = _answers([0.0] * 40, [2.0] * 40, settings, n=100)
+  many = certification.decide(answers, _CONFIG)
   assert many.share == _CONFIG.delta / 40
   assert many.needed > one.needed
   assert many.least_risk > one.least_risk
@@ -220,11 +207,10 @@ def test_too_few_examples_are_foreseen():
     make('token_v3', (0.5,), num_examples=1000),
   ]
   configured = plan.configured_tasks(config)
+  example = tasks.Example(id='', prompt='', reference='')
 
   def foreseen(n):
-    rows = [
-      tasks.Example(id=f't/{i}', prompt='', reference='') for i in range(n)
-    ]
+    rows = [dataclasses.replace(example, id=f't/{i}') for i in range(n)]
     return deciding.shortfall(config, curves, configured, {'numerals': rows})
 
   said = foreseen(200)
@@ -341,6 +327,8 @@ def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):
   with pytest.raises(ValueError, match=r'^decision: .*decision.json') as caught:
     Decision.load(path)
   assert words in str(caught.value)
+  with pytest.raises(ValueError, match='decision: there is no'):
+    Decision.load(tmp_path / 'none')
 
 
 _FIELDS = *options_of(DecodingConfig), *Decision.__annotations__, 'tasks'
@@ -371,11 +359,6 @@ def test_a_decision_holds_its_lenience(decided, tmp_path, method, lenience):
   dataclasses.replace(made, config=config).save(tmp_path / 'decision.json')
   loaded = Decision.load(tmp_path).config
   assert loaded == config.replace(lenience=lenience)
-
-
-def test_an_absent_decision_is_refused(tmp_path):
-  with pytest.raises(ValueError, match='decision: there is no'):
-    Decision.load(tmp_path)
 
 
 def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):

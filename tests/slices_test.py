@@ -12,41 +12,25 @@ from experiments.records import metrics
 
 NAN = math.nan
 # What a summary says of every point, unless a test says otherwise.
-USUAL = {
-  'task': 't',
-  'temperature': 1.0,
-  'lenience': NAN,
-  'gamma': 2,
-  'verification': 'token',
-  'gate': 'raw',
-  'bonus_from': 'target',
-  'drafts': 1,
-  'quality': NAN,
-  'relative_latency': NAN,
-  'mean_output_tokens': 10.0,
-}
+USUAL = dict(task='t', temperature=1.0, lenience=NAN, gamma=2, drafts=1)
+USUAL |= dict(verification='token', gate='raw', bonus_from='target')
+USUAL |= dict(quality=NAN, relative_latency=NAN, mean_output_tokens=10.0)
 POINTS = 'method lenience quality relative_latency'
 
 
-def make_summary(rows, names=POINTS):
+def make_frame(rows, names=POINTS):
   """A summary of few columns; the models alone have no gamma."""
   frame = pd.DataFrame(rows, columns=names.split())
   frame = frame.assign(**{k: v for k, v in USUAL.items() if k not in frame})
   is_baseline = frame.method.isin(['verifier_only', 'drafter_only'])
-  return frame.assign(gamma=frame.gamma.where(~is_baseline, 0))
-
-
-def make_frame(rows, names=POINTS):
-  """Returns the summary of a frame of records."""
-  summary = make_summary(rows, names)
-  return summary.assign(run='', variant=metrics.variants(summary))
+  frame = frame.assign(gamma=frame.gamma.where(~is_baseline, 0))
+  return frame.assign(run='', variant=metrics.variants(frame))
 
 
 def make_points(summary):
   """The points of a summary, each with answers of its mean quality."""
   table = summary.assign(run='run', batch_size=1, oracle=False, law=0, scale=1)
   table = table.assign(strict=table.method == 'verifier_only')
-  table = table.assign(variant=metrics.variants(summary))
   is_sequential = table.verification == 'sequential'
   table = table.assign(gamma=table.gamma.where(~is_sequential, 0))
   answers = [
@@ -61,14 +45,15 @@ def make_points(summary):
 
 def judged(rows, names=POINTS):
   """The frame of rows, compared with the verifier alone."""
-  points = make_points(make_summary(rows, names))
-  compared = comparisons.compare(points, AnalysisConfig(resamples=9))
-  return comparisons.with_differences(make_frame(rows, names), compared)
+  summary = make_frame(rows, names)
+  config = AnalysisConfig(resamples=9)
+  compared = comparisons.compare(make_points(summary), config)
+  return comparisons.with_differences(summary, compared)
 
 
 def best_points(rows, names=POINTS):
-  summary = make_summary(rows, names)
-  return slices.best_points(summary, make_points(summary))
+  summary = make_frame(rows, names).drop(columns=['run', 'variant'])
+  return slices.best_points(summary, make_points(make_frame(rows, names)))
 
 
 def no_worse(rows):
@@ -104,9 +89,7 @@ def test_no_worse_is_by_the_verifiers_quality_and_fastest_first():
   [[], [('verifier_only', NAN, NAN, 1.0)]],
   ids=['absent', 'failed'],
 )
-def test_where_nobody_knows_the_verifiers_quality_nothing_is_judged(
-  verifier_rows,
-):
+def test_where_nobody_knows_the_verifiers_quality(verifier_rows):
   rows = [*verifier_rows, ('a', 0.0, 0.9, 0.7), ('a', 1.0, 0.5, 0.3)]
   assert no_worse(rows) is None
   # Of its best points the fastest.
@@ -182,21 +165,12 @@ def test_best_points_are_of_each_variant_at_the_gamma_that_suits_each_point():
   best = best_points(rows, GAMMAS)
   assert best.variant.tolist() == ['verifier_only', 'a', 'b', 'a block', 'c']
   assert best.gamma.tolist() == [0, 4, 2, 4, 2]
-
-
-def test_the_fastest_of_a_sweeps_table_is_that_of_its_page():
-  rows = [
-    ('verifier_only', 'token', NAN, 0, 0.9, 1.0),
-    ('a', 'token', 0.0, 2, 0.9, 0.5),
-    ('a', 'token', 0.0, 4, 0.8, 0.4),
-    ('b', 'token', 0.0, 2, 0.9, 0.6),
-    ('b', 'token', 0.0, 4, 0.9, 0.7),
-  ]
-  page, *_ = slices.slice_summary(judged(rows, GAMMAS))
+  # The fastest is that of the page.
+  page, *_ = slices.slice_summary(judged(rows[:5], GAMMAS))
   assert page.gamma_tuned
-  best = best_points(rows, GAMMAS).iloc[1:]
+  best = best_points(rows[:5], GAMMAS).iloc[1:]
   as_good = best[best.quality >= 0.9].sort_values('relative_latency')
-  assert slices.no_worse(page).index.tolist() == as_good.index.tolist() == [3]
+  assert slices.no_worse(page).index.tolist() == as_good.index.tolist()
 
 
 def test_tuned_keeps_the_fastest_gamma_of_each_point():
@@ -224,14 +198,8 @@ def test_tuned_keeps_the_fastest_gamma_of_each_point():
   assert fastest.index.tolist() == [0, 1, 2, 5, 6, 7, 8, 10, 12]
   assert slices.at_fastest_gamma(fastest).equals(fastest)
   assert slices.at_fastest_gamma(frame.iloc[:0]).empty
-
-
-def test_tuned_leaves_what_gamma_changes():
-  rows = [
-    ('a', bonus, gamma, 1 / gamma)
-    for bonus in ('target', 'verifier')
-    for gamma in (2, 4)
-  ]
+  # Where the bonus is the verifier's, gamma changes the law.
+  rows = [('a', x, n, 1 / n) for x in ('target', 'verifier') for n in (2, 4)]
   names = 'method bonus_from gamma relative_latency'
   fastest = slices.at_fastest_gamma(make_frame(rows, names))
   assert fastest.gamma.tolist() == [4, 2, 4]
