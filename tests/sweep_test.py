@@ -1,7 +1,7 @@
 """A sweep from config to report: small, whole, resumed and refused."""
 
 import dataclasses
-import errno
+import functools
 import json
 import math
 import os
@@ -73,9 +73,8 @@ def test_a_row_for_every_point(workdir):
   assert sequential.sum() == 3
   assert frame.wall_s[sequential].isna().all()
   assert (frame.wall_s[~sequential] > 0).all()
-  by_point = frame.set_index(
-    [metrics.variants(frame), frame.lenience.fillna(9)]
-  )
+  variants = metrics.variants(frame)
+  by_point = frame.set_index([variants, frame.lenience.fillna(9)])
   # The verifier alone is the unit of cost.
   latency, costs = by_point.relative_latency, _costs(workdir)
   assert latency['verifier_only', 9] == 1
@@ -95,28 +94,21 @@ def test_a_row_for_every_point(workdir):
 
 
 def test_cascades_of_answers_take_the_two_models_own(workdir):
-  answers_by_key = {
-    (record.method, repr(record.lenience), record.id): (
-      record.text,
-      trace.tokens,
-    )
-    for record, trace in small.made(workdir)
-  }
-  ids = [
-    example
-    for method, _, example in answers_by_key
-    if method == 'verifier_only'
-  ]
-  assert len(ids) == 5
-  for example in ids:
-    drafter = answers_by_key['drafter_only', 'nan', example]
-    verifier = answers_by_key['verifier_only', 'nan', example]
-    for method in ('sequence_mean', 'sequence_least'):
-      assert answers_by_key[method, '-1.0', example] == verifier
-      assert answers_by_key[method, '1.0', example] == drafter
-    # Between the ends it is one or the other.
-    between = answers_by_key['sequence_mean', '0.05', example]
-    assert between in (drafter, verifier)
+  said = {}
+  for record, trace in small.made(workdir):
+    answers = said.setdefault((record.method, repr(record.lenience)), [])
+    answers.append((record.text, trace.tokens))
+  drafter = said['drafter_only', 'nan']
+  verifier = said['verifier_only', 'nan']
+  assert len(verifier) == 5
+  for method in ('sequence_mean', 'sequence_least'):
+    assert said[method, '-1.0'] == verifier
+    assert said[method, '1.0'] == drafter
+  # Between the ends it is one or the other.
+  for *both, between in zip(
+    drafter, verifier, said['sequence_mean', '0.05'], strict=True
+  ):
+    assert between in both
 
 
 @pytest.fixture
@@ -138,18 +130,6 @@ def _count_decoded(config, curves, workdir):
     patch.setattr(worker.Worker, 'decode_curve', decode)
     sweep.run(config, curves, workdir)
   return decoded
-
-
-@pytest.fixture
-def no_models(monkeypatch):
-  """Makes the loading of a model an error."""
-  # Its tokenizer is a bundled model's.
-  small.pair()
-
-  def load(name):
-    raise AssertionError(name)
-
-  monkeypatch.setattr(checkpoints, 'load_model', load)
 
 
 def _files(workdir, pattern='*'):
@@ -210,20 +190,11 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
   assert not rule['speed']
   assert not rule['sequence_mean']
   names = {p.name for p in (workdir / 'records').iterdir()}
-  matches = [
-    re.fullmatch(r'(.*)-0-[0-9a-f]{16}\.jsonl', name) for name in names
-  ]
-  assert {match[1] for match in matches} == {
-    'numerals-verifier_only',
-    'numerals-drafter_only',
-    'numerals-speed-gamma-4',
-    'numerals-token_v3-gamma-4',
-    'numerals-speed-block-gamma-2',
-    'numerals-speed-multi_round-2-drafts-gamma-2',
-    'numerals-chow-sequential-gamma-1',
-    'numerals-sequence_mean',
-    'numerals-sequence_least',
-  }
+  wanted = 'verifier_only drafter_only sequence_mean sequence_least'
+  wanted += ' speed-gamma-4 token_v3-gamma-4 speed-block-gamma-2'
+  wanted += ' speed-multi_round-2-drafts-gamma-2 chow-sequential-gamma-1'
+  pattern = r'numerals-(.*)-0-[0-9a-f]{16}\.jsonl'
+  assert {re.fullmatch(pattern, x)[1] for x in names} == {*wanted.split()}
   traces = {p.name for p in (workdir / 'traces').iterdir()}
   assert traces == {f'{name}.gz' for name in names}
   ids = {r.id for r in found}
@@ -277,16 +248,14 @@ def test_arms_are_timed_against_each_other_once(tmp_path, monkeypatch):
   ]
   sweep.run(config, curves, tmp_path / 'w')
   found = records.read_race(tmp_path / 'w')
-  ids = [f'numerals/test/0/{i}' for i in range(2)]
   ids_by_entrant = {}
   for r in found:
     counts.check(r)
     assert 0 < r.wall_s < 60
     ids_by_entrant.setdefault((r.method, repr(r.lenience)), []).append(r.id)
-  assert {method for method, _ in ids_by_entrant} == {
-    curve.method for curve in curves
-  }
+  assert {x for x, _ in ids_by_entrant} == {curve.method for curve in curves}
   assert ('speed', '0.0') in ids_by_entrant
+  ids = [f'numerals/test/0/{i}' for i in range(2)]
   assert all(requested == ids for requested in ids_by_entrant.values())
   # The same answers as in a batch.
   of_sweep = {(r.point, r.id): r.text for r in records.read_all(tmp_path / 'w')}
@@ -327,9 +296,8 @@ def test_the_report_stands_beside_the_records(workdir):
 
 
 def test_what_is_shown_was_looked_at(workdir, monkeypatch):
-  shown = example_selection.select_answers(
-    workdir, records.read_points(workdir)
-  )
+  select = example_selection.select_answers
+  shown = select(workdir, records.read_points(workdir))
   every = example_selection.with_counterparts(shown)
   assert [s.record.variant for s in every] == ['token_v3', 'speed'] * 5
   for s in every:
@@ -352,10 +320,7 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
   # Whoever goes on does not look again.
   monkeypatch.setattr(worker.Worker, 'views', None)
   _run(workdir)
-  second_run = example_selection.select_answers(
-    workdir, records.read_points(workdir)
-  )
-  assert second_run == shown
+  assert select(workdir, records.read_points(workdir)) == shown
 
 
 @pytest.mark.slow
@@ -382,69 +347,33 @@ def test_what_was_compiled_is_forgotten_once_it_is_a_lot(monkeypatch):
   monkeypatch.setattr(worker, '_MAX_COMPILED', 2)
   one = worker.Worker.__new__(worker.Worker)
   one._compiled = set()
-  for kind in ('a', 'b', 'a', 'b'):
-    one._limit_compiled('numerals', kind)
-  assert not cleared
-  one._limit_compiled('numerals', 'c')
-  one._limit_compiled('numerals', 'c')
-  assert len(cleared) == 1
-  one._limit_compiled('words', 'c')
-  one._limit_compiled('words', 'a')
-  assert len(cleared) == 2
+  for task, kinds, count in (
+    ('numerals', 'abab', 0),
+    ('numerals', 'cc', 1),
+    ('words', 'ca', 2),
+  ):
+    for kind in kinds:
+      one._limit_compiled(task, kind)
+    assert len(cleared) == count
 
 
-@pytest.mark.slow
-def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
-  other = tmp_path / 'resumed'
-  real = os.fsync
-
-  def full_after_two(handle):
-    if len(list(other.glob('records/*'))) == 3:
-      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    real(handle)
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(os, 'fsync', full_after_two)
-    with pytest.raises(OSError, match='No space left') as full:
-      _run(other)
-  # The third record was begun; of what was not whole nothing is left.
-  assert cli._sentence(full.value).endswith(
-    'No space left on device. Free space, then run it again.'
-  )
-  assert pathlib.Path(full.value.filename).parent == other / 'records'
-  assert not list(other.rglob('*.part'))
-  written = _files(other)
-  assert len(written) == 2
-  assert not (other / 'summary.csv').exists()
-  _run(other)
-  assert written.items() <= _files(other).items()
-  assert small.answers(other) == small.answers(workdir)
-  assert {p.name for p in _files(other)} == {p.name for p in _files(workdir)}
-  assert len(small.read_json(other / 'provenance.json')['starts']) == 2
-
-
-def _shorten(path):
-  path.write_bytes(path.read_bytes()[:-9])
-
-
-_DAMAGE = {
-  'end': lambda records, traces: _shorten(records),
-  'line': lambda records, traces: records.write_text(
-    ''.join(records.read_text().splitlines(True)[:-1])
-  ),
-  'traces': lambda records, traces: traces.unlink(),
-  'end of traces': lambda records, traces: _shorten(traces),
-}
-
-
-@pytest.mark.parametrize('damage', tiers.first(_DAMAGE))
+@pytest.mark.parametrize(
+  'damage', tiers.first(['end', 'line', 'traces', 'end of traces'])
+)
 def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
   config = small.config(num_examples=3)
   curves = [_CURVES[0], small.curve('sequence_mean', (-1.0, 1.0))]
   sweep.run(config, curves, measured)
   want = small.answers(measured)
   (path,) = _files(measured, '*sequence_mean*')
-  _DAMAGE[damage](path, measured / 'traces' / f'{path.name}.gz')
+  traces = measured / 'traces' / f'{path.name}.gz'
+  if damage == 'traces':
+    traces.unlink()
+  elif damage == 'line':
+    path.write_text(''.join(path.read_text().splitlines(True)[:-1]))
+  else:
+    shortened = traces if damage == 'end of traces' else path
+    shortened.write_bytes(shortened.read_bytes()[:-9])
   capsys.readouterr()
   assert _count_decoded(config, curves, measured) == []
   assert small.answers(measured) == want
@@ -454,9 +383,7 @@ def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
 
 
 @pytest.mark.slow
-def test_points_are_shards_and_more_examples_leave_the_first_alone(
-  workdir, measured
-):
+def test_points_are_shards_and_more_examples_add_some(workdir, measured):
   curves = [_CURVES[0], _CURVES[3]]
   _run(measured, curves, shard_size=2, num_examples=4)
   before = _files(measured)
@@ -476,9 +403,7 @@ def test_points_are_shards_and_more_examples_leave_the_first_alone(
 
 
 @pytest.mark.slow
-def test_points_of_other_code_are_put_aside_and_said(
-  measured, capsys, monkeypatch
-):
+def test_points_of_other_code_are_put_aside(measured, capsys, monkeypatch):
   def run():
     capsys.readouterr()
     _run(measured, _CURVES[:1])
@@ -489,11 +414,10 @@ def test_points_of_other_code_are_put_aside_and_said(
   kept = small.read_json(path)
   kept['starts'][-1]['code'] = 'results version 1'
   path.write_text(json.dumps(kept))
-  message = 'results version 1'
   page = reports.write_report(measured).read_text()
-  assert f'Decoded with {message}.' in page
+  assert 'Decoded with results version 1.' in page
   (old,) = _files(measured)
-  assert f'workdir: its points are of {message}; they are set aside' in run()
+  assert 'its points are of results version 1; they are set aside' in run()
   # What is there now is of this code, and the page says so.
   page = (measured / 'report/index.html').read_text()
   assert f'Decoded with {results_version.name()}.' in page
@@ -519,9 +443,7 @@ def test_points_of_other_code_are_put_aside_and_said(
 
 
 @pytest.mark.slow
-def test_points_of_another_commit_are_said_and_decoded_again_if_asked(
-  measured, capsys
-):
+def test_points_of_another_commit_are_decoded_again_if_asked(measured, capsys):
   def run(anew=False):
     capsys.readouterr()
     sweep.run(small.config(), _CURVES[:1], measured, anew=anew)
@@ -624,9 +546,9 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
   for window, template in ((512, 'a'), (256, 'a'), (256, 'b')):
     file.write_text(json.dumps(config | {'sliding_window': window}))
     (folder / 'chat_template.jinja').write_text(template)
-    verifier = checkpoints.load_model(str(folder))
-    bound_drafter = binding.bind_drafter(verifier, verifier)
-    found.append(fingerprints.weights(verifier, bound_drafter))
+    model = checkpoints.load_model(str(folder))
+    bound = binding.bind_drafter(model, model)
+    found.append(fingerprints.weights(model, bound))
   assert len({weights['verifier'] for weights in found}) == 1
   assert len({weights['settings'] for weights in found}) == 3
 
@@ -658,9 +580,6 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
     examples[4].reference: 'ValueError: exact_match is nan',
   }
 
-  def load(**options):
-    return iter([examples[0], long, *examples[2:]])
-
   def score(answer, reference):
     if reference == examples[2].reference:
       raise ZeroDivisionError('nothing')
@@ -669,19 +588,16 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
     nan = {'exact_match': math.nan}
     return nan if reference in failures else task.score(answer, reference)
 
-  odd_metric = Metric(name='odd', help='', scores=('exact_match',), score=score)
-  odd = dataclasses.replace(task, load=load, metrics=(odd_metric,))
+  metric = Metric(name='odd', help='', scores=('exact_match',), score=score)
+  load = lambda **_: iter([examples[0], long, *examples[2:]])  # noqa: E731
+  odd = dataclasses.replace(task, load=load, metrics=(metric,))
   monkeypatch.setitem(TASKS._entries, 'numerals', odd)
   config = small.config(cache_length=256, num_examples=5)
+  make = functools.partial(curve_plan.Curve.from_config, config)
+  curves = [make('verifier_only', ()), make('drafter_only', ())]
+  curves.append(make('sequence_mean', (-1.0, 0.05, 1.0)))
   # A sequential cascade that never defers calls no verifier.
-  curves = [
-    curve_plan.Curve.from_config(config, 'verifier_only', ()),
-    curve_plan.Curve.from_config(config, 'drafter_only', ()),
-    curve_plan.Curve.from_config(config, 'sequence_mean', (-1.0, 0.05, 1.0)),
-    curve_plan.Curve.from_config(
-      config, 'chow', (1.0,), verification='sequential'
-    ),
-  ]
+  curves.append(make('chow', (1.0,), verification='sequential'))
   sweep.run(config, curves, measured)
   frame = pd.read_csv(measured / 'summary.csv')
   assert (frame.n == 1).all()
@@ -718,18 +634,11 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
       sweep.run(config, curves, measured)
   # Each curve here has one lenience; a point of a plan may have several.
   curve = types.SimpleNamespace(name='opt', leniences=(0.0, 0.5, 1.0))
-  planned = [
-    plan.Point(task, curve, first, first + 1, '')
-    for task in ('a', 'b')
-    for first in (0, 1)
-  ]
+  planned = [plan.Point(t, curve, i, i + 1, '') for t in 'ab' for i in (0, 1)]
   assert plan.progress(planned, planned[:3]) == '3 of 6 points'
   assert signal.getsignal(signal.SIGINT) is before
   said = capsys.readouterr().err
-  assert (
-    'are finished (2 answers are left) and kept; press Ctrl-C again' in said
-  )
-  assert 'which loses only the answers of these points' in said
+  assert 'finished (2 answers are left) and kept; press Ctrl-C again' in said
   assert len(_files(measured)) == 1
   assert _count_decoded(config, curves, measured) == ['drafter_only']
 
@@ -743,9 +652,7 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
     ({}, small.curve('speed', (0.0, 0.9)), 'another curves;'),
   ],
 )
-def test_another_runs_workdir_is_refused_by_field(
-  workdir, fields, curve, message
-):
+def test_another_runs_workdir_is_refused(workdir, fields, curve, message):
   curves = [*_CURVES]
   curves[2] = curve
   with pytest.raises(ValueError, match=message):
@@ -753,16 +660,11 @@ def test_another_runs_workdir_is_refused_by_field(
 
 
 @pytest.mark.parametrize(
-  ('method', 'leniences', 'own', 'message'),
+  ('method', 'leniences', 'own', 'said'),
   [
     ('cactus', (0.5,), {'verification': 'block'}, "cactus .* take 'token'"),
     ('chow', (0.5,), {'drafts': 2}, "verification: 'token' verifies one"),
-    (
-      'chow',
-      (0.5,),
-      {'gate': 'cooked'},
-      "gate: must be 'raw' or 'processed', got 'cooked'",
-    ),
+    ('chow', (0.5,), {'gate': 'cooked'}, "gate: must be 'raw' or 'processed'"),
     ('chow', (0.5,), {'temperature': 0.0}, 'temperature is not an option'),
     ('chow', (0.5, math.nan), {}, 'lenience: must be a number .* got nan'),
     ('sequence_mean', (math.nan,), {}, 'lenience: must be a number .* got nan'),
@@ -771,15 +673,13 @@ def test_another_runs_workdir_is_refused_by_field(
     ('sequence_mean', (), {}, 'sequence_mean needs at least one'),
   ],
 )
-def test_what_a_curve_cannot_be_is_said_as_it_is_made(
-  method, leniences, own, message
-):
+def test_what_a_curve_cannot_be_is_said_at_once(method, leniences, own, said):
   def added(add):
     add('token_v3', (0.5,))
     add(method, leniences, **own)
 
   module = types.SimpleNamespace(sweep=added)
-  with pytest.raises(ValueError, match=message) as caught:
+  with pytest.raises(ValueError, match=said) as caught:
     curve_plan.plan_curves(small.config(), module, {})
   assert str(caught.value).endswith('.')
 
@@ -787,38 +687,31 @@ def test_what_a_curve_cannot_be_is_said_as_it_is_made(
 _SETS = pathlib.Path(__file__).parent / 'data/tasks'
 _GSM8K = {'path': str(_SETS / 'gsm8k.jsonl'), 'shots': 9}
 _ABSENT = {'path': 'a.jsonl'}
-_OTHERS = curve_plan.Curve.from_config(
-  {'temperature': 0.5}, 'chow', (0.5,), gamma=4
-)
+_HOT = {'temperature': 0.5}
+_OTHERS = curve_plan.Curve.from_config(_HOT, 'chow', (0.5,), gamma=4)
 # Fields of a config, and options of a sweep, by what is said of them; more of
 # one field are in fields_test, of curves together in configs_test.
 _REFUSED = {
-  'sweep: chow gamma 4 was made from a config with other decoding': (
-    {},
-    dict(curves=[_OTHERS]),
-  ),
-  r'task\.path: a\.jsonl cannot': (
-    dict(tasks=('gsm8k', 'xsum'), task=_ABSENT),
-    {},
-  ),
-  r'path: a\.jsonl cannot be read': (dict(tasks=('gsm8k',), task=_ABSENT), {}),
-  'shots: must be from 0 to 8 .* got 9': (
-    dict(tasks=('gsm8k',), task=_GSM8K),
-    {},
-  ),
-  "launcher: must be local or ray, got 'slurm'": (
-    {},
-    dict(launcher='slurm'),
-  ),
-  'mesh: 2 x 64 needs 128 devices': (dict(mesh=(2, 64)), {}),
+  r'task\.path: a\.jsonl cannot': dict(tasks=('gsm8k', 'xsum'), task=_ABSENT),
+  r'path: a\.jsonl cannot be read': dict(tasks=('gsm8k',), task=_ABSENT),
+  'shots: must be from 0 to 8 .* got 9': dict(tasks=('gsm8k',), task=_GSM8K),
+  'mesh: 2 x 64 needs 128 devices': dict(mesh=(2, 64)),
+}
+_REFUSED_OPTIONS = {
+  'chow gamma 4 was made from a config with other': {'curves': [_OTHERS]},
+  "launcher: must be local or ray, got 'slurm'": {'launcher': 'slurm'},
 }
 
 
-@pytest.mark.parametrize('message', _REFUSED)
+@pytest.mark.parametrize('message', [*_REFUSED, *_REFUSED_OPTIONS])
 def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
-  tmp_path, no_models, message
+  tmp_path, monkeypatch, message
 ):
-  fields, options = _REFUSED[message]
+  # The pair's tokenizer is a bundled model's.
+  small.pair()
+  monkeypatch.setattr(checkpoints, 'load_model', None)
+  fields = _REFUSED.get(message, {})
+  options = _REFUSED_OPTIONS.get(message, {})
   options = {'curves': _CURVES[:1], 'workdir': tmp_path / 'w'} | options
   with pytest.raises(ValueError, match=message) as caught:
     sweep.run(small.config(**fields), **options)
