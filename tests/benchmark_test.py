@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 
 from cascades import decoding, methods
 from cascades.proof import exact
@@ -29,8 +30,17 @@ from experiments.sweeps import workdirs
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
 
-def _config(name):
-  return cli.load_config_module(f'configs/{name}.py').get_config()
+def _config(name, **fields):
+  config = cli.load_config_module(f'configs/{name}.py').get_config()
+  with config.unlocked():
+    config.update(fields)
+  return config
+
+
+def _figures(config, workdir):
+  """Runs a benchmark, and returns its figures."""
+  benchmarks.run(config, workdir)
+  return small.read_json(workdir / 'benchmark.json')['figures']
 
 
 @pytest.fixture
@@ -105,13 +115,12 @@ def test_entrants_take_turns_after_one_that_warms_up():
   assert output == {'decode_s': 2.0, 'blocks': 5}
 
 
-_BOUNDS = ('<=', 1.1, 1.1), ('<=', 1.1, 1.11), ('>=', 2, 2.0), ('>=', 2, 1.99)
-
-
 def test_a_table_has_what_its_rows_have_and_a_ratio_its_bound():
   columns = {'a': ('x', None), 'b': ('y', 2), 'c': ('z', 0)}
   rows = [{'x': 'one', 'y': 1.236}, {'x': 'two'}]
-  held = [harness.threshold('x', *bound) for bound in _BOUNDS]
+  bounds = [('<=', 1.1, x) for x in (1.1, 1.11)]
+  bounds += [('>=', 2, x) for x in (2.0, 1.99)]
+  held = [harness.threshold('x', *bound) for bound in bounds]
   table, thresholds = harness.tables(columns, rows, held)
   assert table == [['a', 'b'], ['one', '1.24'], ['two', '-']]
   assert harness.format_table(table) == 'a    b\none  1.24\ntwo  -'
@@ -126,16 +135,6 @@ def test_a_forced_method_keeps_as_many_as_it_is_told():
   np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
 
 
-class _Model:
-  """A model whose cache is where it stands."""
-
-  def __init__(self, name):
-    self.name = name
-
-  def rewind(self, cache, at):
-    return at
-
-
 @pytest.mark.parametrize('gamma', [0, 2])
 def test_the_floor_makes_the_passes_of_a_strict_block(gamma, monkeypatch):
   """Gamma of the drafter, whose first reads two tokens; one of the verifier."""
@@ -147,11 +146,15 @@ def test_the_floor_makes_the_passes_of_a_strict_block(gamma, monkeypatch):
     return jnp.eye(7)[tokens + 1], cache + tokens.shape[0]
 
   monkeypatch.setattr(decoding, 'read', read)
-  models = _Model('verifier'), _Model('drafter')
+  # The cache of a model is where it stands.
+  verifier, drafter = (
+    types.SimpleNamespace(name=name, rewind=lambda cache, at: at)
+    for name in ('verifier', 'drafter')
+  )
   start = (jnp.int32(90), jnp.int32(90)), jnp.int32(0)
   with jax.disable_jit():
     caches, token = lower_bounds.block(
-      models,
+      (verifier, drafter),
       gamma,
       cache_length=64,
       index=jnp.int32(2),
@@ -250,12 +253,10 @@ def test_answers_are_compared_within_their_group():
 
 @pytest.mark.slow
 def test_drafters_are_timed(tmp_path, no_cache):
-  config = _config('benchmark_drafters')
+  fields = dict(num_examples=3, new_tokens=40, repeats=1, gamma=2)
+  config = _config('benchmark_drafters', **fields)
   config.problems = config.problems[0], config.problems[2]
-  config.num_examples, config.new_tokens, config.repeats = 3, 40, 1
-  config.gamma = 2
-  benchmarks.run(config, tmp_path)
-  figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
+  figures = _figures(config, tmp_path)
   rows = {(r['part'], r['arm']): r for r in answering.rows(figures)}
   assert len(rows) == 4
   assert rows['problems', 'none']['tokens_per_call'] == 1
@@ -282,18 +283,11 @@ class Server:
     print('a log of its own')
     return {'timings': timings}
 """
-_SPEC = {
-  'verifier': 'x.gguf',
-  'prompts': [[7, 8, 9], [7, 8]],
-  'stop_text': '.',
-  'new_tokens': 4,
-  'threads': 1,
-}
+_SPEC = dict(verifier='x.gguf', prompts=[[7, 8, 9], [7, 8]], stop_text='.')
+_SPEC |= dict(new_tokens=4, threads=1)
 
 
-def test_other_peoples_loops_answer_from_a_process_of_their_own(
-  tmp_path, monkeypatch
-):
+def test_other_peoples_loops_answer_from_a_process(tmp_path, monkeypatch):
   (tmp_path / 'xllamacpp.py').write_text(_LLAMA)
   about = tmp_path / 'xllamacpp-9.dist-info'
   about.mkdir()
@@ -337,20 +331,20 @@ class _Peer:
     return dict(prefill_s=1.0, decode_s=2.0, tokens=batch, first=None)
 
 
+_SHORT = dict(verifier='tiny-verifier', path=str(_DATA / 'multi30k_de_en'))
+_SHORT |= dict(shots=1, stop='\n', new_tokens=6, repeats=1, context=16)
+_SHORT |= dict(num_examples=2)
+
+
 @pytest.mark.slow
 def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
   monkeypatch.setattr(peers, 'Peer', _Peer)
-  config = _config('benchmark_270m')
-  config.verifier, config.assistant = 'tiny-verifier', 'tiny-drafter'
+  fields = _SHORT | dict(assistant='tiny-drafter', transformers='a Python')
+  fields |= dict(batch_sizes=(1,), dtypes=('float32', 'int8'))
+  config = _config('benchmark_270m', **fields)
   for part in (config.problems, config.copies):
     part[1].drafter = 'tiny-drafter'
-  config.path, config.shots = str(_DATA / 'multi30k_de_en'), 1
-  config.stop, config.new_tokens, config.repeats = '\n', 6, 1
-  config.batch_sizes, config.num_examples, config.context = (1,), 2, 16
-  config.dtypes, config.transformers = ('float32', 'int8'), 'a Python'
-  benchmarks.run(config, tmp_path)
-  text = (tmp_path / 'benchmark.json').read_text()
-  figures = json.loads(text)['figures']
+  figures = _figures(config, tmp_path)
   rows, int8 = (
     {
       (x['part'], x['arm']): x
@@ -381,14 +375,9 @@ def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
 def test_eight_bits_are_timed_beside_floats(tmp_path, monkeypatch, no_cache):
   monkeypatch.setattr(peers, 'Peer', _Peer)
   monkeypatch.setattr(eight_bits.package_index, 'fetch', lambda name: name)
-  config = _config('benchmark_int8')
-  config.verifier, config.drafter = 'tiny-verifier', 'tiny-drafter'
-  config.path, config.shots = str(_DATA / 'multi30k_de_en'), 1
-  config.stop, config.new_tokens, config.repeats = '\n', 6, 1
-  config.num_examples = config.num_compared = 2
-  config.widths, config.context, config.llama = (1, 5), 16, 'a Python'
-  benchmarks.run(config, tmp_path)
-  figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
+  fields = _SHORT | dict(drafter='tiny-drafter', num_compared=2, widths=(1, 5))
+  config = _config('benchmark_int8', **fields, llama='a Python')
+  figures = _figures(config, tmp_path)
   arms = [(x['arm'], x['width']) for x in figures if x['part'] == 'reading']
   assert len(arms) == len(set(arms)) == 3 * 2
   # Two samplers of two dtypes at each batch size, and the peer at one.
@@ -414,11 +403,8 @@ def test_eight_bits_are_timed_beside_floats(tmp_path, monkeypatch, no_cache):
   ],
 )
 def test_bad_fields_are_named(name, field, value, said, tmp_path, no_cache):
-  config = _config(name)
-  with config.unlocked():
-    config[field] = value
   with pytest.raises(ValueError, match=said):
-    benchmarks.run(config, tmp_path)
+    benchmarks.run(_config(name, **{field: value}), tmp_path)
 
 
 def test_weights_are_read_as_often_as_a_block_needs_them(monkeypatch):
@@ -433,9 +419,7 @@ def test_weights_are_read_as_often_as_a_block_needs_them(monkeypatch):
   assert [x['weight_bytes'] for x in rows] == [200, 208, 208, 210]
 
 
-def test_figures_of_another_commit_are_not_continued(
-  tmp_path, monkeypatch, no_cache
-):
+def test_figures_of_another_commit_stay(tmp_path, monkeypatch, no_cache):
   part = {'arm': 'a'}, lambda: [{'arm': 'a'}]
   monkeypatch.setattr(loops, 'parts', lambda config: [part])
   monkeypatch.setattr(loops, 'tables', lambda figures: [])

@@ -50,6 +50,9 @@ def _generate(lm, *arguments):
   return lm.generate_until(_requests('generate_until', *arguments))
 
 
+_DRAWN = dict(temperature=1, top_k=5, top_p=0.9)
+
+
 @pytest.mark.parametrize(
   ('asked', 'processing'),
   [
@@ -59,19 +62,15 @@ def _generate(lm, *arguments):
     (dict(temperature=0.7), dict(temperature=0.7)),
     # At the sampler's own.
     (dict(do_sample=True), {}),
-    (
-      dict(do_sample=True, temperature=1, top_k=5, top_p=0.9),
-      dict(temperature=1, top_k=5, top_p=0.9),
-    ),
+    (_DRAWN | dict(do_sample=True), _DRAWN),
   ],
 )
 def test_a_task_is_decoded_greedily_unless_it_says_otherwise(asked, processing):
   how = Generation.from_task(asked)
   assert dict(how.processing) == processing
   assert (how.max_new_tokens, how.until) == (256, ())
-  how = Generation.from_task(
-    asked | dict(until=['\n\n', 'Q:', ''], max_gen_toks=7)
-  )
+  more = dict(until=['\n\n', 'Q:', ''], max_gen_toks=7)
+  how = Generation.from_task(asked | more)
   # An empty one would end every answer at once.
   assert (how.max_new_tokens, how.until) == (7, ('\n\n', 'Q:'))
   assert Generation.from_task(asked | dict(until='.')).until == ('.',)
@@ -81,16 +80,13 @@ def test_greedy_answers_are_the_samplers_up_to_the_stop():
   lm = _lm()
   until = dict(until=[' hundred'], max_gen_toks=12)
   texts = _generate(lm, *[(prompt, until) for prompt in _PROMPTS])
-  alone = small.sampler(
-    lm.sampler.verifier, gamma=0, temperature=0, batch_size=4
-  )
+  options = dict(gamma=0, temperature=0)
+  alone = small.sampler(lm.sampler.verifier, **options, batch_size=4)
   answers = alone.sample(_PROMPTS, max_new_tokens=12)
   assert texts == [a.text.partition(' hundred')[0] for a in answers]
   assert any(' hundred' in answer.text for answer in answers)
-
-
-def test_a_greedy_task_has_no_use_for_truncation():
-  assert _generate(_lm(), ('a', dict(top_p=0.9, max_gen_toks=2)))
+  # It has no use for truncation.
+  assert _generate(lm, ('a', dict(top_p=0.9, max_gen_toks=2)))
 
 
 def test_an_answer_depends_on_its_prompt_and_the_seed_alone():
@@ -206,16 +202,10 @@ def test_a_decision_is_decoded_as_it_was_made(tmp_path):
   decoder = small.sampler(*small.pair(), method='token_v3', temperature=0.0)
   names = dict(zip(('verifier', 'drafter'), small.pair(), strict=True))
   path = tmp_path / 'decision.json'
-  Decision(
-    **names,
-    sentence='Use it.',
-    drafter_options={},
-    dtype=None,
-    chat=False,
-    config=decoder.config,
-    weights=fingerprints.weights(decoder.verifier, decoder.bound_drafter),
-    evidence={},
-  ).save(path)
+  weights = fingerprints.weights(decoder.verifier, decoder.bound_drafter)
+  fields = dict(sentence='', drafter_options={}, dtype=None, chat=False)
+  fields |= dict(config=decoder.config, weights=weights, evidence={})
+  Decision(**names, **fields).save(path)
   lm = CascadesLM(decision=str(path))
   request = dict(until=['.'], max_gen_toks=5)
   texts = _generate(lm, *((prompt, request) for prompt in _PROMPTS))
@@ -236,9 +226,7 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
   ):
     with pytest.raises(ValueError, match=r'chat: apply_chat_template is not '):
       refused()
-  with pytest.raises(
-    ValueError, match="apply_chat_template: the name 'rag' is"
-  ):
+  with pytest.raises(ValueError, match="chat_template: the name 'rag' is"):
     _lm().chat_template('rag')
   lm = CascadesLM(verifier='tiny-drafter', drafter='ngram', lenience=0.5)
   with pytest.raises(ValueError, match='NgramDrafter is not a language'):
@@ -253,15 +241,10 @@ def chat_lm(tmp_path):
   source = (_ROOT / folder / 'gemma3.jinja').read_text()
   tokenizer = tokenizer.with_chat_template(source)
   model = language.from_config(small.config_of(tokenizer.vocab_size, width=8))
-  checkpoints.save_model(
-    tmp_path / 'model',
-    checkpoints.Checkpoint(
-      model, model.init_params(jax.random.key(0)), tokenizer
-    ),
-  )
-  return CascadesLM(
-    verifier=str(tmp_path / 'model'), gamma=0, cache_length=1000, batch_size=6
-  )
+  path, params = tmp_path / 'model', model.init_params(jax.random.key(0))
+  checkpoints.save_model(path, checkpoints.Checkpoint(model, params, tokenizer))
+  options = dict(gamma=0, cache_length=1000, batch_size=6)
+  return CascadesLM(verifier=str(path), **options)
 
 
 def test_chats_are_encoded_apart_from_their_frame(chat_lm):
@@ -283,26 +266,22 @@ def test_chats_are_encoded_apart_from_their_frame(chat_lm):
     context = chat_lm.apply_chat_template(messages + more, not more)
     before = greedy.encode(context.messages)
     assert before[: len(ids)] == ids
-    said = chat_lm.loglikelihood(
-      _requests('loglikelihood', (context, 'is<eos>')), True
-    )
+    request = _requests('loglikelihood', (context, 'is<eos>'))
+    said = chat_lm.loglikelihood(request, True)
     apart = chat_lm.sampler.tokenizer.encode_framed(['is<eos>'])
     want = scoring.score(chat_lm.sampler, [(before, apart)])
     assert said[0][0] == pytest.approx(want[0].logprob, abs=1e-4)
 
 
-def test_a_task_with_a_system_instruction_is_a_chat(
-  chat_lm, tmp_path, monkeypatch
-):
+def test_a_task_with_an_instruction_is_a_chat(chat_lm, tmp_path, monkeypatch):
   monkeypatch.chdir(_ROOT)
   monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hf')
-  manager = TaskManager(include_path=_DATA, include_defaults=False)
   results = lm_eval.simple_evaluate(
     chat_lm,
     tasks=['numerals_written', 'numerals_chosen'],
     apply_chat_template=True,
     system_instruction='Write numbers.',
-    task_manager=manager,
+    task_manager=TaskManager(include_path=_DATA, include_defaults=False),
   )
   assert chat_lm.chat_template(True) == chat_lm.sampler.tokenizer.chat_template
   samples = results['samples']['numerals_written']
@@ -339,8 +318,9 @@ def test_tasks_run_through_the_command_line(tmp_path):
   assert info | dict(method='token_v3', lenience=0.3, gamma=4) == info
   counts = info['counts']
   assert counts['answers'] == 6
-  emitted = counts['accepted'] + counts['residual'] + counts['bonus']
-  assert counts['tokens'] == emitted
   assert counts['acceptance_rate'] == counts['accepted'] / counts['examined']
-  assert counts['block_efficiency'] == emitted / counts['verifier_calls'] > 2
+  assert (
+    counts['block_efficiency'] == counts['tokens'] / counts['verifier_calls']
+  )
+  assert counts['block_efficiency'] > 2
   assert done.stderr.count('verifier_calls') == 1
