@@ -38,7 +38,7 @@ _MISTAKES = {
     (['--workdir={}/none'], 'there is no folder'),
     (
       ['--workdir={}', '--margin=3'],
-      'margin: must be a number from 0 to 1, got 3.0',
+      'margin: must be a number from 0 to 1, got',
     ),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
     (['--nodebug'], 'workdir: no folder is given; give the folder'),
@@ -51,13 +51,10 @@ _MISTAKES = {
     (['--prompt=x', '--import=nowhere.py'], 'there is no file nowhere.py'),
     (
       ['--prompt=x', '--method=a'],
-      'or give the module that registers it with --import',
+      'the module that registers it with --import',
     ),
     (['--prompt=x', '--gamma=-2'], 'gamma: must be 0 or more, got -2'),
-    (
-      ['--prompt=x', '--lenience=nan'],
-      'lenience: must be a number from -inf to inf',
-    ),
+    (['--prompt=x', '--lenience=nan'], 'lenience: must be a number from -inf'),
     (['--prompt=x', '--gamma=two'], 'gamma'),
     (['--prompt=x', '--method=contrastive'], 'lenience: must be given for'),
     *(
@@ -69,16 +66,8 @@ _MISTAKES = {
     ),
   ],
   'sweep': [
-    (
-      ['--config.gama=3'],
-      'error: config.gama: is not a field of the config; did you mean'
-      ' config.gamma?',
-    ),
-    (
-      ['--config.ray.cpu=x'],
-      'config.ray.cpu: is not a field of the config; did you mean'
-      ' config.ray.cpus?',
-    ),
+    (['--config.gama=3'], 'of the config; did you mean config.gamma?'),
+    (['--config.ray.cpu=x'], 'of the config; did you mean config.ray.cpus?'),
     (['--config.x=3'], 'config.x: is not a field of the config; name it'),
     (['--config.file.x=3'], 'config.file.x: is not a field of the config'),
     (['--config.gamma=x'], 'gamma: must be '),
@@ -93,7 +82,7 @@ _MISTAKES = {
     (['stray'], "'stray' is not a flag"),
     (
       ['--distributed=here'],
-      "distributed: must be auto or HOST:PORT,PROCESSES,INDEX, got 'here'",
+      'distributed: must be auto or HOST:PORT,PROCESSES,',
     ),
     (
       ['--distributed=here:1,2,2'],

@@ -3,8 +3,6 @@
 import functools
 import json
 import pathlib
-import subprocess
-import sys
 import types
 
 import launching
@@ -89,15 +87,13 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
   # A sequential cascade has no gamma, for which 4 stood there once.
   frame.loc[frame.verification == 'sequential', 'gamma'] = 1
   frame = frame.rename(columns={'bonus_from': 'bonus'})
-  names = 'gamma verification gate bonus drafts'.split()
+  names = 'method lenience gamma verification gate bonus drafts'.split()
   points = {
     (method, repr(lenience), *options)
-    for method, lenience, *options in frame[
-      ['method', 'lenience', *names]
-    ].values
+    for method, lenience, *options in frame[names].values
   }
   wanted = {
-    (curve.method, repr(lam), *(getattr(curve.config, x) for x in names))
+    (curve.method, repr(lam), *(getattr(curve.config, x) for x in names[2:]))
     for curve in curve_plan.add_model_baselines(
       curve_plan.plan_curves(config, module, {}), config
     )
@@ -185,10 +181,10 @@ def test_fields_given_on_the_command_line_win():
   module = _module('quickstart')
   config = module.get_config()
   config.method, config.lenience = 'cascade_chow', (0.25,)
-  chosen = curve_plan.plan_curves(
-    config, module, {'method': 'chow', 'lenience': ()}
-  )
-  assert chosen == [_curve('chow', (0.25,), gamma=4, num_examples=200)]
+  given = {'method': 'chow', 'lenience': ()}
+  assert curve_plan.plan_curves(config, module, given) == [
+    _curve('chow', (0.25,), gamma=4, num_examples=200)
+  ]
   found = _by_name(curve_plan.plan_curves(config, module, {'lenience': ()}))
   assert found['token_v3 gamma 4 on 200'].leniences == (0.25,)
   assert found['verifier_only'].leniences == ()
@@ -288,12 +284,10 @@ def test_options_are_made_once_of_what_the_config_says():
   # A single draft is no tree, and where nothing is drafted nothing stops.
   curve = curve_plan.Curve.from_config(config, 'speed', (0.0,))
   assert curve.config.tree_size is None
-  answers = curve_plan.Curve.from_config(
-    config, 'sequence_mean', (0.5,), **several
-  )
-  alone = DecodingConfig(
-    method='drafter_only', gamma=0, temperature=0.5, cache_length=99
-  )
+  make = functools.partial(curve_plan.Curve.from_config, config)
+  answers = make('sequence_mean', (0.5,), **several)
+  alone = dict(gamma=0, temperature=0.5, cache_length=99)
+  alone = DecodingConfig(method='drafter_only', **alone)
   assert answers.config == alone
   assert answers.confidence == answers.method == 'sequence_mean'
   verifier, drafter, last = curve_plan.add_model_baselines([answers], config)
@@ -390,11 +384,8 @@ def test_what_the_paper_has_not_is_refused(argument, said, known):
   assert all(name in str(caught.value) for name in known)
 
 
-_BARE = (
-  'this config takes no argument; leave out the colon and what follows it.\n'
-)
 _MISTAKEN = {
-  '': _BARE,
+  '': 'this config takes no argument; leave out the colon and what follows',
   'def get_config(size):\n  return size': (
     'this config needs an argument; give it after a colon, as in'
     ' path.py:argument.'
@@ -425,9 +416,8 @@ def test_a_mistake_in_a_config_takes_one_sentence(code, said, tmp_path):
 
 def test_a_config_is_loaded_from_any_folder(tmp_path):
   # It finds what it shares with others, which is when it can refuse a pair.
-  command = [sys.executable, '-m', 'experiments.sweep']
-  command += [f'--config={_CONFIGS["paper"]}:gemma2,gsm8k']
-  done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+  flag = f'--config={_CONFIGS["paper"]}:gemma2,gsm8k'
+  done = launching.python('-m', 'experiments.sweep', flag, cwd=tmp_path)
   assert done.returncode == 2
   assert 'pair: must be one of' in done.stderr
 
@@ -516,6 +506,10 @@ def test_results_of_every_config_lie_apart(tmp_path):
   assert len(set(found)) == 2 * len(named)
   names = {str(path) for path in found}
   assert {'runs/gemma3_270m/t05', 'runs/tiny/gemma2_2b_9b/gsm8k'} <= names
+  mine = _CONFIGS['your_data']
+  named = plan.default_workdir(mine, False, 's3://b/d.x.csv')
+  assert str(named) == 'runs/your_data/d-x'
+  assert str(plan.default_workdir(mine, True, '../..')) == 'runs/tiny/your_data'
   mine = tmp_path / 'paper.py'
   assert str(plan.default_workdir(mine)) == 'runs/paper'
   assert str(plan.default_workdir(f'{mine}:a,b')) == 'runs/paper/a/b'

@@ -54,9 +54,8 @@ def test_several_drafts_have_a_unit_of_their_own(monkeypatch):
 
 def test_a_drafter_that_is_no_model_is_timed_by_its_proposals(monkeypatch):
   times = {'verifier': 1.0, 1: 0.01, (4, 1): 1.5}
-  unit_costs, timed_names = measured(
-    monkeypatch, times, [(4, 1)], calls=0, drafter=None
-  )
+  options = dict(calls=0, drafter=None)
+  unit_costs, timed_names = measured(monkeypatch, times, [(4, 1)], **options)
   assert unit_costs.drafter_token_s == 0.01
   # It makes no calls: a block has all of its time.
   assert unit_costs.verify_s == {4: 1.5}

@@ -18,9 +18,7 @@ from experiments.training.distillation_data import DistillationBatch
 
 def test_the_loss_is_of_what_the_head_would_draft():
   model, params, _ = load_model('tiny-verifier').unpack()
-  head = recurrent_drafter.init_head(
-    jax.random.key(0), model.hidden_size(params)
-  )
+  head = recurrent_drafter.init_head(jax.random.key(0), 320)
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 0, 0]])
   text = tokens[0, :6], *small.causal(6)
   logits, hidden, _ = model.with_hidden(params, *text)
@@ -28,14 +26,8 @@ def test_the_loss_is_of_what_the_head_would_draft():
   places = jnp.array([[2, 3, 4, 4]])
   counts = jnp.array([[True, True, True, False]])
   said = params['embedder']['input_embedding']
-  loss, seen = recurrent_heads.loss_fn(
-    head,
-    params,
-    model,
-    said,
-    DistillationBatch(tokens, places, counts, hidden[places]),
-    2,
-  )
+  batch = DistillationBatch(tokens, places, counts, hidden[places])
+  loss, seen = recurrent_heads.loss_fn(head, params, model, said, batch, 2)
   # By hand: drafts begin at the answer's tokens 303 and 304, and as far as the
   # text goes.
   said = jax.nn.softmax(logits)
@@ -58,9 +50,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
 
 def test_answers_that_go_on_count_as_far_as_they_go():
   model, params, _ = load_model('tiny-verifier').unpack()
-  head = recurrent_drafter.init_head(
-    jax.random.key(0), model.hidden_size(params)
-  )
+  head = recurrent_drafter.init_head(jax.random.key(0), 320)
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
   hidden = jax.random.normal(jax.random.key(1), (8, 320))
   said = params['embedder']['input_embedding'][300:400]
@@ -97,9 +87,8 @@ def test_a_head_goes_with_a_verifier_in_bfloat16():
     said = params['embedder']['input_embedding']
     mask = jnp.ones_like(places, bool)
     batch = DistillationBatch(tokens, places, mask, hidden[places])
-    losses.append(
-      recurrent_heads.loss_fn(head, params, model, said, batch, 2)[0]
-    )
+    loss, _ = recurrent_heads.loss_fn(head, params, model, said, batch, 2)
+    losses.append(loss)
   np.testing.assert_allclose(*map(jnp.stack, drafts), atol=0.1)
   np.testing.assert_allclose(*losses, rtol=0.02)
 

@@ -18,23 +18,14 @@ _NOTEBOOKS = sorted(_FOLDER.glob('*.ipynb'))
 # What a reader should come to see.
 _SAYS = {
   'agreement': ('acceptance rate', 'image/png', 'passes of the verifier for'),
-  'drafters_with_vmap': (
-    'batch (2, 3, 5) = [prompts, drafts, length + 1]',
-    '4 drafts:',
-  ),
+  'drafters_with_vmap': ('batch (2, 3, 5) = [prompts, drafts, ', '4 drafts:'),
   'from_scratch': ('tokens per block', 'image/png'),
-  'lenience_sweep': (
-    'image/png',
-    'is_certified',
-    'times as fast as token_v3@0.8',
-  ),
+  'lenience_sweep': ('image/png', 'is_certified', 'as fast as token_v3@0.8'),
   'quickstart': ('acceptance rate', 'image/png'),
   'your_own_pair': (
     '12 rows of runs/captions.jsonl',
     '6 of 6 texts are those of the verifier alone',
-    'were drafted and accepted',
-    'its acceptance rate is',
-    'image/png',
+    *('were drafted and accepted', 'its acceptance rate is', 'image/png'),
     'No setting that may lose quality could be certified',
     '12 rows are a rehearsal: they certify nothing',
     '4 of 4 answers have the tokens of the sweep',
@@ -43,10 +34,7 @@ _SAYS = {
 # Fewer prompts and points than a reader has: texts of cells, and what takes
 # their place.
 _SMALLER = {
-  'agreement': {
-    'num_examples=40': 'num_examples=12',
-    'max_new_tokens=96': 'max_new_tokens=48',
-  },
+  'agreement': {'=40': '=12', 'max_new_tokens=96': 'max_new_tokens=48'},
   'lenience_sweep': {
     "config.num_examples = ('word_problems',), 100": (
       "config.num_examples = ('word_problems',), 16; config.clock = 0"
@@ -87,11 +75,9 @@ _STAND_IN = (
 
 def _run(notebook, folder: pathlib.Path, kernel: str) -> str:
   """Runs a notebook in a folder, and returns its outputs as text."""
+  where = {'metadata': {'path': folder}}
   client = nbclient.NotebookClient(
-    notebook,
-    timeout=300,
-    kernel_name=kernel,
-    resources={'metadata': {'path': folder}},
+    notebook, timeout=300, kernel_name=kernel, resources=where
   )
   # The checkout of the tests is not importable there.
   client.execute(env={k: v for k, v in os.environ.items() if k != 'PYTHONPATH'})
@@ -148,9 +134,7 @@ def test_it_runs_in_colab(path, tmp_path, colab):
 def test_the_first_cell_finds_the_checkout_around_it():
   notebook = nbformat.read(_FOLDER / 'agreement.ipynb', as_version=4)
   first = next(c for c in notebook.cells if c.cell_type == 'code')
-  first.source += (
-    '\nimport configs, experiments.tasks\nprint(experiments.tasks.__file__)'
-  )
+  first.source += '\nimport configs, experiments.tasks as t; print(t.__file__)'
   notebook.cells = [first]
   wanted = str(_FOLDER.parent / 'experiments/tasks/__init__.py')
   for folder in (_FOLDER, _FOLDER.parent):

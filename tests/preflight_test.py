@@ -35,19 +35,14 @@ _PREVIEW = preflight.Preview(
 )
 
 
-@pytest.mark.parametrize(
-  ('acceptance', 'tokens'), [(0, 1), (0.5, 1.9375), (1, 5)]
-)
-def test_a_block_has_the_tokens_that_the_paper_gives(acceptance, tokens):
-  assert preflight.tokens_per_block(acceptance, 4) == pytest.approx(tokens)
-
-
-@pytest.mark.parametrize('ratio', [1.0, 1.5, 3.0, 4.9])
-def test_a_drafter_pays_from_the_break_even_on(ratio):
-  acceptance = preflight.break_even(ratio, 4)
-  assert preflight.tokens_per_block(acceptance, 4) >= ratio
-  if acceptance:
-    assert preflight.tokens_per_block(acceptance - 0.001, 4) < ratio
+def test_a_drafter_pays_from_the_break_even_on():
+  for acceptance, tokens in ((0, 1), (0.5, 1.9375), (1, 5)):
+    assert preflight.tokens_per_block(acceptance, 4) == pytest.approx(tokens)
+  for ratio in (1.0, 1.5, 3.0, 4.9):
+    acceptance = preflight.break_even(ratio, 4)
+    assert preflight.tokens_per_block(acceptance, 4) >= ratio
+    if acceptance:
+      assert preflight.tokens_per_block(acceptance - 0.001, 4) < ratio
   # No acceptance pays for a block that takes longer than its tokens.
   assert preflight.break_even(5.1, 4) is None
 
@@ -57,23 +52,21 @@ def test_a_drafter_pays_from_the_break_even_on(ratio):
   [
     (
       {},
-      'one answer at a time: a block takes 2.00 times as long as a token of'
-      ' the verifier alone, so the drafter pays (1.68 times as fast; it pays'
-      ' from an acceptance rate of 0.519).',
+      'pays (1.68 times as fast; it pays from an acceptance rate of 0.519).',
     ),
     ({}, '16 answers at a time: a block takes 4.00 times as long as a'),
     ({}, 'so the drafter does not pay (0.84 times as fast; it pays from'),
     ({'block_ratios': {1: 9.0}}, 'no acceptance rate is high enough'),
     (
       {'trial': _TRIAL._replace(cut_answers=0.75)},
-      'answers: 75% of them reach the maximum number',
+      'answers: 75% of them reach',
     ),
     ({}, 'prompts: 3 to 9 tokens, median 5.'),
     ({}, 'answers: 80 tokens on average, to 6 prompts.'),
     ({}, 'its acceptance rate is 0.80 in strict decoding with gamma 4.'),
     (
-      {'lossy_point': 'token_v3 gamma 4 at lenience 0.5'},
-      'is 0.80 with token_v3 gamma 4 at lenience 0.5; no curve decodes str',
+      {'lossy_point': 'a at 0.5'},
+      'is 0.80 with a at 0.5; no curve decodes str',
     ),
     ({'lossy_point': 'a'}, 'pays (1.68 times as fast).'),
     # What eq. 1 gives for the drafts that there were is no measure here.
@@ -83,7 +76,7 @@ def test_a_drafter_pays_from_the_break_even_on(ratio):
     ),
     (
       {'trial': _TRIAL._replace(acceptance=math.nan)},
-      'drafter: it drafted no token after 6 prompts.',
+      'no token after 6 prompts',
     ),
     ({}, 'time: 1080 answers in about 73 s.'),
     ({'seconds': 600.0}, 'about 10 min.'),
@@ -163,10 +156,8 @@ def test_blocks_are_timed_as_their_curves_have_them(monkeypatch):
 def test_blocks_of_beams_are_timed():
   verifier = checkpoints.load_model('tiny-verifier')
   drafter = drafters.parse_spec('tiny-recurrent', beam=True).load(None)
-  bound_drafter = drafters.bind_drafter(verifier, drafter)
-  setting = types.SimpleNamespace(
-    verifier=verifier, bound_drafter=bound_drafter
-  )
+  bound = drafters.bind_drafter(verifier, drafter)
+  setting = types.SimpleNamespace(verifier=verifier, bound_drafter=bound)
   blocks = (2, 4, None), (1, 1, None)
   times = preflight._block_times(setting, {(x, 1) for x in blocks}, 8)
   assert min(times.values()) > 0

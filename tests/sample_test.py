@@ -1,6 +1,5 @@
 """The sample launcher, as a user runs it."""
 
-import os
 import re
 import types
 
@@ -14,10 +13,6 @@ from cascades.verification_config import BONUSES, GATES
 from experiments import sample
 
 _PROMPT = '--prompt=The number 4302 in words:'
-
-
-def _python(*arguments, **environment):
-  return launching.python(*arguments, env=os.environ | environment)
 
 
 @pytest.mark.slow
@@ -73,7 +68,8 @@ def test_messages_stand_before_the_prompt(tmp_path, monkeypatch):
 
 
 def test_help_comes_without_importing_a_model_library():
-  done = _python('-X', 'importtime', '-m', 'experiments.sample', '--help')
+  command = '-X', 'importtime', '-m', 'experiments.sample', '--help'
+  done = launching.python(*command)
   for flag in ('prompt', 'method', 'gamma', 'stop_below', 'dtype'):
     assert f'--{flag}: ' in done.stdout
   imported = {line.split('|')[-1].strip() for line in done.stderr.split('\n')}
@@ -134,12 +130,11 @@ def test_what_was_compiled_is_kept_for_the_next_process(tmp_path, monkeypatch):
   # All of it: what takes about half a second, the default, takes more than that
   # in one process and less in the next.
   monkeypatch.setenv('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   arguments = '--prompt=x --max_new_tokens=2 --gamma=0'.split()
 
   def run():
-    done = _python(
-      *('-m', 'experiments.sample', *arguments), XDG_CACHE_HOME=str(tmp_path)
-    )
+    done = launching.python('-m', 'experiments.sample', *arguments)
     assert done.returncode == 0, done.stderr
     files = (tmp_path / 'cascades' / 'compiled').glob('*-cache')
     written = {path: path.stat().st_mtime_ns for path in files}
@@ -157,9 +152,7 @@ def test_a_rule_from_a_file_decodes(tmp_path):
     '  lambda d, lenience: d.p_gate.max(-1) < lenience, name="unsure",\n'
     '  equation="defer if mp < lam", strict=2.0, drafter_only=0.0))\n'
   )
-  options = f'--import={rules}', '--method=unsure', '--lenience=0.5'
-  done = launching.run(
-    'experiments.sample', _PROMPT, '--max_new_tokens=4', *options
-  )
+  options = f'--import={rules}', '--method=unsure', '--lenience=0.5', _PROMPT
+  done = launching.run('experiments.sample', '--max_new_tokens=4', *options)
   assert done.returncode == 0, done.stderr
   assert 'unsure, lenience 0.5, gamma 4' in done.stdout

@@ -11,6 +11,7 @@ import pytest
 from cascades.models import checkpoints
 from configs import train_specialist
 from experiments import cli
+from experiments.tasks import GENERATED, TASKS
 from experiments.tasks.task import split_of
 from experiments.training import small_models
 
@@ -22,24 +23,15 @@ def config():
   config = cli.load_config_module(_ROOT / 'configs/train_tiny.py').get_config()
   config.tokenizer_examples = 200
   config.vocab_size, config.row_length = 400, 400
-  config.checkpoint_every, config.log_every = 2, 2
-  spec = config.models.tiny_drafter
-  spec.rows, spec.steps = 2, 4
-  spec.config.update(
-    hidden_size=16, intermediate_size=16, vocab_size=400, head_dim=16
-  )
-  spec.config.query_pre_attn_scalar = 16
+  sizes = ('hidden_size', 'intermediate_size', 'head_dim')
+  shape = dict.fromkeys((*sizes, 'query_pre_attn_scalar'), 16)
+  config.models.tiny_drafter.config.update(shape, vocab_size=400)
   return config
 
 
 @pytest.fixture(scope='module')
-def start(config):
-  return small_models.begin(config, 'tiny_drafter')
-
-
-@pytest.fixture(scope='module')
-def tokenizer(start):
-  return start.tokenizer
+def tokenizer(config):
+  return small_models.begin(config, 'tiny_drafter').tokenizer
 
 
 @pytest.mark.slow
@@ -76,8 +68,6 @@ def test_a_row_too_short_for_a_problem_is_named(config, tokenizer):
 
 
 def test_held_out_problems_are_never_trained_on(config):
-  from experiments.tasks import GENERATED, TASKS
-
   trained = {
     prompt
     for prompt, _ in itertools.islice(
@@ -95,9 +85,7 @@ def test_held_out_problems_are_never_trained_on(config):
 
 
 def test_only_tasks_that_are_made_up_are_trained_on():
-  with pytest.raises(
-    ValueError, match=r"mixture: must be tasks .* got 'gsm8k'"
-  ):
+  with pytest.raises(ValueError, match=r"mixture: must be tasks .* 'gsm8k'"):
     next(small_models.problem_stream({'gsm8k': 1.0}, '0'))
 
 
@@ -145,23 +133,18 @@ def test_a_model_goes_on_from_another(tmp_path):
 
 
 def test_a_model_is_new_or_goes_on_from_another():
-  config = _specialist()
-  spec = config.models.tiny_specialist
-  with spec.unlocked():
-    spec.config = {'model_type': 'gemma3_text'}
-  with pytest.raises(ValueError, match='tiny_specialist: exactly one of init'):
-    small_models.begin(config, 'tiny_specialist')
-  with spec.unlocked():
-    del spec.config, spec.init
-  with pytest.raises(ValueError, match='tiny_specialist: exactly one of init'):
-    small_models.begin(config, 'tiny_specialist')
+  both, neither = _specialist(), _specialist()
+  with both.unlocked(), neither.unlocked():
+    both.models.tiny_specialist.config = {'model_type': 'gemma3_text'}
+    del neither.models.tiny_specialist.init
+  for config in (both, neither):
+    with pytest.raises(ValueError, match='tiny_specialist: exactly one of ini'):
+      small_models.begin(config, 'tiny_specialist')
 
 
 @pytest.mark.slow
 def test_the_bundled_specialist_knows_what_it_was_trained_on():
-  for name, least, most in (
-    ('tiny-specialist', 0.9, 1.0),
-    ('tiny-drafter', 0.0, 0.1),
-  ):
+  bounds = ('tiny-specialist', 0.9, 1.0), ('tiny-drafter', 0.0, 0.1)
+  for name, least, most in bounds:
     figures = small_models.evaluate(checkpoints.ASSETS / name, ('roman',), 40)
     assert least <= figures['roman']['exact_match'] <= most, name
