@@ -14,27 +14,18 @@ from typing import Any, Self
 
 from cascades import arguments
 from cascades.declarations import Declared, Option, option, options_of
-from cascades.verification_config import (
-  BONUSES,
-  GATES,
-  SEQUENTIAL,
-  VerificationConfig,
-)
+from cascades.verification_config import BONUSES, GATES, VerificationConfig
 
-# Default of gamma, where blocks are drafted.
-_GAMMA = 4
 # The conditions of `Option.needs`: an option has an effect if they hold.
 CONDITIONS = {
   'sampling': 'tokens are drawn, not taken greedily',
   'drafting': 'gamma is above 0',
-  'blocks': 'the verification makes blocks',
   'tree': 'a block has several drafts',
   'gate': "the method reads the gates' probabilities",
   'lenience': 'the method has a lenience',
   'deferral': "the method's law is not the verifier's",
 }
 _DRAFTS = ('drafting',)
-_BLOCKS = ('drafting', 'blocks')
 
 
 def _method(method: Any) -> Any:
@@ -53,7 +44,6 @@ class DecodingConfig(Declared):
   Attributes:
     method: Given as a `Method`, a name in `METHODS` or an alias of the paper's
       notebook; kept as a `Method`.
-    gamma: Kept as a number: None becomes 4, or 1 if sequential.
 
   Raises:
     ValueError: An option is out of its range, or has no effect beside the
@@ -74,12 +64,10 @@ class DecodingConfig(Declared):
     " is the method's strict value.",
   )
   gamma: int = option(
-    None,
+    4,
     kind=int,
     low=0,
-    needs=('blocks',),
-    help='Tokens drafted per block; 0 decodes with the verifier alone; None is'
-    ' 4, or 1 with sequential verification.',
+    help='Tokens drafted per block; 0 decodes with the verifier alone.',
   )
   temperature: float = option(
     1.0,
@@ -121,8 +109,8 @@ class DecodingConfig(Declared):
     'token',
     kind=str,
     needs=_DRAFTS,
-    help='Verification of a block: token, block, look_ahead, sequential; of'
-    ' several drafts: multi_round, k_seq, match, traversal.',
+    help='Verification of a block: token, block, look_ahead; of several'
+    ' drafts: multi_round, k_seq, match, traversal.',
   )
   gate: str = option(
     'raw',
@@ -136,18 +124,18 @@ class DecodingConfig(Declared):
     'target',
     kind=str,
     choices=BONUSES,
-    needs=(*_BLOCKS, 'deferral'),
+    needs=(*_DRAFTS, 'deferral'),
     help="Distribution of the token after a fully accepted block: the method's"
     ' law (target) or p (verifier).',
   )
   drafts: int = option(
-    1, kind=int, low=1, needs=_BLOCKS, help='Drafts per block, side by side.'
+    1, kind=int, low=1, needs=_DRAFTS, help='Drafts per block, side by side.'
   )
   tree_size: int | None = option(
     None,
     kind=int,
     low=1,
-    needs=(*_BLOCKS, 'tree'),
+    needs=(*_DRAFTS, 'tree'),
     applies='several drafts',
     help='Most drafted tokens that the verifier reads per block; None reads'
     ' all. Drafts with a common prefix share it.',
@@ -156,9 +144,6 @@ class DecodingConfig(Declared):
   def __post_init__(self) -> None:
     super().__post_init__()
     self.verification_config.check(self.method, self.drafts)
-    if self.gamma is None:
-      gamma = 1 if self.verification == SEQUENTIAL else _GAMMA
-      object.__setattr__(self, 'gamma', gamma)
     if self.tree_size is not None:
       arguments.integer('tree_size', self.tree_size, self.drafts)
     check_effects(self, self)
@@ -223,8 +208,6 @@ def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
   if options['gamma'] == 0:
     reasons['drafting'] = 'gamma 0, where the verifier decodes alone'
     return reasons
-  if options['verification'] == SEQUENTIAL:
-    reasons['blocks'] = "verification 'sequential', which makes no blocks"
   if options['drafts'] == 1:
     reasons['tree'] = 'drafts 1, since a single draft is not a tree'
   method = methods.get_method(options['method'])
@@ -256,14 +239,11 @@ def without_effect(
 
 def check_effects(declared: Declared, config: DecodingConfig) -> None:
   """Refuses options that are given and have no effect."""
-  # Values that are in effect anyway.
-  neutral = {
-    'gamma': (None, 1),
-    'lenience': (config.method.strict, config.method.drafter_only),
-  }
+  # Leniences that are in effect anyway.
+  neutral = config.method.strict, config.method.drafter_only
   unused = without_effect(options_of(declared), config)
   for name, value in declared.changed().items():
-    if name in unused and value not in neutral.get(name, ()):
+    if name in unused and (name != 'lenience' or value not in neutral):
       raise ValueError(
         f'{name}: {arguments.quote(value)} has no effect with {unused[name]};'
         ' leave it out.'

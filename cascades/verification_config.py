@@ -13,11 +13,9 @@ from cascades.registries import Registry, split
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 
-# Verifications of one draft per block, of any number of drafts, and the one
-# without blocks.
+# Verifications of one draft per block, and of any number of drafts.
 SINGLE_DRAFT = ('token', 'block')
 MULTI_DRAFT = ('multi_round', 'k_seq', 'match', 'traversal')
-SEQUENTIAL = 'sequential'
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
@@ -80,10 +78,6 @@ for _name, _entry in {
   'token': Verification(decide='cascades.verification.single_draft:token'),
   'block': Verification(
     decide='cascades.verification.single_draft:block', single_target=True
-  ),
-  # Each step is one token: the verifier reads nothing ahead.
-  SEQUENTIAL: Verification(
-    decide='cascades.verification.single_draft:sequential', draws_tokens=True
   ),
   **{
     name: Verification(
@@ -166,11 +160,6 @@ class VerificationConfig:
       raise ValueError(
         f'verification: {self.verification!r} needs a method with a single'
         f" target, and {method.name} has a target per token; take 'token'."
-      )
-    if self.verification == SEQUENTIAL and method.rule is None:
-      raise ValueError(
-        f"verification: 'sequential' follows a deferral rule, and"
-        f" {method.name} has none; take 'token' or 'block'."
       )
     if drafts > 1 and not self.kind.any_drafts:
       raise ValueError(

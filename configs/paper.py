@@ -163,8 +163,6 @@ def sweep(add):
   add(method='token_v1', lenience=(-1.0, 0.0, *inner, 1.0))
   add(method='token_v2', lenience=(-1.0, 0.0, *inner, 1.0))
   add(method='token_v3', lenience=(-1.0, 0.0, *inner, 1.0))
-  # Cascades without speculation: two by token, of which diff is an oracle, and
-  # one by whole answers.
-  add(method='chow', lenience=inner, verification='sequential')
-  add(method='diff', lenience=inner, verification='sequential')
+  # A cascade of whole answers; those of single tokens are counted from chow and
+  # diff.
   add(method='sequence_mean', lenience=(-1.0, *inner, 1.0))

@@ -91,7 +91,7 @@ _OPTIONS = dict(
   top_p=_NUMBERS,
   cache_length=_NUMBERS,
   batch_size=_NUMBERS,
-  verification=_mixed(['token', 'block', 'match', 'sequential', 'k_seq']),
+  verification=_mixed(['token', 'block', 'match', 'k_seq']),
   gate=_mixed(['raw', 'processed']),
   bonus=_mixed(['target', 'verifier']),
   drafts=_mixed([1, 3]),
@@ -217,7 +217,6 @@ _OPTIONS_REFUSED = [
   (dict(gate='cooked'), "gate: must be 'raw' or 'processed', got 'cooked'"),
   (dict(bonus='none'), "bonus: must be 'target' or 'verifier', got 'none'"),
   (dict(method='cactus', verification='block'), '.*cactus has a target per'),
-  (dict(method='speed', verification='sequential'), '.*speed has none'),
 ]
 # What is asked of a sampler.
 _ASKED_REFUSED = [

@@ -217,5 +217,4 @@ def test_all_verifications_of_a_method_pass(name):
   found = audit.audit(name, [0.3], verifications=kinds)
   assert found.passed, str(found)
   sampled = [check.name for check in found.checks if 'sampled' in check.name]
-  # An ensemble has no rule, which a sequential cascade follows.
-  assert len(sampled) == len(kinds) - (name == 'ensemble')
+  assert len(sampled) == len(kinds)

@@ -23,10 +23,8 @@ def check(record: Record, trace: Trace | None = None) -> None:
       'accepted + residual + bonus == emitted': (
         r.accepted + r.residual + r.bonus == emitted
       ),
-      # The drafter of a sequential cascade goes on until the rule defers.
       'emitted <= (gamma + 1) * verifier_calls': (
-        r.verification == 'sequential'
-        or emitted <= (r.gamma + 1) * r.verifier_calls
+        emitted <= (r.gamma + 1) * r.verifier_calls
       ),
     }
   else:
@@ -44,6 +42,9 @@ def check(record: Record, trace: Trace | None = None) -> None:
       'deferrals are told where they are counted': (
         (trace.deferred is None) == (r.deferred is None)
         or r.failure is not None
+      ),
+      'deferrals are those of the trace': (
+        r.deferrals is None or r.deferrals == sum(trace.deferred)
       ),
     }
   for rule, holds in rules.items():

@@ -10,7 +10,6 @@ import types
 import numpy as np
 import pytest
 import small
-from answers import COSTS, make_alone, make_record
 
 from cascades.config import DecodingConfig
 from cascades.decisions import Decision
@@ -378,14 +377,3 @@ def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):
 def test_scores_of_a_corpus_are_named_by_the_sentence():
   task = tasks.Task(name='t', load=iter, metrics=['bleu'], max_new_tokens=1)
   assert deciding._quality_name({'t': task}) == 'sentence-level BLEU'
-
-
-def test_no_decision_is_for_a_cascade_of_single_tokens():
-  sequential = make_record(method='chow', verification='sequential', gamma=1)
-  decoded = [make_alone('verifier_only'), make_record(), sequential]
-  configured = {'sums': types.SimpleNamespace(metrics=())}
-  collected = certification.collect(decoded, configured, COSTS)
-  assert [x.method for x in collected.settings] == ['verifier_only', 'token_v3']
-  curve = small.curve('chow', (0.3,), verification='sequential')
-  assert not deciding._makes_settings(curve)
-  assert deciding._makes_settings(small.curve('chow', (0.3,)))

@@ -21,7 +21,6 @@ def test_every_condition_of_an_option_is_known():
     {},
     dict(method='opt', lenience=0.1, gamma=8),
     dict(verification='k_seq', drafts=3, tree_size=6, top_k=5, top_p=0.5),
-    dict(method='chow', verification='sequential'),
   ],
   ids=str,
 )

@@ -207,8 +207,7 @@ def check_laws(
   pairs = pairs_of(config) if pairs is None else pairs
   every = [seen(config, SAMPLING[name]) for name in hows]
   tables = [exact.Table.from_methods(pairs, d) for d in every]
-  rules = config.verification == verification.SEQUENTIAL
-  method = many_methods.from_tables(tables, every, with_rules=rules)
+  method = many_methods.from_tables(tables, every)
   given = dict(config=config, drafts=drafts, tree_size=tree_size)
   given |= dict(room=_NEW, return_logits=False)
   if bound_drafter:
@@ -245,17 +244,11 @@ def check_samples(drawn, each, pairs, laws, sampling, name):
   assert squares - freedom < 5 * np.sqrt(2 * freedom) + 5, (name, squares)
 
 
-ONE_DRAFT = *SINGLE_DRAFT, verification.SEQUENTIAL
-
-
-def _schemes():
-  for kind, gate, bonus in itertools.product(ONE_DRAFT, GATES, BONUSES):
-    # A sequential cascade has no bonus.
-    if kind != verification.SEQUENTIAL or bonus == 'target':
-      yield verification.VerificationConfig(kind, gate, bonus)
-
-
-_STANDARD = [verification.VerificationConfig(kind) for kind in ONE_DRAFT]
+_SCHEMES = [
+  verification.VerificationConfig(*options)
+  for options in itertools.product(SINGLE_DRAFT, GATES, BONUSES)
+]
+_STANDARD = [verification.VerificationConfig(kind) for kind in SINGLE_DRAFT]
 
 
 def _named(x):
@@ -353,14 +346,12 @@ def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
   ('config', 'gamma', 'hows'),
   [
     *((config, 3, SAMPLING) for config in _STANDARD[1:]),
-    *((config, 1, FEW) for config in _STANDARD[:2]),
+    *((config, 1, FEW) for config in _STANDARD),
     *(
       (config, gamma, FEW)
-      for config in _schemes()
+      for config in _SCHEMES
       for gamma in (1, 3)
-      # Without blocks there is one gamma.
       if config not in _STANDARD
-      and (config.verification != verification.SEQUENTIAL or gamma == 3)
     ),
   ],
   ids=lambda x: (

@@ -83,7 +83,7 @@ def _of(table):
   )
 
 
-@pytest.mark.parametrize('kind', tiers.first(decoding_test.ONE_DRAFT))
+@pytest.mark.parametrize('kind', tiers.first(decoding_test.SINGLE_DRAFT))
 def test_a_drafter_of_some_tokens_keeps_the_law(kind):
   config = verification.VerificationConfig(kind)
   seen = _of(_REDUCED)
@@ -97,7 +97,7 @@ _TWO = dict(gamma=2, drafts=2)
 @pytest.mark.parametrize(
   ('bound_drafter', 'seen', 'kind', 'options'),
   [
-    *((_ADAPTIVE, _of(_NEAR), kind, {}) for kind in decoding_test.ONE_DRAFT),
+    *((_ADAPTIVE, _of(_NEAR), kind, {}) for kind in decoding_test.SINGLE_DRAFT),
     (
       *(_ADAPTIVE, _of(_NEAR), 'multi_round'),
       _TWO | dict(hows=decoding_test.SAMPLING),
@@ -222,7 +222,7 @@ def _of_ngrams(kind):
   """
   config = verification.VerificationConfig(kind)
   # The first is strict; then every method between and at its limits.
-  pairs = [(methods.METHODS['speed'], 0.0)] * (kind != 'sequential') + [
+  pairs = [(methods.METHODS['speed'], 0.0)] + [
     (method, lenience)
     for method, lenience in decoding_test.pairs_of(config)
     for lenience in (lenience, -np.inf, np.inf)
@@ -236,9 +236,7 @@ def _of_ngrams(kind):
   tables = {
     name: exact.Table.from_methods(pairs, d) for name, d in seen.items()
   }
-  method = many_methods.from_tables(
-    [*tables.values()], [*seen.values()], with_rules=kind == 'sequential'
-  )
+  method = many_methods.from_tables([*tables.values()], [*seen.values()])
   run = functools.partial(_run, _NGRAM, method, config=config, filled=_MANY)
   return pairs, tables, run
 
@@ -250,9 +248,7 @@ def test_strict_is_the_verifier_though_ngrams_are_drafted(kind):
   _check_greedy(run, 0)
 
 
-@pytest.mark.parametrize(
-  'kind', tiers.first(['token', 'sequential', 'block', 'k_seq'])
-)
+@pytest.mark.parametrize('kind', tiers.first(['token', 'block', 'k_seq']))
 def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
   # What followed `1 2` was 3, and at the mask's word it is nothing at all.
   prompt, said = (1, 2, 3, 1, 2), 3

@@ -100,7 +100,6 @@ def test_probabilities_and_residual_equal_those_computed_in_numpy():
   'options',
   [
     dict(verification='block'),
-    dict(verification='sequential', gamma=1),
     dict(verification='match'),
     dict(verification='traversal', drafts=2),
   ],

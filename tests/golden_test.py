@@ -81,7 +81,7 @@ def _tables(names, drafter=None, kind='token', drafts=1) -> list:
   def answer(row, i):
     row = jax.tree.map(lambda x: x[row, i], rows)
     new = slice(int(row.prompt_length), int(row.length))
-    counts = decoding.summarize_counts(row, sequential=False)
+    counts = decoding.summarize_counts(row)
     return [row.tokens[new].tolist(), row.source[new].tolist(), counts]
 
   return [[answer(x, i) for x in range(4)] for i in range(len(pairs))]

@@ -50,7 +50,6 @@ def _combined(name: str, **fields: Any) -> methods.Method:
 def from_tables(
   tables: Sequence[Table],
   distributions: Sequence[methods.Distributions],
-  with_rules: bool = False,
 ) -> methods.Method:
   """Combines M methods by a table lookup.
 
@@ -62,7 +61,6 @@ def from_tables(
   Args:
     tables: Values of the same M methods in all contexts of each model.
     distributions: The distributions of each table, each field [contexts, V].
-    with_rules: True includes the deferral rules; each method must have one.
 
   Raises:
     ValueError: The lookup may confuse two contexts in which the methods differ.
@@ -87,7 +85,6 @@ def from_tables(
     'from_tables',
     # The caller decides whether the methods have a single target.
     single_target=True,
-    rule=look_up('deferred') if with_rules else None,
     **_by_field(look_up),
   )
 

@@ -7,7 +7,7 @@ import counts
 import numpy as np
 import pandas as pd
 import pytest
-from answers import COSTS, make_alone, make_record
+from answers import COSTS, make_alone, make_failure, make_record
 
 from experiments.records import metrics, unit_costs
 from experiments.tasks import METRICS
@@ -71,21 +71,32 @@ def test_reads_cost_what_was_measured_else_by_the_token():
     metrics.relative_latency([make_record(gamma=7, verifier_tokens=8)], COSTS)
 
 
-def test_a_sequential_cascade_pays_for_what_it_calls():
-  # One call, which read the five tokens up to the residual.
-  fields = dict(drafted=7, examined=7, verifier_calls=1, verifier_tokens=5)
-  fields |= dict(verification='sequential', drafter_calls=7, wall_s=math.nan)
-  record = make_record('ddddrdd', **fields)
-  counts.check(record)
-  seconds = (0.010 + 4 * 0.001) + 7 * 0.001
-  latency = metrics.relative_latency([record], COSTS)
-  assert latency == pytest.approx(seconds / 7 / 0.010)
-  assert metrics.block_efficiency([record]) == 7
-  # A clock that says nothing breaks nothing.
-  frame = metrics.summarize([record, make_record('ddb')], COSTS)
-  assert list(metrics.variants(frame)) == ['token_v3 sequential', 'token_v3']
-  assert math.isnan(frame.wall_s[0])
-  assert frame.relative_latency.notna().all()
+def test_a_cascade_without_speculation_pays_for_what_it_calls():
+  def make(deferrals, last_deferral, **changes):
+    changes |= dict(deferrals=deferrals, last_deferral=last_deferral)
+    return make_record('ddbddbd', **dict(method='chow') | changes)
+
+  failed, _ = make_failure(make(0, 0, id='1'), 'It failed.')
+  # Two calls, which read the five tokens up to the last deferral, in the run of
+  # the smallest gamma.
+  lines = [make(7, 7, gamma=4), make(2, 5), failed, make(9, 9, gamma=8)]
+  lines += [make(0, 0, method='diff', gamma=4), make_record('ddb')]
+  added = metrics.without_speculation(lines)
+  assert [x.id for x in added] == ['0', '1', '0']
+  frame = metrics.summarize(added, COSTS)
+  assert list(metrics.variants(frame)) == ['chow sequential', 'diff sequential']
+  assert (frame.gamma == 1).all()
+  assert frame.failed.tolist() == [1, 0]
+  assert frame.wall_s.isna().all()
+  # A token more costs its share of the longest block, (0.013 - 0.010) / 4.
+  read = 2 * 0.010 + 3 * 0.00075, 0.0
+  np.testing.assert_allclose(
+    frame.relative_latency, [(x / 7 + 0.001) / 0.010 for x in read]
+  )
+  assert frame.verifier_calls_per_token.tolist() == [2 / 7, 0]
+  assert (frame.drafter_calls_per_token == 1).all()
+  assert frame.deferral_rate.tolist() == [2 / 7, 0]
+  assert metrics.without_speculation(added) == []
 
 
 def test_models_alone_need_no_special_case():

@@ -306,10 +306,6 @@ block_residual_unweighted: the residual of a block is without its weight
   w[n] * law - d.q => law - d.q
 
 === decoding_test:test_the_emitted_law_is_the_declared_law
-@@ cascades.verification.single_draft:sequential config('sequential'), PLAIN
-sequential_residual: a sequential cascade samples the residual, not p
--(sample_uniforms, d.p)
-+(sample_uniforms, inputs.method.residual(d, inputs.leniences[0, 0]))
 @@ cascades.decoding.step:step config('token'), ('forbidden',)
 one_key: drafting and verifying share a key
 -key=verify_key

@@ -15,12 +15,11 @@ _CONFIG = AnalysisConfig(resamples=100)
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-  lines = report_test.make_records(['sums'], ['verifier_only', 'opt', 'chow'])
-  lines += report_test.make_records(['sums'], ['opt'], gamma=4)
-  # Simulated, without blocks; its records have the gamma 1.
+  lines = report_test.make_records(['sums'], ['verifier_only', 'opt'])
   lines += report_test.make_records(
-    ['sums'], ['chow'], verification='sequential', gamma=1
+    ['sums'], ['chow'], deferrals=2, last_deferral=2
   )
+  lines += report_test.make_records(['sums'], ['opt'], gamma=4)
   # Of a curve of fewer examples, which the two points are not limited to.
   lines += report_test.make_records(['sums'], ['diff'])[:3]
   return report_test.make_workdir(tmp_path_factory.mktemp('run'), lines)

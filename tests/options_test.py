@@ -15,7 +15,7 @@ from cascades.declarations import options_of
 from cascades.methods import inputs
 from cascades.methods.inputs import has_verifier_law
 from cascades.sampler import scoring
-from cascades.verification_config import BONUS, DRAFT, RESIDUAL, SEQUENTIAL
+from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 from experiments.sweeps import curve_plan
 
 _PROMPTS = [f'The number {i} in words:' for i in range(1000, 1016)]
@@ -26,8 +26,7 @@ _KINDS = {'alone': dict(gamma=0)} | {
   for kind in verification.VERIFICATIONS
 }
 _KINDS['look_ahead'] = dict(verification='look_ahead:2', gamma=2)
-_KINDS[SEQUENTIAL] = dict(verification=SEQUENTIAL)
-_OF_ONE_DRAFT = (SEQUENTIAL, 'token', 'block', 'look_ahead')
+_OF_ONE_DRAFT = ('token', 'block', 'look_ahead')
 # For each option a value that is not the usual one. At a temperature of 0.7,
 # which all are tried at, processed probabilities are not the raw ones.
 _VALUES = dict(
@@ -113,14 +112,6 @@ _WITHOUT_EFFECT = [
     for name in (*_IF_DRAFTED, 'stop_below')
   ),
   *(
-    (
-      dict(verification=SEQUENTIAL, **{name: _VALUES[name]}),
-      name,
-      'has no effect with verification .sequential., which makes no blocks',
-    )
-    for name in ('gamma', 'bonus', 'stop_below')
-  ),
-  *(
     (dict(method=method, gate='processed'), 'gate', f'method {method}, which')
     for method in ('speed', 'cactus', 'min_p', 'ensemble', 'always_accept')
   ),
@@ -151,10 +142,7 @@ _WITHOUT_EFFECT = [
 
 # In other words.
 _WITHOUT_EFFECT += [
-  (dict(verification=SEQUENTIAL, drafts=2), 'verification', ''),
-  (dict(verification=SEQUENTIAL, drafts=1, tree_size=9), 'tree_size', ''),
   (dict(gamma=0, tree_size=9), 'tree_size', ''),
-  (dict(verification=SEQUENTIAL, gamma=0), 'verification', ''),
   (dict(verification='look_ahead', gamma=3), 'verification', 'raise gamma to'),
   (dict(verification='look_ahead:5', gamma=4), 'verification', 'raise gamma'),
 ]
@@ -179,13 +167,6 @@ def test_what_has_no_effect_or_no_program_holds_is_refused(given, name, reason):
   with pytest.raises(ValueError, match=wanted) as caught:
     small.sampler(*small.tables(), **given)
   assert len(str(caught.value).splitlines()) == 1
-
-
-def test_gamma_is_four_unless_there_are_no_blocks():
-  assert DecodingConfig().gamma == 4
-  assert DecodingConfig(verification=SEQUENTIAL).gamma == 1
-  assert DecodingConfig(verification=SEQUENTIAL, gamma=1).gamma == 1
-  assert DecodingConfig(verification='look_ahead:4', gamma=4).gamma == 4
 
 
 def test_the_default_lenience_is_the_strict_one_of_each_method():
@@ -286,16 +267,16 @@ def test_a_curve_of_a_sweep_takes_what_has_an_effect():
     tree_size=9,
     fill_unselected_logits=True,
   )
-  sequential = curve_plan.Curve.from_config(
-    config, 'chow', (0.3,), gamma=8, verification=SEQUENTIAL
+  curve = curve_plan.Curve.from_config(
+    config, 'chow', (0.3,), gamma=8, verification='block'
   )
-  assert sequential.config == DecodingConfig(
-    method='chow', verification=SEQUENTIAL
+  assert curve.config == DecodingConfig(
+    method='chow', gamma=8, bonus='verifier', verification='block'
   )
   assert curve_plan.Curve.from_config(
     config, 'verifier_only', ()
   ).config == DecodingConfig(method='verifier_only', gamma=0)
-  curve_plan.check_curves([sequential], config)
+  curve_plan.check_curves([curve], config)
 
 
 # --- What is counted ---
@@ -330,7 +311,7 @@ def _check_counts(answer):
   tiers.first(
     [
       *(('ngram', kind) for kind in _OF_ONE_DRAFT),
-      *(('ngram:1', kind) for kind in (SEQUENTIAL, 'token')),
+      ('ngram:1', 'token'),
       *(('model', kind) for kind in _KINDS if kind != 'alone'),
     ]
   ),

@@ -120,7 +120,6 @@ def test_a_variant_names_what_is_not_standard():
   for changes, name in (
     ({}, 'opt'),
     ({'verification': 'block'}, 'opt block'),
-    ({'verification': 'sequential'}, 'opt sequential'),
     ({'gate': 'processed'}, 'opt gate processed'),
     ({'bonus_from': 'verifier'}, 'opt bonus verifier'),
     ({'verification': 'k_seq', 'drafts': 4}, 'opt k_seq 4 drafts'),

@@ -97,7 +97,8 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
       for i in sorted({line.id for line in lines})
     ]
     records.write(path / 'examples' / f'{task}.jsonl', asked)
-  metrics.summarize(lines, COSTS).to_csv(path / 'summary.csv', index=False)
+  rows = [*lines, *metrics.without_speculation(lines)]
+  metrics.summarize(rows, COSTS).to_csv(path / 'summary.csv', index=False)
   costs = unit_costs.CostMeasurements((unit_costs.CostRange(COSTS, COSTS),))
   (path / 'costs.json').write_text(costs.to_json())
   known = {x.task: tasks.quality_metric(x.task) for x in lines}

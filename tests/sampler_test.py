@@ -19,6 +19,7 @@ import cascades
 from cascades import decoding
 from cascades.sampler import batching
 from cascades.sampler.stopping import StopCondition
+from cascades.verification_config import BONUS
 from experiments.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -58,8 +59,7 @@ def want(pair, prompts):
       # Only one token is left to either model: sampling is greedy decoding.
       dict(temperature=1, top_k=1, top_p=0.999),
       dict(temperature=1, top_k=768, top_p=0.0),
-      *(dict(verification='sequential'), dict(method='speed')),
-      *(dict(gamma=1), dict(method='opt', gamma=3)),
+      *(dict(method='speed'), dict(gamma=1), dict(method='opt', gamma=3)),
     ],
     4,
   ),
@@ -73,36 +73,26 @@ def test_greedy_strict_is_the_verifier_alone(pair, prompts, want, options):
   assert [a.tokens for a in answers] == want
   counts = [a.counts for a in answers]
   assert sum(c['residual'] for c in counts) > 0
-  if 'sequential' not in options.values():
-    assert sum(c['accepted'] for c in counts) > 0
-    read = together.config.gamma + 1
-    assert all(
-      c['verifier_tokens'] == read * c['verifier_calls'] for c in counts
-    )
-    return
-  # All is deferred: the verifier is called, and reads, a token at a time.
-  names = 'verifier_calls verifier_tokens drafter_calls drafted deferred'
-  for answer in answers:
-    found = {answer.counts[name] for name in names.split()}
-    assert found == {len(answer.tokens)}
+  assert sum(c['accepted'] for c in counts) > 0
+  read = together.config.gamma + 1
+  assert all(c['verifier_tokens'] == read * c['verifier_calls'] for c in counts)
 
 
-def test_a_sequential_cascade_counts_what_it_would_call(pair, prompts):
-  sampler = small.sampler(*pair, lenience=0.3, verification='sequential')
-  answers = sampler.sample(prompts, max_new_tokens=64)
-  assert sum(a.counts['residual'] for a in answers) > 0
-  for answer in answers:
-    counts = answer.counts
-    takeovers = [i for i, s in enumerate(answer.sources) if s == 2]
-    assert counts['drafter_calls'] == len(answer.tokens)
-    assert counts['verifier_calls'] == counts['deferred'] == len(takeovers)
-    # Up to the last take-over, each token was read by the verifier once.
-    read = takeovers[-1] + 1 if takeovers else 0
-    assert counts['verifier_tokens'] == read
-  alone = small.sampler(*pair, lenience=1, verification='sequential')
-  for answer in alone.sample(prompts[:2], max_new_tokens=16):
-    assert answer.counts['verifier_calls'] == 0
-    assert math.isnan(answer.block_efficiency)
+@pytest.mark.parametrize('drafter', ['model', 'ngram'])
+def test_a_rule_of_positions_says_where_it_defers_at_every_token(
+  pair, prompts, drafter
+):
+  pair = pair if drafter == 'model' else (pair[0], 'ngram')
+  for lenience, defers in ((-1, True), (1, False)):
+    sampler = small.sampler(*pair, method='chow', lenience=lenience)
+    for answer in sampler.sample(prompts[:4], max_new_tokens=16):
+      # Where q is unknown, the verifier decides.
+      bonus = defers or drafter == 'ngram'
+      assert answer.deferred == [
+        bonus if source == BONUS else defers for source in answer.sources
+      ]
+      examined = answer.counts['examined']
+      assert answer.counts['deferred'] == defers * examined
 
 
 @pytest.mark.slow

@@ -97,7 +97,6 @@ def test_how_blocks_are_verified_changes_no_score():
   for changes in (
     dict(gamma=1),
     dict(verification='block'),
-    dict(verification='sequential'),
     dict(verification='k_seq', drafts=3),
     dict(stop_below=0.5),
   ):

@@ -38,7 +38,7 @@ _CURVES = [
   small.curve('token_v3', (-1.0, 0.5, 1.0), gamma=4),
   small.curve('speed', (0.5,), gamma=2, verification='block'),
   small.curve('speed', (0.0,), gamma=2, verification='multi_round', drafts=2),
-  small.curve('chow', (-1.0, 0.1, 1.0), verification='sequential'),
+  small.curve('chow', (-1.0, 0.1, 1.0), gamma=2),
   small.curve('sequence_mean', (-1.0, 0.05, 1.0)),
   small.curve('sequence_least', (-1.0, 1.0)),
 ]
@@ -65,10 +65,10 @@ def workdir(tmp_path_factory):
 def test_a_row_for_every_point(workdir):
   frame = pd.read_csv(workdir / 'summary.csv')
   assert list(frame.columns) == metrics.summary_columns()
-  assert len(frame) == 1 + 1 + 2 + 3 + 1 + 1 + 3 + 3 + 2
+  assert len(frame) == 1 + 1 + 2 + 3 + 1 + 1 + 3 + 3 + 2 + 3
   assert (frame.n == 5).all()
   assert (frame.failed == 0).all()
-  # A sequential cascade is simulated, so that its clock says nothing.
+  # No clock timed these: they are counted from the records of chow.
   sequential = frame.verification == 'sequential'
   assert sequential.sum() == 3
   assert frame.wall_s[sequential].isna().all()
@@ -87,10 +87,10 @@ def test_a_row_for_every_point(workdir):
   assert latency['chow sequential', -1.0] - 1 == drafter
   assert latency['chow sequential', 1.0] == drafter
   for record in records.read_all(workdir):
-    if record.verification == 'sequential':
-      assert record.drafter_calls == record.emitted
-      assert record.verifier_calls == record.residual
-      assert record.verifier_tokens <= record.emitted
+    assert (record.deferrals is None) == (record.method != 'chow')
+    if record.method == 'chow':
+      assert record.deferred <= record.deferrals <= record.last_deferral
+      assert record.last_deferral <= record.emitted
 
 
 def test_cascades_of_answers_take_the_two_models_own(workdir):
@@ -192,7 +192,7 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
   names = {p.name for p in (workdir / 'records').iterdir()}
   wanted = 'verifier_only drafter_only sequence_mean sequence_least'
   wanted += ' speed-gamma-4 token_v3-gamma-4 speed-block-gamma-2'
-  wanted += ' speed-multi_round-2-drafts-gamma-2 chow-sequential-gamma-1'
+  wanted += ' speed-multi_round-2-drafts-gamma-2 chow-gamma-2'
   pattern = r'numerals-(.*)-0-[0-9a-f]{16}\.jsonl'
   assert {re.fullmatch(pattern, x)[1] for x in names} == {*wanted.split()}
   traces = {p.name for p in (workdir / 'traces').iterdir()}
@@ -596,8 +596,7 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   make = functools.partial(curve_plan.Curve.from_config, config)
   curves = [make('verifier_only', ()), make('drafter_only', ())]
   curves.append(make('sequence_mean', (-1.0, 0.05, 1.0)))
-  # A sequential cascade that never defers calls no verifier.
-  curves.append(make('chow', (1.0,), verification='sequential'))
+  curves.append(make('chow', (1.0,)))
   sweep.run(config, curves, measured)
   frame = pd.read_csv(measured / 'summary.csv')
   assert (frame.n == 1).all()
@@ -611,9 +610,6 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
       assert record.failure == f'score: {failures[reference]}'
     else:
       assert record.failure is None
-      if record.verification == 'sequential':
-        assert record.verifier_calls == 0
-        assert math.isnan(record.wall_s)
   assert (measured / 'report/index.html').exists()
 
 

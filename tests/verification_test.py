@@ -50,9 +50,7 @@ def _table(pairs, kind='random'):
 
 @pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
 @pytest.mark.parametrize('gamma', range(1, _GAMMA + 1))
-@pytest.mark.parametrize(
-  'verification_', [*SINGLE_DRAFT, verification.SEQUENTIAL]
-)
+@pytest.mark.parametrize('verification_', SINGLE_DRAFT)
 def test_blocks_follow_the_declared_law(verification_, gamma, kind):
   # The law of the first gamma + 1 tokens, whatever blocks they come in.
   config = verification.VerificationConfig(verification_)
@@ -164,6 +162,46 @@ def check_verify(model, prompt, length, config, drafts, gamma, n, share):
   for block in want | got:
     off = abs(got.get(block, 0) - want.get(block, 0))
     assert off < 5 * np.sqrt(max(want.get(block, 0), 1e-4) / n) / share
+
+
+@pytest.mark.parametrize(('name', 'lenience'), [('chow', 0.5), ('diff', 0.0)])
+def test_tokens_and_deferrals_are_those_of_a_plain_cascade(name, lenience):
+  gamma, method = 2, methods.METHODS[name]
+  table = _table([(method, lenience)])
+  defers = table.deferred[0, :, 0] > 0
+  assert 0 < defers.mean() < 1
+  # The cascade draws from q, and from p where the rule defers.
+  plain = np.where(defers[:, None], table.p, table.q)
+  np.testing.assert_allclose(table.law[0], plain, atol=1e-12)
+  emitted = exact.emitted_law(
+    table, verification.STANDARD, _MODEL, _PROMPT, gamma + 1, gamma
+  )
+  cascade = dataclasses.replace(table, law=plain[None])
+  declared = exact.declared_law(cascade, _MODEL, _PROMPT, gamma + 1)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
+  # At each token `token` says what the rule does there, whatever is drafted.
+  d = rows_of(_MODEL, _PROMPT, gamma + 1)
+
+  @functools.partial(jax.vmap, in_axes=(0, None, None, None))
+  def verify(key, path, rows, has_q):
+    inputs = verification.VerificationInputs.full_length(
+      method,
+      jnp.asarray(lenience),
+      path[None],
+      lambda i, _: jax.tree.map(lambda x: jnp.asarray(x)[rows[i]], d),
+    )
+    inputs = dataclasses.replace(inputs, has_bonus_probs=has_q[None])
+    return verification.verify(inputs, key)
+
+  verify, keys = jax.jit(verify), jax.random.split(jax.random.key(0), 50)
+  for path in itertools.product(range(3), repeat=gamma):
+    texts = ([*_PROMPT, *path[:i]] for i in range(gamma + 1))
+    rows = np.array([_MODEL.context_after(text) for text in texts])
+    for has_q in (True, False):
+      want = defers[rows] | ((np.arange(gamma + 1) == gamma) & (not has_q))
+      verdict = verify(keys, jnp.array(path), jnp.array(rows), jnp.array(has_q))
+      is_emitted = np.arange(gamma + 1) <= verdict.num_accepted[:, None]
+      assert not (is_emitted & (verdict.deferred != want)).any()
 
 
 @pytest.mark.parametrize('gamma', [0, 2])

@@ -35,7 +35,8 @@ class Row(SamplingState):
 
   Attributes:
     source: Source of each token, an index into `SOURCES`.
-    deferral: True where the rule defers the examined draft.
+    deferral: True where the rule defers the examined draft; at a bonus token,
+      where a rule about the whole position defers.
     draft: The examined draft at each token; -1 for none.
     accept_uniform: The number that it was compared with; nan for none.
     cumulative_counts: Blocks, drafted tokens, calls of the drafter, and tokens
@@ -90,7 +91,7 @@ def record(before: Row, after: Row, stats: BlockStats) -> Row:
   accept_uniforms = jnp.where(is_examined, verdict.accept_uniforms, jnp.nan)
   return after.replace(
     source=write(before.source, at, stats.sources),
-    deferral=write(before.deferral, at, verdict.deferred & is_examined),
+    deferral=write(before.deferral, at, verdict.deferred),
     draft=write(before.draft, at, drafts),
     accept_uniform=write(before.accept_uniform, at, accept_uniforms),
     cumulative_counts=write(before.cumulative_counts, at, counts),
@@ -149,24 +150,19 @@ def count(row: Row) -> Counts:
     *np.moveaxis(counts, -1, 0),
     examined=accepted + residual,
     accepted=accepted,
-    deferred=count_new(np.asarray(row.deferral)),
+    deferred=count_new(np.asarray(row.deferral) & (source != BONUS)),
     residual=residual,
     bonus=count_new(source == BONUS),
   )
 
 
-def summarize_counts(row: Row, *, sequential: bool) -> dict[str, int]:
+def summarize_counts(row: Row) -> dict[str, int]:
   """Returns the counts of an answer by name."""
   counts = {name: int(n) for name, n in count(row)._asdict().items()}
   # Names in the order of the columns of records.
   blocks, verifier_tokens, drafter_calls = (
     counts.pop(name) for name in ('blocks', 'verifier_tokens', 'drafter_calls')
   )
-  if sequential:
-    new = slice(int(row.prompt_length), int(row.length))
-    (calls,) = np.nonzero(np.asarray(row.source[new]) != DRAFT)
-    blocks = len(calls)
-    verifier_tokens = int(calls[-1]) + 1 if len(calls) else 0
   return counts | dict(
     verifier_calls=blocks,
     verifier_tokens=verifier_tokens,

@@ -66,10 +66,7 @@ def propose(
     drafts=step_config.drafts,
   )
   _check_shapes(draft, verifier.vocab_size, step_config)
-  # Sequential verification draws a token from the logits where a draft ended.
-  draft, drafter_bad = faults.end_at_faults(
-    draft, needs_bonus_probs | step_config.sequential
-  )
+  draft, drafter_bad = faults.end_at_faults(draft, needs_bonus_probs)
   return Proposal(
     draft=end_before_forbidden(draft, sampling),
     drafter_state=drafter_state,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 from cascades.decoding import faults
 from cascades.decoding.block_stats import BlockStats
 from cascades.decoding.commit import Emission, commit, find_emission
-from cascades.decoding.drafter import ROWS, Draft
+from cascades.decoding.drafter import ROWS
 from cascades.decoding.propose import Proposal, block_keys, propose
 from cascades.decoding.select_branch import select_branch
 from cascades.decoding.state import Params, SamplingState
@@ -22,16 +22,6 @@ from cascades.decoding.verify_block import (
 )
 from cascades.methods import processing
 from cascades.verification_config import DRAFT
-
-
-def _count_drafted(draft: Draft, step_config: StepConfig) -> Int[Array, '']:
-  """Counts drafted tokens, including those that sequential decoding draws."""
-  num_drafted = draft.lengths.sum()
-  if not step_config.sequential:
-    return num_drafted
-  # If the draft ended where q is known, verification draws the token.
-  has_bonus_probs = draft.has_bonus_probs[0].astype(jnp.int32)
-  return jnp.maximum(num_drafted, has_bonus_probs)
 
 
 def _verify_any_draft(
@@ -74,8 +64,6 @@ def _verifier_tokens(
 ) -> Int[Array, '']:
   """Counts the tokens that the verifier would read in a batch of this row."""
   block = jnp.asarray(step_config.tree_tokens + 1)
-  if step_config.sequential:
-    return jnp.ones((), jnp.int32)
   if not step_config.allows_empty_draft:
     return block
   return jnp.where(num_drafted > 0, block, 1)
@@ -97,7 +85,7 @@ def step[S: SamplingState](
   proposal = propose(
     state, params, sampling, key=draft_key, step_config=step_config
   )
-  num_drafted = _count_drafted(proposal.draft, step_config)
+  num_drafted = proposal.draft.lengths.sum()
 
   # 2. Read the last token and all drafts with the verifier, in one call.
   # 3. Accept drafted tokens, and sample the token after them.
@@ -114,7 +102,7 @@ def step[S: SamplingState](
     has_draft = (num_drafted > 0) & ~state.done
     result = _verify_any_draft(verify, proposal, has_draft)
   else:
-    result = verify(proposal, empty_draft=step_config.sequential)
+    result = verify(proposal)
 
   # 4. End at the first stop token or at the limit, also inside a block.
   emission = find_emission(

@@ -9,7 +9,6 @@ from cascades import methods
 from cascades.decoding.drafter import Drafter
 from cascades.decoding.state import Models, SamplingState
 from cascades.verification_config import (
-  SEQUENTIAL,
   SINGLE_DRAFT,
   STANDARD,
   VerificationConfig,
@@ -58,8 +57,7 @@ class StepConfig:
     models: The verifier and the drafter.
     method: Defines acceptance, residual and law.
     gamma: Tokens drafted per block, 0 or more. With 0 the verifier decodes
-      alone, and the other settings have no effect. Sequential verification
-      sets gamma to 1.
+      alone, and the other settings have no effect.
     verification: The kind of verification.
     drafts: Drafts per block.
     tree_size: Largest number of drafted tokens that the verifier reads per
@@ -88,23 +86,9 @@ class StepConfig:
     else:
       for name, value in _WITHOUT_DRAFTS.items():
         object.__setattr__(self, name, value)
-    if self.sequential:
-      object.__setattr__(self, 'gamma', 1)
-
-  @property
-  def sequential(self) -> bool:
-    """True if a step is one token: `verification.single_draft.sequential`.
-
-    Both models read one token in each step, since the rows of a batch advance
-    together. The verifier's calls are counted as for a cascade that calls the
-    verifier only where the rule defers.
-    """
-    return self.verification.verification == SEQUENTIAL
 
   def needs_bonus_probs(self, state: SamplingState) -> Bool[Array, '']:
     """Returns True if the target of the bonus token depends on q."""
-    if self.sequential:
-      return jnp.zeros((), bool)
     if self.drafts > 1 or self.verification.verification not in SINGLE_DRAFT:
       return jnp.ones((), bool)
     if not self.method.law_uses_q or self.verification.bonus != 'target':
@@ -118,8 +102,7 @@ class StepConfig:
   def allows_empty_draft(self) -> bool:
     """True if a block without drafts is read as one token."""
     may_be_empty = self.models.drafter.allows_empty_draft and self.drafts == 1
-    has_blocks = self.gamma > 0 and not self.sequential
-    return may_be_empty and has_blocks and not self.always_reads_block
+    return may_be_empty and self.gamma > 0 and not self.always_reads_block
 
   @property
   def cache_headroom(self) -> int:

@@ -94,8 +94,6 @@ def blocks(
     yield from _by_token(start, (), start.certain)
   elif config.kind.blocks:
     yield from pkgutil.resolve_name(config.kind.blocks)(start, config.argument)
-  elif config.verification == verification.SEQUENTIAL:
-    yield from _by_rule(start)
   else:
     yield from _by_block(start)
 
@@ -120,18 +118,6 @@ def _by_token(
   yield from end_block(accepted, prob * rejection, table.residual[:, c])
   for x in start.tokens:
     yield from _by_token(start, (*accepted, x), prob * acceptance[:, x])
-
-
-def _by_rule(start: BlockStart) -> Iterator[Block]:
-  """Enumerates the next token of a sequential cascade.
-
-  A drafted token is x and emitted with probability q(x) (1 - r(x)). Where the
-  rule r defers, the token is drawn from p.
-  """
-  table, c = start.table, start.context(())
-  acceptance = table.q[c] * (1 - table.deferred[:, c])
-  deferral = (table.q[c] - acceptance).sum(-1, keepdims=True)
-  yield from end_block((), start.certain, acceptance + deferral * table.p[c])
 
 
 def _by_block(start: BlockStart) -> Iterator[Block]:

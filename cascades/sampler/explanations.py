@@ -43,8 +43,7 @@ class Explanation(NamedTuple):
       for verifications other than 'token'.
     uniform: The number u that a was compared with; the draft is accepted if
       u < a.
-    deferred: True if the rule defers the draft, False if there is none; None
-      if the method has no rule.
+    deferred: See `SampleOutput.deferred`; None if the method has no rule.
     residual: At a residual token the likeliest tokens of the distribution that
       it was drawn from, as (id, probability). Empty elsewhere, and for
       verifications other than 'token'.

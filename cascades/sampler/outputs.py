@@ -26,8 +26,10 @@ class SampleOutput:
     sources: The source of each token: an index into
       `verification_config.SOURCES` (prompt, draft, residual, bonus).
     deferred: For each emitted token, True if the method's rule defers the draft
-      that was examined there: at a residual token, the rejected draft. Always
-      False at a bonus token; None if the method has no rule.
+      that was examined there: at a residual token, the rejected draft. At a
+      bonus token, True if a rule about the whole position, such as `chow`,
+      defers there or q is unknown, with `token` verification and bonus
+      'target'; else False. None if the method has no rule.
     ended: True if a stop token or a stop string ended the answer, False if its
       limit did.
     logprobs: The verifier's log-probability of each emitted token, at

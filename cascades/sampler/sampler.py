@@ -476,12 +476,11 @@ class Sampler:
     stop: stopping.StopCondition,
     prefix: list[str] | None,
   ) -> SampleOutput:
-    sequential = self._step_config.sequential
     return outputs.from_row(
       row,
       stop.token_strings,
       stop.is_met,
       prefix=prefix,
       has_rule=self.config.method.rule is not None,
-      counts=decoding.summarize_counts(row, sequential=sequential),
+      counts=decoding.summarize_counts(row),
     )

@@ -9,7 +9,6 @@ One draft per block (`single_draft`):
               accepted drafts (Sun et al., ICLR 2025, arXiv 2403.10444).
   look_ahead  Also accepts a draft that only the lenient method accepts, if
               strict decoding accepts the next ones (`look_ahead`).
-  sequential  Drafts and decides one token at a time: a plain cascade.
 
 One draft or several (`multi_draft`), each with the same law:
 
@@ -40,7 +39,6 @@ from cascades.verification.verification_inputs import VerificationInputs
 from cascades.verification.verify import verify
 from cascades.verification_config import (
   MULTI_DRAFT,
-  SEQUENTIAL,
   STANDARD,
   VERIFICATIONS,
   VerificationConfig,
@@ -48,7 +46,6 @@ from cascades.verification_config import (
 
 __all__ = [
   'MULTI_DRAFT',
-  'SEQUENTIAL',
   'STANDARD',
   'VERIFICATIONS',
   'Verdict',

@@ -1,7 +1,7 @@
-"""Verifies one draft per block: token by token, as a block, or sequentially.
+"""Verifies one draft per block: token by token, or as a block.
 
-`token`, `block` and `sequential` take `VerificationInputs`, uniform numbers for
-acceptance, and uniform numbers for the token after the accepted ones.
+`token` and `block` take `VerificationInputs`, uniform numbers for acceptance,
+and uniform numbers for the token after the accepted ones.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from cascades import methods
 from cascades.methods import processing
 from cascades.verification.verdict import Verdict
 from cascades.verification.verification_inputs import VerificationInputs
-from cascades.verification_config import BONUS, DRAFT, RESIDUAL
+from cascades.verification_config import BONUS, RESIDUAL
 
 # Probabilities of one sequence that are evaluated at a time; at least those of
 # one position. Small vocabularies share a batch: a loop is slower on a CPU.
@@ -68,45 +68,24 @@ def bonus_only(
     bonus=bonus,
     sample_uniforms=sample_uniforms,
     deferred=jnp.zeros(inputs.gamma),
+    bonus_deferred=defers_at_bonus(inputs, d, zero),
   )
 
 
-def sequential(
-  inputs: VerificationInputs,
-  accept_uniforms: Float[Array, 'n'],
-  sample_uniforms: Float[Array, 'n'],
-) -> Verdict:
-  """Samples one token of a cascade without speculation.
+def defers_at_bonus(
+  inputs: VerificationInputs, d: methods.Distributions, n: Int[Array, '']
+) -> Bool[Array, ''] | bool:
+  """Tells if the rule defers the bonus token, whatever it is.
 
-    x ~ q;  emit x where r(x) = 0, and otherwise a token drawn from p
-
-  If the draft is empty but q is known, x is drawn here; if q is unknown, the
-  token is drawn from p. No token counts as accepted.
+  The verifier decides it where q is unknown. False for rules about tokens.
   """
-  zero = jnp.zeros((), jnp.int32)
-  d = inputs.distributions_at(zero, zero)
-  is_drafted = inputs.draft_lengths[0] > 0
-  x = jnp.where(
-    is_drafted,
-    inputs.tokens[0, 0],
-    processing.sample_from_uniforms(accept_uniforms, d.q),
-  )
-  has_draft = is_drafted | inputs.has_bonus_probs[0]
-  rule = value_at_token(inputs.method.rule, d, inputs.leniences[0, 0], x)
-  accepts = has_draft & ~(rule > 0)
-  has_rule = jnp.isfinite(rule.astype(jnp.float32)) & processing.has_mass(d.q)
-  is_valid = (has_rule | ~has_draft) & (accepts | processing.has_mass(d.p))
-  from_p = processing.sample_from_uniforms(sample_uniforms, d.p)
-  from_verifier = jnp.where(has_draft, RESIDUAL, BONUS)
-  return Verdict(
-    num_accepted=zero,
-    next_token=jnp.where(accepts, x, from_p),
-    next_source=jnp.where(accepts, DRAFT, from_verifier),
-    deferred=jnp.append(has_draft & (rule > 0), False),
-    draft_index=zero,
-    is_valid=is_valid,
-    drafts=jnp.append(jnp.where(has_draft, x, -1), -1),
-  )
+  rule, is_token = inputs.method.rule, inputs.config.verification == 'token'
+  if rule is None or not (is_token and inputs.bonus_from_target):
+    return False
+  defers = rule(d, inputs.leniences[0, n])
+  if jnp.ndim(defers):
+    return False
+  return ~inputs.has_bonus_probs[0] | (defers > 0)
 
 
 def token(
@@ -138,6 +117,7 @@ def token(
     bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0]),
     sample_uniforms=sample_uniforms,
     deferred=deferred,
+    bonus_deferred=defers_at_bonus(inputs, d, n),
   )._replace(accept_uniforms=jnp.append(accept_uniforms, jnp.nan))
   return check_acceptance(check_law(verdict, law), acceptance, in_draft)
 
@@ -229,15 +209,18 @@ def make_verdict(
   bonus: Float[Array, 'V'],
   sample_uniforms: Float[Array, 'n'],
   deferred: Array,
+  bonus_deferred: Bool[Array, ''] | bool = False,
   draft_index: Int[Array, ''] | int = 0,
 ) -> Verdict:
   """Samples the token after the accepted ones, and returns the verdict."""
   weights = jnp.where(is_rejected, residual, bonus)
+  deferred = jnp.append(deferred > 0, False)
+  is_bonus = (jnp.arange(len(deferred)) == num_accepted) & ~is_rejected
   return Verdict(
     num_accepted=num_accepted,
     next_token=processing.sample_from_uniforms(sample_uniforms, weights),
     next_source=jnp.where(is_rejected, RESIDUAL, BONUS),
-    deferred=jnp.append(deferred > 0, False),
+    deferred=jnp.where(is_bonus, bonus_deferred, deferred),
     draft_index=jnp.asarray(draft_index, jnp.int32),
     is_valid=processing.has_mass(weights),
   )

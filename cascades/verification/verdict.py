@@ -12,8 +12,9 @@ class Verdict(NamedTuple):
     num_accepted: Accepted drafted tokens, 0 to gamma.
     next_token: The token after the accepted tokens.
     next_source: Source of `next_token`: RESIDUAL after a rejection, BONUS
-      after a fully accepted draft, DRAFT only in sequential verification.
-    deferred: True where the rule defers the drafted token; False at the bonus.
+      after a fully accepted draft.
+    deferred: True where the rule defers the drafted token; at the bonus, where
+      a rule about the whole position defers in `token` verification.
     draft_index: A draft that begins with the accepted tokens.
     is_valid: True if `next_token` was drawn from a distribution and each
       examined draft was accepted with a probability; False if a model or the

@@ -7,7 +7,6 @@ from cascades.methods import processing
 from cascades.verification import single_draft
 from cascades.verification.verdict import Verdict
 from cascades.verification.verification_inputs import VerificationInputs
-from cascades.verification_config import SEQUENTIAL
 
 
 def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
@@ -18,8 +17,7 @@ def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
   # One draw for all numbers of a block: those of the last token come last.
   uniforms = processing.draw_uniforms(key, gamma * per_position + size)
   accept_uniforms, sample_uniforms = jnp.split(uniforms, [gamma * per_position])
-  is_empty = not gamma or inputs.empty_draft
-  if is_empty and config.verification != SEQUENTIAL:
+  if not gamma or inputs.empty_draft:
     verdict = single_draft.bonus_only(inputs, sample_uniforms)
   else:
     verdict = config.decide(inputs, accept_uniforms, sample_uniforms)

@@ -122,15 +122,14 @@ def collect(
 ) -> Answers:
   """Collects the answers of the settings that a sampler can decode with.
 
-  Cascades of whole answers and of single tokens, oracles and the drafter alone
-  are left out, and examples that are not of all settings.
+  Cascades of whole answers and the drafter alone are left out, and examples
+  that are not of all settings.
   """
   rows: dict[Setting, dict[tuple[str, str], records.Record]] = {}
   for record in decoded:
     if (
       record.method not in methods.METHODS
       or record.method == reference_points.DRAFTER
-      or record.verification == reference_points.SEQUENTIAL
     ):
       continue
     rows.setdefault(setting_of(record), {})[record.task, record.id] = record

@@ -7,10 +7,10 @@ oracle is a bound that no method reaches.
 
 import math
 
+from experiments.records.metrics import SEQUENTIAL
+
 VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
 BASELINES = (VERIFIER, DRAFTER)
-# The verification of a cascade that does not speculate and has no blocks.
-SEQUENTIAL = 'sequential'
 # Rules that read only the drafter, and that need no verifier call to decide.
 _DRAFTER_RULES = ('chow',)
 

@@ -104,6 +104,7 @@ def read(path: str | pathlib.Path) -> Run:
   if not path.is_dir():
     raise ValueError(f'workdir: there is no folder {path}; {_REMEDY}')
   by_file = records.read_points(path)
+  decoded = itertools.chain.from_iterable(by_file.values())
   summary = _summary(path / 'summary.csv')
   starts = records.read_starts(path) or [{}]
   # Files are sorted by name, and the summary is in the order of the sweep.
@@ -123,7 +124,8 @@ def read(path: str | pathlib.Path) -> Run:
     start=starts[-1],
     measured=unit_costs.CostMeasurements.from_json(_text(path / 'costs.json')),
     summary=summary,
-    records=dict(sorted(by_file.items(), key=lambda item: rank(item[1]))),
+    records=dict(sorted(by_file.items(), key=lambda item: rank(item[1])))
+    | {metrics.SEQUENTIAL: metrics.without_speculation(decoded)},
     race=records.read_race(path),
   )
 
@@ -309,9 +311,7 @@ def summary(runs_by_name: Mapping[str, Run]) -> pd.DataFrame:
   frame = frame.assign(
     variant=metrics.variants(frame),
     # A sequential cascade has no blocks, whatever gamma was recorded.
-    gamma=frame.gamma.where(
-      frame.verification != reference_points.SEQUENTIAL, 0
-    ),
+    gamma=frame.gamma.where(frame.verification != metrics.SEQUENTIAL, 0),
   )
   is_repeated = frame.duplicated([*GROUP, 'variant', 'lenience', 'gamma'])
   if (is_repeated & ~frame.method.isin(reference_points.BASELINES)).any():
@@ -379,7 +379,7 @@ def _scale(run: Run, r: records.Record) -> float:
 
 def block_gamma(r: records.Record) -> int:
   """Returns gamma, or 0 for a sequential cascade, which has no blocks."""
-  return 0 if r.verification == reference_points.SEQUENTIAL else r.gamma
+  return 0 if r.verification == metrics.SEQUENTIAL else r.gamma
 
 
 def _row(r: records.Record) -> dict[str, Any]:

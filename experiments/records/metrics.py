@@ -6,18 +6,20 @@ on the clock. A ratio whose denominator is zero is nan. Examples that failed are
 counted, and are in no other metric: a missing answer is not a wrong answer.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
-from cascades.verification_config import SEQUENTIAL
 from experiments.records import OPTIONS, Record, variant
 from experiments.records.stats import bootstrap_sums_interval, mean_interval
 from experiments.records.unit_costs import Costs
 from experiments.tasks import quality_metric
 
+# The verification of a cascade that does not speculate and has no blocks.
+SEQUENTIAL = 'sequential'
 # Columns that distinguish the curves of a task.
 CURVE_COLUMNS = [
   'method',
@@ -206,6 +208,46 @@ def on_common_examples(records: Iterable[Record]) -> list[Record]:
     ids.setdefault(r.task, {}).setdefault(r.point, set()).add(r.id)
   common = {task: set.intersection(*x.values()) for task, x in ids.items()}
   return [r for r in records if r.id in common[r.task] or not common[r.task]]
+
+
+def without_speculation(records: Iterable[Record]) -> list[Record]:
+  """Makes the records of cascades that do not speculate.
+
+  Such a cascade drafts until its rule defers; then the verifier reads up to
+  there and decodes a token. Tokens and deferrals have the law of a run with
+  `token` verification, so that its counts are those of the run with the
+  smallest gamma. Their time was not measured.
+  """
+  points: dict[tuple, list[Record]] = {}
+  for r in records:
+    points.setdefault(r.point, []).append(r)
+  smallest: dict[tuple, list[Record]] = {}
+  for point in points.values():
+    if any(r.deferrals is not None for r in point):
+      r = point[0]
+      key = r.task, r.method, r.lenience, r.gate, r.temperature
+      if r.gamma <= smallest.get(key, point)[0].gamma:
+        smallest[key] = point
+  return [
+    dataclasses.replace(
+      r,
+      verification=SEQUENTIAL,
+      gamma=1,
+      drafted=r.emitted,
+      examined=r.emitted,
+      accepted=r.emitted - (r.deferrals or 0),
+      deferred=r.deferrals,
+      deferrals=None,
+      residual=r.deferrals or 0,
+      bonus=0,
+      verifier_calls=r.deferrals or 0,
+      verifier_tokens=r.last_deferral or 0,
+      drafter_calls=r.emitted,
+      wall_s=math.nan,
+    )
+    for point in smallest.values()
+    for r in point
+  ]
 
 
 def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:

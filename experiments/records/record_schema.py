@@ -88,8 +88,7 @@ class Record:
     task: Key of `TASKS`.
     method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
     lenience: Lenience of the method; nan for a method without lenience.
-    gamma: Tokens drafted per block; 0 for plain decoding. 1 for a sequential
-      cascade, which has no blocks.
+    gamma: Tokens drafted per block; 0 for plain decoding.
     verification: Verification of blocks; a name of `VERIFICATIONS`.
     gate: Distributions that the deferral rule reads: 'raw' or 'processed'.
     bonus_from: Distribution of bonus tokens: 'target' or 'verifier'.
@@ -108,14 +107,17 @@ class Record:
     accepted: Examined tokens that were accepted.
     deferred: Examined tokens where the rule defers to the verifier; None for a
       method without a deferral rule.
+    deferrals: Emitted tokens, bonus tokens included, where the rule defers;
+      None unless chow or diff decoded with `token` verification, one draft a
+      block and bonus tokens from the target.
+    last_deferral: The place of the last of them, from 1 on; 0 if there is none.
     residual: Emitted tokens sampled after a rejection.
     bonus: Emitted tokens sampled after a block of accepted drafts.
     verifier_calls: Forward passes of the verifier, prefill excluded.
     verifier_tokens: Tokens that the verifier read in these passes.
     drafter_calls: Forward passes of the drafter, prefill excluded.
     wall_s: Seconds of decoding, prefill included and compilation excluded, as
-      this row's share of its batch. nan for a sequential cascade, where both
-      models read every token although the method does not need that.
+      this row's share of its batch.
   """
 
   task: str
@@ -138,6 +140,8 @@ class Record:
   examined: int
   accepted: int
   deferred: int | None
+  deferrals: int | None
+  last_deferral: int | None
   residual: int
   bonus: int
   verifier_calls: int
@@ -255,6 +259,8 @@ def failed_example(reason: str, **fields: Any) -> Outcome:
     scores={},
     ended=False,
     deferred=None,
+    deferrals=None,
+    last_deferral=None,
     wall_s=0.0,
     **dict.fromkeys(counts.split(), 0),
   )

@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import decoding, drafters, methods
-from cascades.config import DecodingConfig
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching, continuous_batching
-from cascades.verification_config import SEQUENTIAL, VerificationConfig
+from cascades.verification_config import VerificationConfig
 from experiments.records.unit_costs import CostRange, Costs
 from experiments.sweeps.curve_plan import Curve
 
@@ -59,17 +58,8 @@ class CompileClock:
 
 
 def block_shapes(curves: Iterable[Curve]) -> list[tuple[int, int]]:
-  """Returns the (gamma, drafts per block) pairs to measure the costs of.
-
-  A sequential cascade has no blocks. If no other curve drafts, a block of the
-  default gamma measures the verifier's cost of each further token.
-  """
-  configs = [curve.config for curve in curves]
-  sequential = [x for x in configs if x.verification == SEQUENTIAL]
-  blocks = {(x.gamma, x.drafts) for x in configs if x not in sequential}
-  if sequential and not any(gamma for gamma, _ in blocks):
-    blocks.add((DecodingConfig().gamma, 1))
-  return sorted(blocks)
+  """Returns the (gamma, drafts per block) pairs to measure the costs of."""
+  return sorted({(x.config.gamma, x.config.drafts) for x in curves})
 
 
 def measure(

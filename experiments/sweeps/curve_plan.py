@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cascades import arguments, drafters
-from cascades.verification_config import SEQUENTIAL
 from experiments import records
 from experiments.sweeps import fields
 
@@ -252,10 +251,6 @@ class _CurveAdder:
     if 'num_examples' in overridden:
       num_examples = None
     gammas = gamma if _makes_drafts(method) else 0
-    verification = options.get('verification', config.get('verification'))
-    if gammas and verification == SEQUENTIAL:
-      # Such a method drafts no blocks, so all gammas are one curve.
-      gammas = 1
     for value in _as_tuple(gammas):
       self.curves.append(
         Curve.from_config(

@@ -88,11 +88,7 @@ def shortfall(
 
 def _makes_settings(curve: Curve) -> bool:
   """Tells if a decision compares the points of a curve."""
-  return not (
-    curve.confidence
-    or curve.baseline_model == 'drafter'
-    or curve.config.verification == reference_points.SEQUENTIAL
-  )
+  return not (curve.confidence or curve.baseline_model == 'drafter')
 
 
 def _may_lose_quality(curve: Curve) -> bool:

@@ -53,6 +53,7 @@ def score(
     ended=answer.ended,
     wall_s=wall_s,
     **counts,
+    **_deferrals(answer, curve),
   )
   trace = records.Trace(
     id=example.id,
@@ -68,6 +69,19 @@ def score(
     ],
   )
   return records.Outcome(record, trace)
+
+
+def _deferrals(
+  answer: SampleOutput, curve: curve_plan.Curve
+) -> dict[str, int | None]:
+  """Counts what a cascade without speculation would defer."""
+  config = curve.config
+  is_whole = config.method.name in ('chow', 'diff') and config.gamma
+  kind = config.verification, config.bonus, config.drafts
+  if not is_whole or kind != ('token', 'target', 1):
+    return dict(deferrals=None, last_deferral=None)
+  places = [i for i, x in enumerate(answer.deferred or (), 1) if x]
+  return dict(deferrals=len(places), last_deferral=max(places, default=0))
 
 
 def combine(

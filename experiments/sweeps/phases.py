@@ -252,7 +252,8 @@ class Sweep:
       # A busy neighbour slows blocks more than single tokens.
       self._measure_costs()
     self._records = self._files.read_records(self._points)
-    decoded = itertools.chain.from_iterable(self._records.values())
+    decoded = list(itertools.chain.from_iterable(self._records.values()))
+    decoded += metrics.without_speculation(decoded)
     self._summary = metrics.summarize(
       metrics.on_common_examples(decoded), self._measured.costs
     )

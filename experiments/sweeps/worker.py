@@ -23,7 +23,6 @@ from cascades.models import (
 )
 from cascades.sampler import batching, sampler, scoring
 from cascades.sampler.outputs import SampleOutput
-from cascades.verification_config import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
@@ -217,10 +216,6 @@ class Worker:
           raise
         # A model that decodes alone does not know its role in the pair.
         raise faults.FaultError(curve.baseline_model, error.location) from None
-    if curve.config.verification == SEQUENTIAL:
-      # Both models read every token there, which the cascade need not do.
-      wall_s = math.nan
-    # 0 if a sequential cascade never defers.
     calls = sum(a.counts['verifier_calls'] for row in points for a in row)
     decoded = []
     for lenience, answers in zip(leniences, points, strict=True):
@@ -235,7 +230,7 @@ class Worker:
           continue
         answer = answers_by_id[example.id]
         # Rows decoded together share the time by their blocks.
-        share_s = wall_s * answer.counts['verifier_calls'] / max(calls, 1)
+        share_s = wall_s * answer.counts['verifier_calls'] / calls
         decoded.append(
           outcomes.score(
             example,

@@ -38,7 +38,7 @@ class RecurrentSpec(drafter_spec.CheckpointSpec['RecurrentCheckpoint']):
     kind=bool,
     help='Several drafts are the best of a beam search instead of draws.',
     applies='recurrent heads',
-    needs=('drafting', 'blocks'),
+    needs=('drafting',),
   )
 
   @classmethod
