@@ -1,18 +1,14 @@
 """A certificate of anybody's verification, exact where it can be."""
 
-import bisect
 import functools
 import json
-import pathlib
 
-import launching
 import numpy as np
 import pytest
 import small
 import tiers
 
 from cascades.contrib.engine_audits import branching, engines
-from cascades.proof.separation import LEAST_DISTANCE
 
 
 def _reader(q, p, change):
@@ -150,21 +146,6 @@ def test_an_engine_that_takes_a_row_for_another_fails(kind, gamma, size):
     assert found.low > 1e-3, change
 
 
-@pytest.mark.parametrize(('gamma', 'size'), [(1, 2), (3, 3), (6, 2), (1, 60)])
-def test_all_rows_of_a_call_differ(gamma, size):
-  seen = []
-
-  def verify(q, p, drafts, rng):
-    seen.append(np.stack([*q, *p]))
-    return [0]
-
-  engines.certify(verify, gamma=gamma, size=size, models=2)
-  for rows in np.unique(seen, axis=0):
-    apart = np.abs(rows[:, None] - rows[None]).sum(-1) / 2
-    others = ~np.eye(len(rows), dtype=bool)
-    assert apart[others].min() >= LEAST_DISTANCE
-
-
 def _searched(row, rng, side='left'):
   return int(np.searchsorted(np.cumsum(row), rng.random(), side=side))
 
@@ -194,10 +175,6 @@ _DRAWS = {
   'subtraction': _by_subtraction,
   'from above': lambda row, rng: int(
     np.searchsorted(np.cumsum(row), 1 - rng.random())
-  ),
-  'counted': lambda row, rng: int((rng.random() >= np.cumsum(row)).sum()),
-  'bisected': lambda row, rng: bisect.bisect(
-    np.cumsum(row).tolist(), rng.random()
   ),
   'scaled': lambda row, rng: int(
     np.searchsorted(np.cumsum(row), rng.random() * row.sum())
@@ -403,28 +380,3 @@ def test_all_that_is_drawn_is_gone_through():
   ):
     with pytest.raises(branching.NotEnumerableError, match=said):
       outcomes(run, 1000)
-
-
-@pytest.mark.slow
-def test_the_command_says_it_with_its_exit_code(tmp_path):
-  file = tmp_path / 'engine.py'
-  here = str(pathlib.Path(__file__).parent)
-  file.write_text(
-    f'import sys\nsys.path.append({here!r})\n'
-    'from engines_test import _token as verify\n'
-  )
-  command = (
-    *('experiments.audit', f'--function={file}:verify', '--method=speed'),
-    f'--workdir={tmp_path}',
-  )
-  run = launching.run(*command)
-  assert run.returncode == 0
-  assert 'exact: all draws enumerated' in run.stdout
-  (kept,) = json.loads((tmp_path / 'verify.json').read_text())
-  assert kept['passed']
-  run = launching.run(*command, '--lenience=0.5')
-  assert run.returncode == 1
-  assert 'FAILED' in run.stdout
-  run = launching.run(*command[:1], f'--function={file}:other', *command[2:])
-  assert run.returncode == 2
-  assert "has no function 'other'" in run.stderr

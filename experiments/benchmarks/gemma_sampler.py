@@ -17,9 +17,8 @@ def split_sampler(
   *,
   cache_length: int,
   new_tokens: int,
-  temperature: float = 0.0,
 ) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-  """Makes the prefill and the decoding of gemma's sampler.
+  """Makes the prefill and the greedy decoding of gemma's sampler.
 
   The router of a mixture of experts is patched here too (see `products`), as
   gemma's modules are compiled once for both samplers.
@@ -38,11 +37,7 @@ def split_sampler(
     # No token ends a row, so that all rows have one length.
     end_tokens=(),
     forbidden_tokens=None,
-    sampling=(
-      gm.text.RandomSampling(temperature=temperature)
-      if temperature
-      else gm.text.Greedy()
-    ),
+    sampling=gm.text.Greedy(),
     cache_length=cache_length,
     special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
   )
