@@ -15,7 +15,6 @@ import tiers
 import cascades
 from cascades import decoding, methods, verification
 from cascades.decoding import faults
-from cascades.methods import processing
 from cascades.sampler import agreement, scoring
 from experiments.sweeps import curve_plan, worker
 
@@ -137,16 +136,6 @@ def test_the_position_is_that_of_the_first_such_row():
     broken.sample(_PROMPT, max_new_tokens=24)
 
 
-@pytest.mark.slow
-def test_a_method_without_a_distribution_is_named():
-  broken = small.of_target(
-    lambda d, lenience: jnp.where(lenience > 0.5, jnp.nan, d.p), strict=0.0
-  )
-  sampler = small.sampler(*small.tables(), method=broken, cache_length=256)
-  with pytest.raises(ValueError, match=r'^method: its target is not'):
-    sampler.sample_curve([_PROMPT], [0.1, 0.9], max_new_tokens=8)
-
-
 @pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
 def test_what_is_not_finite_neither_scores_nor_agrees(culprit):
   pair = _pair(culprit, jnp.nan)
@@ -226,19 +215,6 @@ def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):
   )
   options = dict(method=rule, verification=kind, drafts=drafts)
   _fails('method', small.tables(), **options)
-
-
-def test_what_is_a_distribution():
-  rows = jnp.float32(
-    [[0.5, 0.5], [0, 2], [1.5, -0.5], [1, -1e-9], [0, 0], [jnp.nan, 1]]
-  )
-  want = [True, True, False, False, False, False]
-  assert processing.has_mass(rows).tolist() == want
-  # Of logits, some may be impossible.
-  rows = jnp.float32([[0, -jnp.inf], [0, 1], [3e38, 3e38]])
-  assert processing.is_distribution(rows).tolist() == [True, True, True]
-  bad = jnp.float32([[0, jnp.nan], [jnp.inf, 0], [-jnp.inf, -jnp.inf]])
-  assert not processing.is_distribution(bad).any()
 
 
 @pytest.mark.parametrize('kind', ['token', 'block', 'k_seq', 'traversal'])
