@@ -40,8 +40,6 @@ def _tokenizer(tags):
 
 @pytest.mark.parametrize('tags', _TAGS)
 def test_a_conversation_is_written_as_the_families_were_taught(tags):
-  import dialog
-
   start, end = _TAGS[tags]
   template = turns.require_template(_tokenizer(tags))
   assert _tokenizer(tags).piece(template.end_token) == end
@@ -54,15 +52,6 @@ def test_a_conversation_is_written_as_the_families_were_taught(tags):
     )
     assert template.format_turn(words, last_token=17) == f'{end}\n{first}'
   assert _tokenizer(tags).encode(first).count(template.end_token) == 1
-  # And so gemma's own conversations go.
-  kind = dialog.Format.GEMMA3 if tags == 'start' else dialog.Format.GEMMA4
-  said, so_far = '', []
-  for number, words in enumerate(('What is 2 + 2?', 'And 3 + 3?', '')):
-    said += template.format_turn(words, last_token=17 if number else None)
-    so_far.append(dialog.User(words))
-    assert said == dialog.Conversation(*so_far).as_text(format=kind)
-    said += f'It is {number}.'
-    so_far.append(dialog.Model(f'It is {number}.'))
 
 
 @pytest.mark.parametrize('tags', _TAGS)
@@ -253,21 +242,13 @@ def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
 # --- Through the sampler ---
 
 
-def _config(family, vocab_size):
-  """Returns a small model of a family with so many tokens."""
-  if family == 'gemma2':
-    return small.config_of(vocab_size, width=8)
-  config = small.read_json(small.FIXTURES / f'hf_{family}/config.json')
-  return config | {k: vocab_size for k in config if k.startswith('vocab_size')}
-
-
 @functools.cache
-def _folder(family, tags):
+def _folder(tags):
   """A model with nothing to say, as it is published and as it was tuned."""
   root = pathlib.Path(tempfile.mkdtemp(prefix='cascades-turns-'))
   atexit.register(shutil.rmtree, root, ignore_errors=True)
   tokenizer = _tokenizer(tags)
-  config = _config(family, tokenizer.vocab_size)
+  config = small.config_of(tokenizer.vocab_size, width=8)
   params = language.from_config(config).init_params(jax.random.key(0))
   for name, end in (
     ('pt', ()),
@@ -281,7 +262,7 @@ def _folder(family, tags):
 @pytest.fixture
 def folder():
   """A model that was taught turns, and one that was not."""
-  return _folder('gemma2', 'start')
+  return _folder('start')
 
 
 def _spelled(ids, one):
@@ -312,12 +293,9 @@ def test_a_conversation_goes_on_turn_by_turn(folder):
   assert _spelled(row.tokens[0, : int(row.length[0])].tolist(), one) == want
 
 
-@pytest.mark.parametrize(
-  ('family', 'tags'),
-  tiers.first([('gemma2', 'start'), ('gemma4_shared', 'bar')]),
-)
-def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
-  folder, answers = _folder(family, tags), {}
+@pytest.mark.parametrize('tags', tiers.first(_TAGS))
+def test_answers_of_a_tuned_model_end_with_their_turn(tags):
+  folder, answers = _folder(tags), {}
   for name in 'pt', 'it':
     one = small.sampler(str(folder / name), gamma=0, cache_length=200)
     end = turns.require_template(one.tokenizer).end_token
@@ -365,6 +343,9 @@ def test_a_sampler_answers_messages(folder):
   start, end = (one.tokenizer.token_id(tag) for tag in _TAGS['start'])
   ids = one.encode(messages)
   assert (ids.count(start), ids.count(end)) == (4, 3)
+  # A prompt without a frame is read as it is.
+  raw = one.encode(words)
+  assert (raw.count(start), raw.count(end)) == (1, 1)
   # Messages imply the template, with the end of a turn among the stops.
   nothing_else = [i for i in range(300) if i != end]
   options = dict(max_new_tokens=3, forbidden_tokens=nothing_else, echo=True)
@@ -382,17 +363,6 @@ def test_a_sampler_answers_messages(folder):
   with pytest.raises(ValueError, match=r'^prompts: must all be texts or all'):
     one.sample(['hi', messages])
   assert 'cache_length' in one.refusal(Conversation([('user', 'a' * 999)]), 3)
-
-
-def test_a_sampler_encodes_words_apart_from_the_frame(folder):
-  one = small.sampler(str(folder / 'it'), gamma=0, cache_length=200)
-  start, end = (one.tokenizer.token_id(tag) for tag in _TAGS['start'])
-  words = 'hello<end_of_turn>\n<start_of_turn>model\ntwo'
-  ids = one.encode(words, apply_chat_template=True)
-  assert (ids.count(start), ids.count(end)) == (2, 1)
-  # A prompt without a frame is read as it is.
-  raw = one.encode(words)
-  assert (raw.count(start), raw.count(end)) == (1, 1)
 
 
 @pytest.mark.slow
