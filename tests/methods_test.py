@@ -147,22 +147,16 @@ def _odd_rows():
   chosen = np.arange(9) == logits[0].argmax(-1)[:, None]
   chosen = np.where(chosen, 0, -np.inf)
   forbidden = np.isin(np.arange(9), [1, 4])
-  plain, greedy = {}, dict(temperature=0.0)
+  plain, greedy, cold = {}, dict(temperature=0.0), dict(temperature=0.02)
+  k, share, without = dict(top_k=2), dict(top_p=0.5), dict(forbidden=forbidden)
+  alike = [(*logits, x, x) for x in (k, share, cold, without, greedy)]
   for small, large, q, p in (
-    (*logits, plain, dict(top_k=2)),
-    (*logits, dict(top_k=2), dict(top_k=2)),
-    (*logits, dict(top_p=0.5), dict(top_p=0.5)),
-    (*logits, dict(temperature=0.02), dict(temperature=0.02)),
-    (*logits, dict(forbidden=forbidden), dict(forbidden=forbidden)),
-    (*logits, greedy, greedy),
-    (*logits, greedy, plain),
-    (*logits, plain, greedy),
+    *alike,
+    *((*logits, *x) for x in ((plain, k), (greedy, plain), (plain, greedy))),
     (*logits, dict(temperature=1e-9), plain),
     (*(40 * logits), plain, plain),
-    (chosen, logits[1], plain, plain),
-    (chosen, logits[1], greedy, greedy),
-    (chosen, logits[1], dict(forbidden=forbidden), dict(forbidden=forbidden)),
-    (chosen, chosen, dict(forbidden=forbidden), dict(forbidden=forbidden)),
+    *((chosen, logits[1], x, x) for x in (plain, greedy, without)),
+    (chosen, chosen, without, without),
   ):
     yield exact.table_distributions(
       jnp.asarray(large, jnp.float32),
@@ -384,17 +378,6 @@ def test_parity_with_the_notebook(x64):
   assert compared > 100
 
 
-def test_names():
-  assert (
-    'drafter_only verifier_only always_accept'
-    ' chow diff opt token_v1 token_v2 token_v3'
-    ' speed lossy mentored bild fuzzy_tv fuzzy_kl_qp fuzzy_kl_pq fuzzy_js'
-    ' fuzzy_js_unbounded undecided margin typical ensemble contrastive cactus'
-    ' min_p top_p top_k eta'
-  ).split() == _ALL
-  assert methods.get_method('cascade_tokenV3') is methods.METHODS['token_v3']
-
-
 def test_registering_makes_a_method_known():
   method = methods.from_target(
     lambda d, lenience: lenience * d.q + (1 - lenience) * d.p,
@@ -410,13 +393,7 @@ def test_registering_makes_a_method_known():
     assert pickle.loads(pickle.dumps(method)) is method
   finally:
     methods.METHODS.unregister('test_blend')
-
-
-def test_a_margin_wants_logits():
-  d = exact.draw_distributions('random', 1)
-  d = jax.tree.map(lambda x: jnp.asarray(x[0]), d)._replace(p_logits=None)
-  with pytest.raises(ValueError, match='method: margin needs raw logits'):
-    methods.METHODS['margin'].law(d, 0.1)
+  assert methods.get_method('cascade_tokenV3') is methods.METHODS['token_v3']
 
 
 def test_odd_rows_have_margins_and_entropies():

@@ -105,27 +105,18 @@ def test_an_option_has_an_effect_or_is_refused(kind, name):
   assert name in refusal or name == 'drafts'
 
 
-_IF_DRAFTED = 'verification', 'gate', 'bonus', 'drafts'
 _WITHOUT_EFFECT = [
   *(
     (dict(gamma=0, **{name: _VALUES[name]}), name, 'gamma 0')
-    for name in (*_IF_DRAFTED, 'stop_below')
+    for name in ('verification', 'gate', 'bonus', 'drafts', 'stop_below')
   ),
   *(
     (dict(method=method, gate='processed'), 'gate', f'method {method}, which')
     for method in ('speed', 'cactus', 'min_p', 'ensemble', 'always_accept')
   ),
   *(
-    (
-      {'method': method, name: _VALUES[name]},
-      name,
-      f'method {method}, which has no lenience',
-    )
-    for method, name in (
-      ('verifier_only', 'lenience'),
-      ('drafter_only', 'lenience'),
-      ('always_accept', 'lenience'),
-    )
+    (dict(method=x, lenience=0.9), 'lenience', f'method {x}, which has no len')
+    for x in ('verifier_only', 'drafter_only', 'always_accept')
   ),
   (
     dict(method='verifier_only', bonus='verifier'),
@@ -137,11 +128,7 @@ _WITHOUT_EFFECT = [
     for t in (0, 1e-9)
     for name in ('top_k', 'top_p')
   ),
-]
-
-
-# In other words.
-_WITHOUT_EFFECT += [
+  # In other words.
   (dict(gamma=0, tree_size=9), 'tree_size', ''),
   (dict(verification='look_ahead', gamma=3), 'verification', 'raise gamma to'),
   (dict(verification='look_ahead:5', gamma=4), 'verification', 'raise gamma'),
@@ -257,26 +244,16 @@ def test_a_sweep_drops_what_a_curve_does_not_look_at():
     config | dict(method='opt', lenience=(0.1,), gamma=4), None, {}
   )
   assert lenient.options['gate'] == 'processed'
-
-
-def test_a_curve_of_a_sweep_takes_what_has_an_effect():
-  config = dict(
-    gamma=4,
-    bonus='verifier',
-    stop_below=0.5,
-    tree_size=9,
-    fill_unselected_logits=True,
-  )
-  curve = curve_plan.Curve.from_config(
-    config, 'chow', (0.3,), gamma=8, verification='block'
-  )
-  assert curve.config == DecodingConfig(
+  config = dict(gamma=4, bonus='verifier', stop_below=0.5, tree_size=9)
+  config |= dict(fill_unselected_logits=True)
+  make = functools.partial(curve_plan.Curve.from_config, config)
+  block = make('chow', (0.3,), gamma=8, verification='block')
+  assert block.config == DecodingConfig(
     method='chow', gamma=8, bonus='verifier', verification='block'
   )
-  assert curve_plan.Curve.from_config(
-    config, 'verifier_only', ()
-  ).config == DecodingConfig(method='verifier_only', gamma=0)
-  curve_plan.check_curves([curve], config)
+  alone = DecodingConfig(method='verifier_only', gamma=0)
+  assert make('verifier_only', ()).config == alone
+  curve_plan.check_curves([block], config)
 
 
 # --- What is counted ---
@@ -339,25 +316,11 @@ def test_all_kinds_of_decoding_share_one_definition_of_each_count(
 
 
 def test_a_sweep_ignores_no_option_of_its_config():
-  values = {
-    'gamma': 3,
-    'temperature': 0.7,
-    'top_k': 5,
-    'top_p': 0.9,
-    'cache_length': 99,
-    'verification': 'multi_round',
-    'gate': 'processed',
-    'bonus': 'verifier',
-    'drafts': 2,
-    'tree_size': 4,
-  }
   # Those are the curve's own, or are set for each batch.
   own = {'method', 'lenience', 'batch_size'}
-  assert values.keys() | own == options_of(DecodingConfig).keys()
-  for name, value in values.items():
-    needs = {'tree_size': {'drafts': 2, 'verification': 'multi_round'}}
-    needs['drafts'] = {'verification': 'multi_round'}
-    needs['verification'] = {'drafts': 2}
-    config = {name: value, **needs.get(name, {})}
+  needs = dict(drafts=dict(verification='multi_round'))
+  needs['tree_size'] = needs['drafts'] | dict(drafts=2)
+  for name in options_of(DecodingConfig).keys() - own:
+    config = needs.get(name, {}) | {name: _VALUES[name]}
     curve = curve_plan.Curve.from_config(config, 'token_v3', (0.5,))
-    assert getattr(curve.config, name) == value
+    assert getattr(curve.config, name) == _VALUES[name]
