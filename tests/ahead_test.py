@@ -72,16 +72,14 @@ def test_a_window_keeps_more_than_strict_and_less_than_lenient():
   pairs = [(methods.METHODS[m], 0.8) for m in ('token_v3', 'undecided')]
   table = verification_test._table(pairs)
   strict = verification_test._table([(m, m.strict) for m, _ in pairs])
-
-  def kept(table, config):
-    blocks = exact.blocks(table, config, _MODEL, _PROMPT, _GAMMA)
-    return sum((len(block) - 1) * chance for block, chance in blocks)
-
+  block = _MODEL, _PROMPT, _GAMMA
+  kept = verification_test.kept
   token = verification.VerificationConfig('token')
-  by = [kept(strict, token), *(kept(table, _ahead(w)) for w in (3, 2))]
-  for fewer, more in itertools.pairwise([*by, kept(table, token)]):
+  by = [kept(strict, token, *block)]
+  by += [kept(table, x, *block) for x in (_ahead(3), _ahead(2), token)]
+  for fewer, more in itertools.pairwise(by):
     assert (fewer <= more + 1e-12).all()
-  assert (kept(table, token) > by[0] + 0.01).all()
+  assert (by[-1] > by[0] + 0.01).all()
 
 
 @pytest.mark.parametrize('window', tiers.first([2, 3]))

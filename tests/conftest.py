@@ -1,6 +1,5 @@
 """Set-up and helpers that all test files share."""
 
-import collections
 import contextlib
 import functools
 import inspect
@@ -52,37 +51,6 @@ import pytest
 import tiers
 
 from cascades.sampler import batching
-
-# Decoding loops that were compiled, all processes together: they are what takes
-# the first tier's time, which should do with 60.
-_LOOPS = collections.Counter()
-
-
-def _count_loop(event: str, _: float, **said) -> None:
-  if event.endswith('backend_compile_duration'):
-    _LOOPS['here'] += said.get('fun_name') == 'jit(decode)'
-
-
-jax.monitoring.register_event_duration_secs_listener(_count_loop)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node) -> None:
-  """Takes over what a process of several has counted."""
-  _LOOPS[node.gateway.id] = getattr(node, 'workeroutput', {}).get('loops', 0)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session) -> None:
-  """Tells the first process."""
-  if hasattr(session.config, 'workeroutput'):
-    session.config.workeroutput['loops'] = _LOOPS.total()
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-  """Says how many there were."""
-  terminalreporter.write_line(f'{_LOOPS.total()} decoding loops were compiled.')
-
 
 # Tests that this run, or its other tier, has: modules, names and arguments.
 COLLECTED = set()

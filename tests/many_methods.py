@@ -30,11 +30,6 @@ _KEY_SIZE = 2
 _WINDOW = 8
 
 
-def _by_field(make: Callable[[str], Any]) -> dict[str, Any]:
-  """Returns a function for each of `_FIELDS`, by name."""
-  return {name: make(name) for name in _FIELDS}
-
-
 def _combined(name: str, **fields: Any) -> methods.Method:
   """Makes a method whose lenience is the index of another method."""
   return methods.Method(
@@ -54,23 +49,20 @@ def from_tables(
   """Combines M methods by a table lookup.
 
   The combined method finds the context of the given distributions, and looks up
-  acceptance, residual, law and rule. One small program therefore verifies all
+  acceptance, residual and law. One small program therefore verifies all
   methods in one batch. Tests of each method on the same distributions show that
   the tables are correct.
 
   Args:
     tables: Values of the same M methods in all contexts of each model.
     distributions: The distributions of each table, each field [contexts, V].
-
-  Raises:
-    ValueError: The lookup may confuse two contexts in which the methods differ.
   """
   d = jax.tree.map(lambda *x: np.concatenate(x), *distributions)
   values = {
     name: np.concatenate([getattr(t, name) for t in tables], 1).astype(
       np.float32
     )
-    for name in (*_FIELDS, 'deferred')
+    for name in _FIELDS
   }
   rejected = (d.q - d.q * values['acceptance']).sum(-1, keepdims=True)
   # A residual matters only as far as drafts are rejected.
@@ -85,7 +77,7 @@ def from_tables(
     'from_tables',
     # The caller decides whether the methods have a single target.
     single_target=True,
-    **_by_field(look_up),
+    **{name: look_up(name) for name in _FIELDS},
   )
 
 
@@ -94,22 +86,15 @@ def _context_finder(
 ) -> Callable[[methods.Distributions], Array]:
   """Returns a function that finds the context of given distributions.
 
-  Contexts are sorted by the first number of their keys. The function compares
-  the contexts around the sorted position of the given key.
-
-  Args:
-    d: Distributions of all contexts, each field [contexts, V].
-    values: The methods' values in all contexts, arrays [M, contexts, V].
-
-  Returns:
-    A function from distributions [V] to the index of a context.
-
-  Raises:
-    ValueError: Contexts may be confused.
+  Contexts are sorted by the first number of their keys; those around the sorted
+  position of the given key are compared. `values` are [M, contexts, V].
   """
   make_key = _key_function(d.q.shape[-1])
   keys = np.asarray(make_key(d))
-  _check_separation(keys, values)
+  distances = np.abs(keys[:, :, None] - keys[:, None]).sum(0)
+  for i, j in np.argwhere(np.triu(distances < _NEAR, 1)):
+    if any(np.abs(x[:, i] - x[:, j]).max() > _NEAR for x in values):
+      raise ValueError(f'from_tables: contexts {i} and {j} are too similar.')
   # Equal contexts are interchangeable.
   keys, order = np.unique(keys, axis=1, return_index=True)
   first = keys[0]
@@ -145,18 +130,6 @@ def _key_function(size: int) -> Callable[[methods.Distributions], Array]:
     )
 
   return make_key
-
-
-def _check_separation(keys: np.ndarray, values: Collection[np.ndarray]) -> None:
-  """Refuses other contexts with similar keys, [_KEY_SIZE, contexts].
-
-  Raises:
-    ValueError: There are two such contexts.
-  """
-  distances = np.abs(keys[:, :, None] - keys[:, None]).sum(0)
-  for i, j in np.argwhere(np.triu(distances < _NEAR, 1)):
-    if any(np.abs(x[:, i] - x[:, j]).max() > _NEAR for x in values):
-      raise ValueError(f'from_tables: contexts {i} and {j} are too similar.')
 
 
 def from_functions(
@@ -196,5 +169,5 @@ def from_functions(
     'from_functions',
     single_target=all(method.single_target for method, _ in pairs),
     rule=switch('rule') if with_rules else None,
-    **_by_field(switch),
+    **{name: switch(name) for name in _FIELDS},
   )
