@@ -11,7 +11,7 @@ import pytest
 import tiers
 import verification_test
 
-from cascades import decoding, methods, verification
+from cascades import decoding, verification
 from cascades.proof import exact
 
 _PROMPT = (0, 2)
@@ -26,56 +26,44 @@ _every_scheme = pytest.mark.parametrize(
 
 @functools.cache
 def _table(kind='random'):
-  pairs = []
-  for method in methods.METHODS.values():
-    if method.single_target:
-      ends = [x for x in (method.strict, method.drafter_only) if x is not None]
-      pairs += [(method, x) for x in dict.fromkeys([*ends, 0.1, 0.3, 0.8])]
+  config = verification.VerificationConfig('multi_round')
+  pairs = verification_test._pairs(config)
   with exact.enable_x64(True):
     rows = verification_test.rows_of(_MODEL, _PROMPT, 3, kind)
     return exact.Table.from_methods(pairs, rows)
 
 
-def _check_law(config, drafts, gamma, length, kind='random', tree_size=None):
-  given = (_table(kind), config, _MODEL, _PROMPT, length, gamma, drafts)
-  emitted = exact.emitted_law(*given, tree_size)
-  declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
-  np.testing.assert_allclose(emitted, declared, atol=1e-9)
-
-
 @pytest.mark.parametrize(
-  ('drafts', 'gamma', 'kind'),
+  ('drafts', 'gamma', 'kind', 'tree_size'),
   tiers.first(
     [
-      *((*sizes, 'random') for sizes in ((1, 2), (2, 1), (2, 2), (3, 1))),
-      *itertools.product((1, 2), (1, 2), ('near_equal', 'disjoint')),
-      *((3, 1, kind) for kind in ('near_equal', 'disjoint')),
+      *((*x, 'random', None) for x in ((1, 2), (2, 1), (2, 2), (3, 1))),
+      # Cut, the next level is read where drafts so far have enough in common.
+      (2, 2, 'random', 3),
+      *((2, 3, 'random', 3), (3, 2, 'random', 4)),
+      *itertools.product((1, 2), (1, 2), ('near_equal', 'disjoint'), (None,)),
+      *((3, 1, kind, None) for kind in ('near_equal', 'disjoint')),
+      # 3^6 trees, whole.
+      (3, 2, 'random', None),
     ],
-    4,
+    5,
   ),
 )
 @_every_scheme
-def test_blocks_follow_the_declared_law(config, drafts, gamma, kind):
-  _check_law(config, drafts, gamma, gamma + 1, kind)
-
-
-@pytest.mark.parametrize(
-  ('drafts', 'gamma', 'tree_size'),
-  # Cut, the next level is read where drafts so far have enough in common; 3^6
-  # trees are whole.
-  tiers.first([(2, 2, 3), (2, 3, 3), (3, 2, 4), (3, 2, None)]),
-)
-@_every_scheme
-def test_trees_follow_the_declared_law(config, drafts, gamma, tree_size):
-  # Their first block and the token after it.
-  _check_law(config, drafts, gamma, 2, tree_size=tree_size)
+def test_blocks_follow_the_declared_law(config, drafts, gamma, kind, tree_size):
+  # Of large trees, the first block and the token after it.
+  length = 2 if tree_size or drafts * gamma > 4 else gamma + 1
+  given = (_table(kind), config, _MODEL, _PROMPT, length)
+  emitted = exact.emitted_law(*given, gamma, drafts, tree_size)
+  declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
 
 def _kept(kind, gamma, drafts, rows='random'):
   """Drafts of a block that stay, on average, of each method."""
   config = verification.VerificationConfig(kind)
-  blocks = exact.blocks(_table(rows), config, _MODEL, _PROMPT, gamma, drafts)
-  return sum((len(block) - 1) * chance for block, chance in blocks)
+  given = _table(rows), config, _MODEL, _PROMPT, gamma, drafts
+  return verification_test.kept(*given)
 
 
 @pytest.mark.parametrize('kind', verification.MULTI_DRAFT)
@@ -114,22 +102,16 @@ def test_from_the_leaf_of_one_draft_it_is_the_block(rows):
     np.testing.assert_allclose(chance, other[block], atol=1e-12)
 
 
-def _check_verify(config, drafts):
+@pytest.mark.parametrize(
+  ('drafts', 'bonus'),
+  tiers.first([(2, 'target'), (3, 'target'), (2, 'verifier')], 2),
+)
+@pytest.mark.parametrize('kind', verification.MULTI_DRAFT)
+def test_verify_emits_what_the_enumeration_says(kind, drafts, bonus):
+  config = verification.VerificationConfig(kind, bonus=bonus)
   # Drafts of one token, or, of two drafts, of two.
   given = _MODEL, _PROMPT, 3, config, drafts
   verification_test.check_verify(*given, 4 - drafts, 3_000, 3)
-
-
-@pytest.mark.parametrize('drafts', [2, 3])
-@pytest.mark.parametrize('kind', verification.MULTI_DRAFT)
-def test_verify_emits_what_the_enumeration_says(kind, drafts):
-  _check_verify(verification.VerificationConfig(kind), drafts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', verification.MULTI_DRAFT)
-def test_a_bonus_of_the_verifiers_is_of_its_own_row(kind):
-  _check_verify(verification.VerificationConfig(kind, bonus='verifier'), 2)
 
 
 @pytest.mark.slow
@@ -200,26 +182,6 @@ def test_where_drafts_end_hangs_on_what_stands_before_only():
     for tokens, count in zip(every, levels[:, 0] > level, strict=True):
       read.setdefault(tuple(tokens[:, :level].ravel()), set()).add(bool(count))
     assert all(len(said) == 1 for said in read.values())
-
-
-@pytest.mark.slow
-def test_a_tree_that_is_cut_keeps_more_of_more_drafts():
-  # Eight drafts in the room of four keep more than those four, of a drafter
-  # that is sure enough for them to agree in their first tokens.
-  run = functools.partial(
-    decoding_test._generate,
-    'speed',
-    (0.0,),
-    gamma=3,
-    rows=2_000,
-    new=12,
-    drafter_table=3 * (decoding_test._DRAFTER + decoding_test._VERIFIER),
-    config=verification.VerificationConfig('multi_round'),
-  )
-  kept = [
-    int(run(drafts=drafts, tree_size=12).blocks.sum()) for drafts in (4, 8)
-  ]
-  assert kept[1] < kept[0]
 
 
 _CUT = [('multi_round', 9), ('match', 9), ('k_seq', 9)]

@@ -1,10 +1,8 @@
 """Theorems of the papers, measured; their formulas in numpy.
 
-Leviathan et al. 2023 (arXiv 2211.17192) for the tokens of a block and the
-speed-up; Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
+Leviathan et al. 2023 (arXiv 2211.17192) for the tokens of a block;
+Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
 """
-
-import types
 
 import conftest
 import jax
@@ -12,66 +10,14 @@ import jax.numpy as jnp
 import many_methods
 import numpy as np
 import pytest
-import small
 from scipy import stats
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
 from cascades.proof import exact
 from cascades.verification_config import RESIDUAL
-from experiments.records import metrics, unit_costs
 
 # --- Tokens per block.
-
-_CASES = [
-  (name, lenience, gamma)
-  for name, lenience in (('token_v3', 0.6), ('speed', 0.0))
-  for gamma in (4, 1)
-]
-
-
-def _tokens(name, lenience, gamma):
-  """Mean tokens of a block, and the b = sum min(pi, q) of each draft."""
-  # Without a context every draft of a block is like the first.
-  model = exact.TableModel(4, contexts=1)
-  tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
-  method = methods.METHODS[name]
-  d = exact.table_distributions(*tables, processing.SamplingParams())
-  table = exact.Table.from_methods([(method, lenience)], d)
-  b = float(np.minimum(table.law[0, 0], table.q[0]).sum())
-  found = exact.blocks(table, verification.STANDARD, model, (), gamma)
-  return sum(len(block) * float(chance[0]) for block, chance in found), b
-
-
-def _expected(b, gamma):
-  return (1 - b ** (gamma + 1)) / (1 - b)
-
-
-@pytest.mark.parametrize(('name', 'lenience', 'gamma'), _CASES)
-def test_tokens_per_block_and_speed_up(name, lenience, gamma):
-  # E = (1 - b^(gamma + 1)) / (1 - b).
-  tokens, b = _tokens(name, lenience, gamma)
-  assert b == pytest.approx(0.65 if name == 'speed' else 0.84, abs=0.01)
-  assert tokens == pytest.approx(_expected(b, gamma), rel=1e-5)
-  # E / (gamma c + 1) in the paper; here the drafter is called once more, for
-  # the q of the bonus token.
-  c = 0.1
-  block = types.SimpleNamespace(
-    gamma=gamma,
-    verifier_calls=1,
-    verifier_tokens=gamma + 1,
-    drafter_calls=gamma + 1,
-    drafts=1,
-    verification='token',
-    emitted=tokens,
-  )
-  costs = unit_costs.Costs(
-    verifier_token_s=0.01, drafter_token_s=0.01 * c, verify_s={gamma: 0.01}
-  )
-  want = _expected(b, gamma) / ((gamma + 1) * c + 1)
-  got = 1 / metrics.relative_latency([block], costs)
-  assert got == pytest.approx(want, rel=1e-5)
-
 
 # A rule about tokens, none, and one about the whole, as one method.
 _LOOPED = tuple(
@@ -80,14 +26,33 @@ _LOOPED = tuple(
 )
 
 
+def _without_context(size, pairs):
+  """Tables in which every draft of a block is like the first, and their b."""
+  model = exact.TableModel(size, contexts=1)
+  tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
+  d = exact.table_distributions(*tables, processing.SamplingParams())
+  table = exact.Table.from_methods(pairs, d)
+  return model, tables, table, np.minimum(table.law[:, 0], table.q[0]).sum(-1)
+
+
+def _expected(b, gamma):
+  return (1 - b ** (gamma + 1)) / (1 - b)
+
+
+@pytest.mark.parametrize('gamma', [4, 1])
+def test_tokens_per_block(gamma):
+  # E = (1 - b^(gamma + 1)) / (1 - b), with b = sum min(pi, q).
+  model, _, table, b = _without_context(4, _LOOPED[:2])
+  np.testing.assert_allclose(b, [0.84, 0.65], atol=0.01)
+  blocks = exact.blocks(table, verification.STANDARD, model, (), gamma)
+  tokens = sum(len(block) * chance for block, chance in blocks)
+  np.testing.assert_allclose(tokens, _expected(b, gamma), rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('gamma', [1, 4])
 def test_the_loop_emits_rejects_and_defers_as_much(gamma):
-  # Without a context every draft of a block is like the first.
-  model = exact.TableModel(5, contexts=1)
-  tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
-  d = exact.table_distributions(*tables, processing.SamplingParams())
-  table = exact.Table.from_methods(_LOOPED, d)
+  model, tables, table, b = _without_context(5, _LOOPED)
   step_config = decoding.StepConfig(
     decoding.Models(model, drafters.ModelDrafter(model)),
     many_methods.from_functions(_LOOPED, with_rules=True),
@@ -115,17 +80,16 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
     ends = source >= RESIDUAL
     assert ends.any(-1).all()
     tokens = ends.argmax(-1) + 1
-    b = float(np.minimum(table.law[i, 0], table.q[0]).sum())
     error = tokens.std() / np.sqrt(tokens.size) / tokens.mean()
     assert error < 0.002
-    assert tokens.mean() == pytest.approx(_expected(b, gamma), rel=0.01)
+    assert tokens.mean() == pytest.approx(_expected(b[i], gamma), rel=0.01)
     counts = [decoding.count(x) for x in of_one]
     examined, accepted, deferred = (
       sum(getattr(x, name).sum() for x in counts)
       for name in ('examined', 'accepted', 'deferred')
     )
     share = (table.deferred[i, 0] * table.q[0]).sum()
-    for said, law in ((accepted, b), (deferred, share)):
+    for said, law in ((accepted, b[i]), (deferred, share)):
       sd = np.sqrt(max(law * (1 - law), 1e-9) / examined)
       assert abs(said / examined - law) < 5 * sd + 1e-6, _LOOPED[i]
 
@@ -238,38 +202,6 @@ def test_opt_is_optimal_for_what_the_models_believe():
   assert above.max() > 1e-3
 
 
-# --- Lenient speculative decoding is exact sampling from a target.
-
-
-@pytest.mark.parametrize('lenience', [0.0, 0.1, 0.5, 0.9, 0.999])
-def test_lenient_decoding_has_a_target(lenience):
-  q, p = _tables(64)
-  kept = np.minimum(q, p / (1 - lenience))
-  strict = np.maximum(0, p - q)
-  residual = strict / strict.sum(-1, keepdims=True)
-  pi = kept + (1 - kept.sum(-1, keepdims=True)) * residual
-  with exact.enable_x64(True):
-    d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
-    speed = methods.METHODS['speed']
-    from_pi = small.of_target(speed.law, strict=0.0, drafter_only=1.0)
-
-    def said(method, field):
-      fn = jax.vmap(getattr(method, field), (0, None))
-      return np.asarray(fn(d, jnp.asarray(lenience)))
-
-    np.testing.assert_allclose(said(speed, 'law'), pi, atol=1e-13)
-    np.testing.assert_allclose(pi.sum(-1), 1, atol=1e-13)
-    # Speculative sampling from pi keeps the same drafts, and takes the same
-    # tokens instead of the others.
-    for method in (speed, from_pi):
-      accepted = said(method, 'acceptance')
-      np.testing.assert_allclose(q * accepted, kept, atol=1e-13)
-      rejects = (1 - kept.sum(-1)) > 1e-6
-      np.testing.assert_allclose(
-        said(method, 'residual')[rejects], residual[rejects], atol=1e-9
-      )
-
-
 # --- The formulas, as they are printed.
 
 
@@ -277,67 +209,64 @@ def _kl(x, y):
   return (x * np.log(x / y)).sum(-1)
 
 
-def _bild(q, p, qg, pg, lam):
+def _bild(q, p, qg, pg, z, lam):
   favourite = np.take_along_axis(pg, qg.argmax(-1)[:, None], -1)[:, 0]
   return -np.log(favourite) > lam
 
 
-def _js(q, p, qg, pg, lam):
+def _js(q, p, qg, pg, z, lam):
   middle = (qg + pg) / 2
   return _kl(pg, middle) / 2 + _kl(qg, middle) / 2 > lam
 
 
-def _js_unbounded(q, p, qg, pg, lam):
+def _js_unbounded(q, p, qg, pg, z, lam):
   middle = (qg + pg) / 2
   return _kl(middle, pg) / 2 + _kl(middle, qg) / 2 > lam
 
 
-def _typical(q, p, qg, pg, lam):
+def _typical(q, p, qg, pg, z, lam):
   eps = 1 - lam
   entropy = -(pg * np.log(pg)).sum(-1, keepdims=True)
   return pg <= np.minimum(eps, np.sqrt(max(eps, 0)) * np.exp(-entropy))
 
 
-def _undecided(q, p, qg, pg, lam):
+def _undecided(q, p, qg, pg, z, lam):
   top = np.sort(pg)[:, -3:]
   top = top / top.sum(-1, keepdims=True)
   return -(top * np.log(top)).sum(-1) / np.log(3) < 1 - lam
 
 
-def _margin(z, lam):
+def _margin(q, p, qg, pg, z, lam):
   first, second = np.sort(z)[:, :-3:-1].T[..., None]
   return (first <= 0) | (z < second) | (z < (1 - lam) * first)
 
 
 _FORMULAS = {
-  'chow': lambda q, p, qg, pg, lam: qg.max(-1) < 1 - lam,
-  'diff': lambda q, p, qg, pg, lam: qg.max(-1) < pg.max(-1) - lam,
-  'opt': lambda q, p, qg, pg, lam: (
+  'chow': lambda q, p, qg, pg, z, lam: qg.max(-1) < 1 - lam,
+  'diff': lambda q, p, qg, pg, z, lam: qg.max(-1) < pg.max(-1) - lam,
+  'opt': lambda q, p, qg, pg, z, lam: (
     qg.max(-1) < pg.max(-1) - lam * np.abs(p - q).sum(-1) / 2
   ),
-  'token_v1': lambda q, p, qg, pg, lam: qg < pg.max(-1, keepdims=True) - lam,
-  'token_v2': lambda q, p, qg, pg, lam: pg < pg.max(-1, keepdims=True) - lam,
-  'token_v3': lambda q, p, qg, pg, lam: (
+  'token_v1': lambda q, p, qg, pg, z, lam: qg < pg.max(-1, keepdims=True) - lam,
+  'token_v2': lambda q, p, qg, pg, z, lam: pg < pg.max(-1, keepdims=True) - lam,
+  'token_v3': lambda q, p, qg, pg, z, lam: (
     pg < (1 - lam) * pg.max(-1, keepdims=True)
   ),
   'bild': _bild,
-  'fuzzy_tv': lambda q, p, qg, pg, lam: np.abs(pg - qg).sum(-1) / 2 > lam,
-  'fuzzy_kl_qp': lambda q, p, qg, pg, lam: _kl(qg, pg) > lam,
-  'fuzzy_kl_pq': lambda q, p, qg, pg, lam: _kl(pg, qg) > lam,
+  'fuzzy_tv': lambda q, p, qg, pg, z, lam: np.abs(pg - qg).sum(-1) / 2 > lam,
+  'fuzzy_kl_qp': lambda q, p, qg, pg, z, lam: _kl(qg, pg) > lam,
+  'fuzzy_kl_pq': lambda q, p, qg, pg, z, lam: _kl(pg, qg) > lam,
   'fuzzy_js': _js,
   'fuzzy_js_unbounded': _js_unbounded,
   'undecided': _undecided,
   'typical': _typical,
+  'margin': _margin,
 }
-_OF_LOGITS = {'margin': _margin}
 
 
-def test_every_rule_has_its_formula_here():
-  rules = {n for n, m in methods.METHODS.items() if m.rule is not None}
-  assert rules == {*_FORMULAS, *_OF_LOGITS}
-
-
-@pytest.mark.parametrize('name', [*_FORMULAS, *_OF_LOGITS])
+@pytest.mark.parametrize(
+  'name', [n for n, m in methods.METHODS.items() if m.rule is not None]
+)
 def test_rules_are_their_formulas(name):
   # The gates are not what is sampled from: which of them is seen shows.
   d = exact.draw_distributions('random', count=200)
@@ -346,10 +275,7 @@ def test_rules_are_their_formulas(name):
   with exact.enable_x64(True):
     over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
     got = np.asarray(over(jax.tree.map(jnp.asarray, d), jnp.asarray(leniences)))
-  if name in _OF_LOGITS:
-    want = [_OF_LOGITS[name](d.p_logits, lam) for lam in leniences]
-  else:
-    want = [_FORMULAS[name](*d[:4], lam) for lam in leniences]
+  want = [_FORMULAS[name](*d, lam) for lam in leniences]
   np.testing.assert_array_equal(got, want)
   assert 0.02 < np.mean(want) < 0.98
 
@@ -365,17 +291,30 @@ def _lossy(q, p, lam):
   return np.maximum(kept, low * p)
 
 
-@pytest.mark.parametrize(
-  ('name', 'formula'),
-  [('lossy', _lossy), ('ensemble', lambda q, p, lam: lam * q + (1 - lam) * p)],
-)
-def test_targets_are_their_formulas(name, formula):
+def _speed(q, p, lam):
+  """min(q, p / (1 - lam)); rejected mass goes to norm(max(0, p - q))."""
+  kept = np.minimum(q, p / (1 - lam))
+  rest = np.maximum(0, p - q)
+  rest = rest / rest.sum(-1, keepdims=True)
+  return kept + (1 - kept.sum(-1, keepdims=True)) * rest
+
+
+_TARGETS = {
+  'ensemble': lambda q, p, lam: lam * q + (1 - lam) * p,
+  'lossy': _lossy,
+  'speed': _speed,
+}
+
+
+@pytest.mark.parametrize('name', _TARGETS)
+def test_targets_are_their_formulas(name):
   q, p = _tables(100)
+  atol = 1e-13 if name == 'speed' else 1e-12
   with exact.enable_x64(True):
     d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
-    for lam in (0.05, 0.3, 0.7, 0.95):
+    for lam in (0.0, 0.05, 0.3, 0.7, 0.95, 0.999):
       law = jax.vmap(methods.METHODS[name].law, (0, None))(d, jnp.asarray(lam))
-      np.testing.assert_allclose(law, formula(q, p, lam), atol=1e-12)
+      np.testing.assert_allclose(law, _TARGETS[name](q, p, lam), atol=atol)
 
 
 @pytest.mark.parametrize(('count', 'naive'), [(27, 5.4), (0, -3.2), (10, 0.0)])
