@@ -65,11 +65,12 @@ def _alone(count, new):
   }
 
 
-def _run(count, new, batch_size, **options):
+def _run(count, new, batch_size, stops=_STOPS, **options):
   prompts, keys = _prompts(count)
   usage = batching.DecodeStats()
   asked = batching.BatchRequest(prompts, keys, _LENIENCES, new, **options)
-  found = continuous_batching.run(_engine(), asked, batch_size, usage)
+  engine = _engine(stops=stops)
+  found = continuous_batching.run(engine, asked, batch_size, usage)
   return dict(found), usage
 
 
@@ -123,18 +124,9 @@ def test_rows_are_kept_busy():
 @pytest.mark.parametrize(('first', 'new'), [(8, 24), (8, 150), (40, 150)])
 def test_caches_grow_with_their_rows(first, new):
   def run():
-    prompts, keys = _prompts(3)
-    found = continuous_batching.run(
-      _engine(stops=(-1,)),
-      batching.BatchRequest(prompts, keys, _LENIENCES, new),
-      4,
-      batching.DecodeStats(),
-    )
-    rows = dict(found)
-    return (
-      {job: _said(row) for job, row in rows.items()},
-      {len(row.tokens) for row in rows.values()},
-    )
+    rows, _ = _run(3, new, 4, stops=(-1,))
+    said = {job: _said(row) for job, row in rows.items()}
+    return said, {len(row.tokens) for row in rows.values()}
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(continuous_batching, '_FIRST_NEW_TOKENS', first)
