@@ -1,6 +1,5 @@
-"""Every Gemma family: by name as published, and made small through the loop."""
+"""Every Gemma family: by name as published, and as its config.json says."""
 
-import functools
 import math
 import warnings
 
@@ -8,52 +7,33 @@ import conftest
 import jax
 import jax.numpy as jnp
 import models_test
-import numpy as np
 import pytest
-import small
 
-from cascades import decoding, drafters, methods, verification
-from cascades.methods import processing
-from cascades.models import (
-  families,
-  family_fields,
-  gemma_library,
-  language,
-  memory,
-)
-from cascades.proof import exact
+from cascades.models import families, family_fields, gemma_library, language
 
 # --- As published
 
-# Billions of parameters, and which tables are among them: all, none, or that
-# of tokens. Gemma 2: arXiv 2408.00118, table 2; Gemma 3: arXiv 2503.19786,
-# table 1; of the others, effective parameters or all of the text model, from
-# the models' cards. Gemma 3n's count projections that no layer looks at.
+# Billions of parameters, and how many of _TABLES are among them. Gemma 2: arXiv
+# 2408.00118, table 2; Gemma 3: arXiv 2503.19786, table 1; of the others,
+# effective parameters or all of the text model, from the models' cards. Gemma
+# 3n's count projections that no layer looks at.
 _PUBLISHED = {
-  'gemma2-2b': (2.024, 'none'),
-  'gemma2-9b': (8.324, 'none'),
-  'gemma2-27b': (26.047, 'none'),
-  'gemma3-270m': (0.1, 'none'),
-  'gemma3-1b': (0.698, 'none'),
-  'gemma3-4b': (3.209, 'none'),
-  'gemma3-12b': (10.759, 'none'),
-  'gemma3-27b': (25.6, 'none'),
-  'gemma3n-e2b': (1.91, 'none'),
-  'gemma3n-e4b': (3.98, 'none'),
-  'gemma4-e2b': (2.3, 'tokens'),
-  'gemma4-e4b': (7.5, 'all'),
-  'gemma4-26b-a4b': (25.2, 'all'),
-  'gemma4-31b': (30.7, 'all'),
+  'gemma2-2b': (2.024, 0),
+  'gemma2-9b': (8.324, 0),
+  'gemma2-27b': (26.047, 0),
+  'gemma3-270m': (0.1, 0),
+  'gemma3-1b': (0.698, 0),
+  'gemma3-4b': (3.209, 0),
+  'gemma3-12b': (10.759, 0),
+  'gemma3-27b': (25.6, 0),
+  'gemma3n-e2b': (1.91, 0),
+  'gemma3n-e4b': (3.98, 0),
+  'gemma4-e2b': (2.3, 1),
+  'gemma4-e4b': (7.5, 3),
+  'gemma4-26b-a4b': (25.2, 3),
+  'gemma4-31b': (30.7, 3),
 }
-_TABLES = {
-  'none': (),
-  'tokens': ('input_embedding',),
-  'all': (
-    'input_embedding',
-    'per_layer_input_embedding',
-    'per_layer_embeddings',
-  ),
-}
+_TABLES = 'input_embedding', 'per_layer_input_embedding', 'per_layer_embeddings'
 
 
 def test_every_checkpoint_of_gemma_is_known_here():
@@ -73,7 +53,7 @@ def test_a_model_has_the_parameters_that_were_published(name):
     x == 'embedder' or 'layer' in x or 'norm' in x or 'altup' in x
     for x in shapes
   )
-  left_out = set(_TABLES['all']) - set(_TABLES[tables])
+  left_out = _TABLES[tables:]
   embedder = {k: x for k, x in shapes['embedder'].items() if k not in left_out}
   counted = jax.tree.leaves(shapes | {'embedder': embedder})
   count = sum(math.prod(x.shape) for x in counted)
@@ -82,103 +62,12 @@ def test_a_model_has_the_parameters_that_were_published(name):
   assert all(x.dtype == jnp.bfloat16 for x in everything)
 
 
-def test_layers_without_a_cache_take_no_memory():
-  model, _ = language.from_gemma('gemma4-e2b-it')
-  cache = jax.eval_shape(
-    lambda params: model.init_cache(params, 64), model.param_shapes()
-  )
-  # Of 35 layers the first 15, of which every fifth is global; keys and values
-  # in bfloat16, positions, and where a cache ends.
-  slot = 2 * 2 * (12 * 256 + 3 * 512) + 4 * 15
-  assert memory.num_bytes(cache) == 64 * slot + 4 * 15
-
-
 @pytest.mark.parametrize(
   'name', ['dolphingemma-400m-pt', 'gemma-2b-it', 'siglip', 'gemma3-4b']
 )
 def test_names_of_no_text_model_are_refused(name):
   with pytest.raises(ValueError, match=f'model: gemma has no .* for {name!r};'):
     language.from_gemma(name)
-
-
-# --- Through the loop
-
-_NEW = 14
-
-
-@functools.cache
-def _pair(kind):
-  """A small model, its parameters, and those of a drafter that is alike."""
-  model, params = models_test.make(kind)
-  random = np.random.default_rng(1)
-  near = jax.tree.map(
-    lambda x: x + 0.05 * random.normal(size=x.shape).astype(np.float32), params
-  )
-  return model, params, near
-
-
-@functools.cache
-def _said(model):
-  """A model's log-probabilities after every token, in one pass."""
-
-  @jax.jit
-  def say(params, tokens):
-    logits, _ = model(params, tokens, *small.causal(len(tokens)))
-    return jax.nn.log_softmax(logits)
-
-  return say
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('kind', 'gamma', 'drafts'),
-  [
-    *((kind, 4, 1) for kind in models_test.FAMILIES),
-    # How trees are read, drafters_test.py shows for all kinds.
-    *((kind, 1, 2) for kind in ('gemma3n-e2b', 'gemma4-26b-a4b')),
-  ],
-)
-def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
-  # Rows of several lengths, which go on beyond the sliding window; drafts are
-  # kept and rejected.
-  model, params, near = _pair(kind)
-  run = functools.partial(
-    exact.decode_curve,
-    decoding.StepConfig(
-      decoding.Models(model, drafters.ModelDrafter(model)),
-      methods.METHODS['speed'],
-      gamma,
-      verification.VerificationConfig(
-        'token' if drafts == 1 else 'multi_round'
-      ),
-      drafts,
-    ),
-    (params, near),
-    exact.BatchRequest(
-      [models_test.text(n, n) for n in (2, 4, 8)],
-      jax.random.split(jax.random.key(0), 3),
-      [0.0],
-      _NEW,
-    ),
-  )
-  for temperature in (0.0, 1.0):
-    state = run(processing.SamplingParams(temperature=np.float32(temperature)))
-    counts = decoding.count(state)
-    assert 0 < counts.accepted.sum() < counts.examined.sum()
-    for row in range(3):
-      start, end = state.prompt_length[row, 0], state.length[row, 0]
-      assert end == start + _NEW
-      tokens = state.tokens[row, 0, :22]
-      said = np.asarray(_said(model)(params, tokens))[start - 1 : end - 1]
-      new = tokens[start:end]
-      if not temperature:
-        np.testing.assert_array_equal(new, said.argmax(-1))
-      np.testing.assert_allclose(
-        state.logprob[row, 0, start:end],
-        said[np.arange(_NEW), new],
-        rtol=0,
-        atol=1e-5,
-      )
 
 
 @pytest.mark.parametrize('kind', models_test.SHARING)
@@ -195,70 +84,34 @@ def _refused(config):
   return conftest.refused('config.json', families.text_config, config)
 
 
-_NO_NUMBERS = None, '64', '', [64], {'a': 1}, True, float('nan'), -4, 0
-# These may be null; these be no whole number; and these be 0.
-_OFF = {
-  *('final_logit_softcapping', 'attn_logit_softcapping', 'altup_coef_clip'),
-  'num_global_key_value_heads',
-}
-_REAL = {
-  *('final_logit_softcapping', 'attn_logit_softcapping', 'altup_coef_clip'),
-  *('query_pre_attn_scalar', 'rope_theta', 'rope_local_base_freq'),
-}
-_NONE = {
-  *('num_kv_shared_layers', 'hidden_size_per_layer_input', 'altup_active_idx'),
-}
+_CAPS = 'final_logit_softcapping', 'attn_logit_softcapping', 'altup_coef_clip'
+_OFF = {*_CAPS, 'num_global_key_value_heads'}
+_INPUTS = 'hidden_size_per_layer_input', 'vocab_size_per_layer_input'
+_REAL = *_CAPS, 'query_pre_attn_scalar', 'rope_theta', 'rope_local_base_freq'
+# What is no number, and the fields that may be it nevertheless.
+_NO_NUMBERS = [
+  *((x, ()) for x in ('64', '', [[64]], {'a': 1}, True, float('nan'), -4)),
+  (None, (*_OFF, *_INPUTS, *family_fields._NULL_IS_ABSENT)),
+  (0, ('num_kv_shared_layers', 'altup_active_idx', *_INPUTS)),
+  *((x, _REAL) for x in (2.5, 10**30)),
+]
 
 
-def _numbers():
-  for family, schema in family_fields.FAMILIES.items():
-    for name, field in schema.model_fields.items():
-      kind = type(field.default)
-      if kind in (int, float) or name in _OFF:
-        yield family, name
+@pytest.mark.parametrize('family', family_fields.FAMILIES)
+def test_a_number_of_a_config_is_a_number(family):
+  usual = families.text_config({'model_type': family})
+  for name, field in family_fields.FAMILIES[family].model_fields.items():
+    if type(field.default) in (int, float) or name in _OFF:
+      assert name in usual
+      for value, but_of in _NO_NUMBERS:
+        if name not in but_of:
+          assert name in _refused({'model_type': family, name: value})
+  families.text_config({'model_type': family} | dict.fromkeys(_OFF))
 
 
-def _may_be(family, name, value):
-  if value is None and name in family_fields._NULL_IS_ABSENT:
-    return True
-  if value is None:
-    # Of inputs for each layer a Gemma 4 may have none.
-    return name in _OFF or name.endswith('_per_layer_input')
-  if type(value) is int and not value:
-    unified = family == 'gemma4_unified_text'
-    return name in _NONE or (unified and name.endswith('_per_layer_input'))
-  # Gemma 3n may say the size of each layer.
-  return name == 'intermediate_size' and value == [64]
-
-
-@pytest.mark.parametrize(('family', 'name'), _numbers())
-def test_a_number_of_a_config_is_a_number(family, name):
-  assert name in families.text_config({'model_type': family})
-  beyond = () if name in _REAL else (2.5, 10**30)
-  for value in (*_NO_NUMBERS, *beyond):
-    config = {'model_type': family, name: value}
-    if not _may_be(family, name, value):
-      assert name in _refused(config)
-    elif name in _OFF:
-      families.text_config(config)
-
-
-@pytest.mark.parametrize('value', [None, '1', [1], {}, 0, float('inf')])
-@pytest.mark.parametrize(
-  ('field', 'kind'),
-  [
-    ('rope_theta', 'default'),
-    ('factor', 'linear'),
-    ('partial_rotary_factor', 'proportional'),
-  ],
-)
-def test_a_number_of_rotary_positions_is_a_number(field, kind, value):
-  family = 'gemma4_text' if field.startswith('partial') else 'gemma3_text'
-  if value is None and field in family_fields._NULL_IS_ABSENT:
-    return
-  layers = {'full_attention': {'rope_type': kind, field: value}}
-  layers |= {'sliding_attention': {}}
-  assert field in _refused({'model_type': family, 'rope_parameters': layers})
+def _rope(**fields):
+  layers = {'full_attention': fields, 'sliding_attention': {}}
+  return {'rope_parameters': layers}
 
 
 _ROPES = (
@@ -309,6 +162,16 @@ _WRONG = [
   ),
   *(('gemma3_text', {'layer_types': x}, None) for x in (5, True, 'full')),
   *(('gemma3_text', {'rope_parameters': x}, None) for x in _ROPES),
+  *(
+    (family, _rope(rope_type=kind, **{field: x}), field)
+    for family, kind, field in (
+      ('gemma3_text', 'default', 'rope_theta'),
+      ('gemma3_text', 'linear', 'factor'),
+      ('gemma4_text', 'proportional', 'partial_rotary_factor'),
+    )
+    for x in (None, '1', [1], {}, 0, float('inf'))
+    if x is not None or field not in family_fields._NULL_IS_ABSENT
+  ),
   ('gemma3_text', {'rope_scaling': [1]}, None),
   ('gemma3_text', {'num_hidden_layers': 10**9}, None),
   # A window is asked for where layers have one.
@@ -328,6 +191,7 @@ _WRONG = [
   ('gemma3n_text', {'num_key_value_heads': 8}, 'num_kv_shared_layers'),
   ('gemma4_text', {'use_bidirectional_attention': 'all'}, None),
   ('gemma4_text', {'num_kv_shared_layers': 5}, None),
+  ('gemma4_text', {'vocab_size_per_layer_input': 0}, None),
   ('gemma4_text', {'enable_moe_block': True}, 'num_experts'),
   ('gemma4_text', _MIXED | {'num_experts': '8'}, None),
   *(

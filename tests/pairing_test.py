@@ -19,11 +19,6 @@ from cascades.sampler import sampler
 from experiments import tasks
 from experiments.training import tokenizer_training
 
-_NEW = 40
-# Kinds whose names are those of their entries; `syntax` is an example.
-_WITHOUT_FILES = [
-  name for name, kind in drafters.DRAFTERS.items() if kind.claims is None
-]
 pytestmark = pytest.mark.usefixtures('few_shapes')
 
 
@@ -38,52 +33,71 @@ def _prompts():
   return [example.prompt for example in problems]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('drafter', 'options'),
-  [
+_SEVERAL = dict(drafts=3, verification='multi_round')
+# A verifier of each family, and a drafter of each kind.
+_STRICT = [
+  ('hf_gemma2', 'self:2', {}),
+  ('hf_gemma3', 'eagle3_joined', _SEVERAL),
+  ('hf_gemma3n', 'hf_gemma3', {}),
+  ('hf_gemma4_dense', 'hf_gemma4_dense_assistant', {}),
+  ('hf_gemma4_experts', 'hf_gemma4_experts_assistant', {}),
+  ('hf_gemma4_shared', 'hf_gemma4_shared_assistant', _SEVERAL),
+]
+_STRICT += [
+  ('tiny-verifier', drafter, options)
+  for drafter, options in (
     ('ngram:1', {}),
     ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
+    ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
     ('self:2', {}),
     ('self:4', dict(drafts=2, verification='match')),
-    ('tiny-drafter', dict(drafts=3, verification='multi_round')),
+    ('tiny-drafter', _SEVERAL),
     ('tiny-drafter', dict(stop_below=0.8)),
-    ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
-  ],
-  ids=str,
-)
-def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
-  # In a conversation the hidden state, and the caches of both, go on as well.
-  answers = small.check_alone(
-    *(_models()[0], drafter, _prompts(), _NEW),
-    turns=drafter in ('tiny-recurrent', 'self:2'),
-    **options,
+    *(
+      (kind.syntax, {})
+      for kind in drafters.DRAFTERS.values()
+      if not kind.claims
+    ),
   )
-  for answer in answers:
-    counts = answer.counts
-    size = 1 + 3 * options.get('drafts', 1)
-    calls, read = counts['verifier_calls'], counts['verifier_tokens']
-    ngrams = drafter == 'ngram:1'
-    if ngrams or 'stop_below' in options:
-      # Where there is no draft, the verifier reads one token.
-      assert (read - calls) % 3 == 0
-      assert counts['drafted'] <= read - calls <= 3 * calls
-      assert not ngrams or counts['drafted'] == read - calls
-    else:
-      assert read == size * calls
-    assert counts['drafted'] >= counts['examined'] >= counts['accepted']
-    if ngrams:
-      assert counts['drafter_calls'] == 0
-  if not ngrams:
-    calls = sum(a.counts['verifier_calls'] for a in answers)
-    assert calls < sum(len(a.tokens) for a in answers)
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', _WITHOUT_FILES)
-def test_any_drafter_without_files_keeps_the_verifiers_answers(name):
-  syntax = drafters.DRAFTERS[name].syntax
-  small.check_alone(_models()[0], syntax, _prompts(), _NEW)
+@pytest.mark.parametrize(('verifier', 'drafter', 'options'), _STRICT)
+def test_greedy_and_strict_is_the_verifier_alone(verifier, drafter, options):
+  is_tiny = verifier == 'tiny-verifier'
+  model = load_model(verifier if is_tiny else small.FIXTURES / verifier)
+  drafter = next(map(str, small.FIXTURES.glob(drafter)), drafter)
+  alone = small.sampler(model, gamma=0, temperature=0.0)
+  usual = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0)
+  strict = small.sampler(model, drafter, **usual | options)
+  texts = ['the quick brown fox', '', 'every token is either kept']
+  texts, new = (_prompts(), 40) if is_tiny else (texts, 24)
+  want, answers = (s.sample(texts, max_new_tokens=new) for s in (alone, strict))
+  assert [a.tokens for a in answers] == [a.tokens for a in want]
+  # A row is what it is by itself, and a conversation goes on.
+  one = strict.sample(texts[1], max_new_tokens=new)
+  assert (one.tokens, one.counts) == (answers[1].tokens, answers[1].counts)
+  said = []
+  for by in alone, strict:
+    begun = by.sample(texts[0], max_new_tokens=6, return_state=True)
+    then = by.sample(texts[2], max_new_tokens=12, last_state=begun.state)
+    said.append((begun.tokens, then.tokens))
+  assert said[0] == said[1]
+  for counts in (answer.counts for answer in answers):
+    calls = counts['verifier_calls']
+    read, most = counts['verifier_tokens'] - calls, 3 * calls
+    if 'ngram' in drafter or 'stop_below' in options:
+      # Where there is no draft, the verifier reads one token.
+      assert read % 3 == 0
+      assert counts['drafted'] <= read <= most
+    else:
+      assert read == options.get('drafts', 1) * most
+    assert counts['drafted'] >= counts['examined'] >= counts['accepted']
+    assert ('ngram' in drafter) == (counts['drafter_calls'] == 0)
+  if is_tiny and 'ngram' not in drafter:
+    calls = sum(a.counts['verifier_calls'] for a in answers)
+    assert calls < sum(len(a.tokens) for a in answers)
 
 
 @pytest.mark.slow
@@ -141,20 +155,12 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
 @pytest.mark.parametrize(
   ('name', 'kind', 'shape'),
   [
-    ('state', 'F32', (0, 5)),
-    ('state', 'F32', (2**40, 0)),
-    ('state', 'F32', ()),
-    ('mix', 'F32', ()),
-    ('mix', 'F32', (2**40, 0, 0)),
-    ('join', 'F8_E4M3', (8, 4)),
-    ('join', 'I32', (8, 4)),
-    ('vocabulary', 'F8_E4M3', (3,)),
-    ('vocabulary', 'F32', (1,)),
-    ('vocabulary', 'I32', (0,)),
-    ('vocabulary', 'I32', ()),
-    ('vocabulary', 'I32', (1, 1)),
-    # All of them zeros.
-    ('vocabulary', 'I32', (2,)),
+    *(('state', 'F32', x) for x in ((0, 5), (2**40, 0), ())),
+    *(('mix', 'F32', x) for x in ((), (2**40, 0, 0))),
+    *(('join', x, (8, 4)) for x in ('F8_E4M3', 'I32')),
+    *(('vocabulary', x, (1,)) for x in ('F8_E4M3', 'F32')),
+    # The last has zeros.
+    *(('vocabulary', 'I32', x) for x in ((0,), (), (1, 1), (2,))),
   ],
 )
 def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shape):
@@ -179,12 +185,12 @@ def _save_small_head(folder, says):
 
 
 def test_a_head_says_tokens_of_its_verifier(tmp_path):
-  verifier, _ = _models()
-  _save_small_head(tmp_path, [3, verifier.model.vocab_size - 1])
-  RecurrentSpec(path=str(tmp_path)).bind(verifier)
-  _save_small_head(tmp_path, [3, verifier.model.vocab_size])
+  spec = RecurrentSpec(path=str(tmp_path))
+  _save_small_head(tmp_path, [3, 767])
+  spec.bind(_models()[0])
+  _save_small_head(tmp_path, [3, 768])
   with pytest.raises(ValueError, match='768 of the verifier, got 768; save'):
-    RecurrentSpec(path=str(tmp_path)).bind(verifier)
+    spec.bind(_models()[0])
 
 
 def test_a_head_may_have_no_layers(tmp_path):
@@ -227,13 +233,9 @@ def test_models_of_two_families_are_refused():
   for other, said in (
     (
       _tokenizer(290, ('<start_of_turn>',)),
-      "(290 pieces) must be the verifier's (290 pieces), but token 5 is"
-      " '<start_of_turn>' for the drafter and '<0x00>' for the verifier",
+      "token 5 is '<start_of_turn>' for the drafter and '<0x00>' for the verif",
     ),
-    (
-      _tokenizer(295),
-      "(295 pieces) must be the verifier's (290 pieces), but token",
-    ),
+    (_tokenizer(295), "(295 pieces) must be the verifier's (290 pieces), but"),
   ):
     drafter = verifier._replace(tokenizer=other)
     message = conftest.refused(
@@ -266,6 +268,12 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
       'drafts: must be at most 1 with NgramDrafter',
     ),
     ('tiny-drafter', dict(beam=True), 'beam: .* applies to recurrent heads'),
+    (
+      'tiny-drafter',
+      dict(fill_unselected_logits=False),
+      'fill_unselected_logits: .* applies to assistants',
+    ),
+    ('tiny-recurrent', dict(beam=True), "'token' needs independent draws"),
     ('tiny-drafter', dict(drafts=0), 'drafts: must be 1 or more, got 0'),
     (
       'tiny-drafter',

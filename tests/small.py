@@ -295,33 +295,3 @@ def sampler(
     mesh=mesh,
     dtype=dtype,
   )
-
-
-def check_alone(
-  verifier, drafter, texts, new: int, turns: bool = True, **options
-) -> list[cascades.SampleOutput]:
-  """That strict greedy decoding is the verifier alone; gives the answers.
-
-  The texts have unlike lengths; `new` tokens are written after each, and with
-  `turns` a conversation is tried, too.
-  """
-  alone = sampler(verifier, gamma=0, temperature=0.0)
-  strict = sampler(
-    *(verifier, drafter),
-    **dict(method='speed', lenience=0.0, gamma=3, temperature=0.0) | options,
-  )
-  want, got = (s.sample(texts, max_new_tokens=new) for s in (alone, strict))
-  assert [a.tokens for a in got] == [a.tokens for a in want]
-  # A row is what it is by itself.
-  one = strict.sample(texts[1], max_new_tokens=new)
-  assert (one.tokens, one.counts) == (got[1].tokens, got[1].counts)
-  if turns:
-    said = []
-    for step_config in alone, strict:
-      begun = step_config.sample(texts[0], max_new_tokens=6, return_state=True)
-      then = step_config.sample(
-        texts[2], max_new_tokens=12, last_state=begun.state
-      )
-      said.append((begun.tokens, then.tokens))
-    assert said[0] == said[1]
-  return got
