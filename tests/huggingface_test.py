@@ -37,14 +37,20 @@ def test_what_transformers_says_of_a_model_is_written(folder, tmp_path):
   theirs = read_json(FIXTURES / folder / 'config.json')
   ours = read_json(tmp_path / 'config.json')
   of_none = {
-    '_sliding_window_pattern',
-    'sliding_window_pattern',
-    'transformers_version',
-    'max_position_embeddings',
+    *('_sliding_window_pattern', 'sliding_window_pattern'),
+    *('transformers_version', 'max_position_embeddings'),
     'use_bidirectional_attention',
   }
   for name in theirs.keys() - of_none:
     assert ours[name] == theirs[name], name
+  said = read_json(tmp_path / 'tokenizer_config.json')
+  tokenizer = tokenizer_files.read(tmp_path / 'tokenizer.model')
+  ids = [tokenizer.token_id(said[f'{x}_token']) for x in ('pad', 'eos', 'bos')]
+  assert ids == [tokenizers.PAD, tokenizers.EOS, tokenizers.BOS]
+  assert said['tokenizer_class'] == 'GemmaTokenizer'
+  assert said['add_bos_token']
+  said = read_json(tmp_path / _GENERATION)
+  assert [said[f'{x}_token_id'] for x in ('pad', 'eos', 'bos')] == ids
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
@@ -58,9 +64,9 @@ def test_a_model_in_shards_is_the_same_to_the_last_bit(folder, dtype, tmp_path):
   assert where == index['weight_map']
   files = sorted(set(index['weight_map'].values()))
   assert len(files) > 2
-  last = len(files)
-  assert files[0] == f'model-00001-of-{last:05}.safetensors'
-  assert files[-1] == f'model-{last:05}-of-{last:05}.safetensors'
+  last = f'{len(files):05}'
+  assert files[0] == f'model-00001-of-{last}.safetensors'
+  assert files[-1] == f'model-{last}-of-{last}.safetensors'
   sizes = [sum(x.nbytes for x in some.values()) for some in found.values()]
   assert max(sizes) <= 2e4
   assert sum(sizes) == index['metadata']['total_size']
@@ -76,9 +82,7 @@ def test_a_model_in_shards_is_the_same_to_the_last_bit(folder, dtype, tmp_path):
   same(checkpoints.load_model(tmp_path).params, checkpoint.params)
   # A shard has a size.
   for size in (0, -1, float('nan')):
-    with pytest.raises(
-      ValueError, match=r'^shard_gb: must be more than 0, got'
-    ):
+    with pytest.raises(ValueError, match=r'^shard_gb: must be more than'):
       checkpoints.save_model(tmp_path, checkpoint, shard_gb=size)
 
 
@@ -119,15 +123,13 @@ def test_what_config_json_has_no_word_for_cannot_be_written():
   ('said', 'stops'),
   [
     ({}, (1,)),
-    ({'generation_config.json': 1}, (1,)),
-    ({'generation_config.json': [1, 40]}, (1, 40)),
-    ({'config.json': [1, 40], 'generation_config.json': 41}, (1, 40, 41)),
+    ({_GENERATION: [1, 40]}, (1, 40)),
+    ({'config.json': [1, 40], _GENERATION: 41}, (1, 40, 41)),
   ],
-  ids=['nothing', 'one', 'two', 'three'],
 )
 def test_a_folder_says_where_answers_end(said, stops, tmp_path):
   checkpoints.save_model(tmp_path, load('hf_gemma3'))
-  (tmp_path / 'generation_config.json').unlink()
+  (tmp_path / _GENERATION).unlink()
   for name, ids in said.items():
     file = tmp_path / name
     fields = read_json(file) if file.exists() else {}
@@ -137,19 +139,6 @@ def test_a_folder_says_where_answers_end(said, stops, tmp_path):
   # Written, and read again.
   checkpoints.save_model(tmp_path / 'again', read)
   assert checkpoints.load_model(tmp_path / 'again').tokenizer.stops == stops
-
-
-def test_a_folder_whose_ends_cannot_be_read_is_refused(tmp_path):
-  checkpoints.save_model(tmp_path, load('hf_gemma3'))
-  file = tmp_path / 'generation_config.json'
-  for ids in (['</s>'], 64, True):
-    file.write_text(json.dumps({'eos_token_id': ids}))
-    with pytest.raises(ValueError, match=r'^model: .*eos_token_id') as error:
-      checkpoints.load_model(tmp_path)
-    assert str(file) in str(error.value)
-  file.write_text('[')
-  with pytest.raises(ValueError, match=r'config\.json: it is damaged'):
-    checkpoints.load_model(tmp_path)
 
 
 def test_tokens_that_a_folder_suppresses_are_in_no_answer(tmp_path):
@@ -210,28 +199,20 @@ def test_tokens_that_a_folder_suppresses_are_written(kind, tmp_path):
     *(('suppress_tokens', [x]) for x in (64, -1, True, 'a', 1.5)),
     ('begin_suppress_tokens', [5]),
     ('bad_words_ids', [[5]]),
+    *(('eos_token_id', x) for x in (['</s>'], 64, True)),
   ],
 )
-def test_tokens_that_cannot_be_suppressed_are_refused(field, value, tmp_path):
+def test_tokens_that_no_model_has_are_refused(field, value, tmp_path):
   checkpoints.save_model(tmp_path, load('hf_gemma3'))
   tensor_files.write_json(tmp_path / _GENERATION, {field: value})
   message = conftest.refused('model', checkpoints.load_model, tmp_path)
   assert f'{tmp_path / _GENERATION}: {field}' in message
+  (tmp_path / _GENERATION).write_text('[')
+  message = conftest.refused('model', checkpoints.load_model, tmp_path)
+  assert 'config.json: it is damaged' in message
   for nothing in (None, []):
     tensor_files.write_json(tmp_path / _GENERATION, {field: nothing})
     assert not checkpoints.load_model(tmp_path).tokenizer.suppress_tokens
-
-
-def test_the_tokenizer_has_what_transformers_needs(tmp_path):
-  checkpoints.save_model(tmp_path, checkpoints.load_model('tiny-drafter'))
-  said = read_json(tmp_path / 'tokenizer_config.json')
-  tokenizer = tokenizer_files.read(tmp_path / 'tokenizer.model')
-  ids = [tokenizer.token_id(said[f'{x}_token']) for x in ('pad', 'eos', 'bos')]
-  assert ids == [tokenizers.PAD, tokenizers.EOS, tokenizers.BOS]
-  assert said['tokenizer_class'] == 'GemmaTokenizer'
-  assert said['add_bos_token']
-  said = read_json(tmp_path / 'generation_config.json')
-  assert [said[f'{x}_token_id'] for x in ('pad', 'eos', 'bos')] == ids
 
 
 # --- The launcher ---

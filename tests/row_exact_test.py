@@ -62,23 +62,6 @@ def test_a_row_has_the_same_bits_in_any_batch_and_block(name):
   np.testing.assert_allclose(expected, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_keys_that_are_masked_change_no_bit():
-  """More slots of a cache, which hold anything and are masked."""
-
-  def attend(x, keys, count):
-    logits = jnp.einsum('TH,SH->TS', x, keys)
-    seen = jnp.arange(len(keys)) < count
-    weights = jax.nn.softmax(jnp.where(seen, logits, -2e38))
-    return jnp.einsum('TS,SH->TH', weights, keys)
-
-  x = np.random.default_rng(0).normal(size=(2, 3, 24)).astype(np.float32)
-  run = jax.jit(jax.vmap(row_exact.row_exact(attend), (0, 0, None)))
-  expected = run(x, _KEYS[:2, :40], 33)
-  for slots in 48, 64, 96:
-    keys = _KEYS[:2, :slots]
-    np.testing.assert_array_equal(run(x, keys, 33), expected, str(slots))
-
-
 def test_a_quotient_in_bfloat16_keeps_its_dtype():
   cap = row_exact.row_exact(lambda x: jnp.tanh(x / 30) * 30)
   x = jnp.asarray(_KEYS[0], jnp.bfloat16)
