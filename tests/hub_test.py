@@ -29,16 +29,11 @@ _GATED = 'GatedRepo'
 
 
 class Hub:
-  """A server with repositories, and what was asked of it.
-
-  Attributes:
-    repos: Folder of each revision, by repository.
-    gated: Status by repository whose files are refused.
-    cut: File names whose next answers end early, with the number of answers.
-    asked: Method, path and headers of each request.
-  """
+  """A server with repositories, and what was asked of it."""
 
   def __init__(self):
+    # Folders by repository and revision, and the status of those refused; how
+    # many answers of a file end early; method, path and headers of requests.
     self.repos, self.gated, self.cut, self.asked = {}, {}, {}, []
     handler = type('Handler', (_Handler,), {'hub': self})
     self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
@@ -109,7 +104,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       fields = {'id': repo, 'sha': commits.get(revision, revision)}
       self._reply(200, json.dumps(fields | {'siblings': []}).encode())
     elif kind == 'tree':
-      files = [x for x in sorted(folder.rglob('*')) if x.is_file()]
       listed = [
         {
           'type': 'file',
@@ -117,7 +111,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
           'size': x.stat().st_size,
           'oid': hashlib.sha1(x.read_bytes()).hexdigest(),
         }
-        for x in files
+        for x in sorted(folder.rglob('*'))
+        if x.is_file()
       ]
       self._reply(200, json.dumps(listed).encode())
     elif repo in self.hub.gated:
@@ -215,15 +210,11 @@ def test_files_that_an_index_names_are_the_only_tensors(server):
   got = cascades.load_model('acme/verifier')
   small.same(got.params, cascades.load_model(small.pair()[0]).params)
   assert 'copy.safetensors' not in server.fetched()
-
-
-def test_an_index_cannot_ask_for_pickles(server):
-  folder = server.repos['acme/verifier']['main']
-  names = dict.fromkeys(small.stored(folder), '*.bin')
-  (folder / 'model.safetensors.index.json').write_text(
-    json.dumps({'weight_map': names})
-  )
-  assert '*.bin is missing' in _refused('acme/verifier')
+  # Nor can it ask for pickles.
+  index.write_text(json.dumps({'weight_map': dict.fromkeys(names, '*.bin')}))
+  pickled = shutil.copytree(folder, folder.parent / 'pickled')
+  server.repos['acme/verifier']['pickled'] = pickled
+  assert '*.bin is missing' in _refused('acme/verifier@pickled')
   assert 'pytorch_model.bin' not in server.fetched()
 
 
@@ -366,22 +357,15 @@ def test_without_the_library_an_extra_is_named(server, monkeypatch):
   assert "pip install -e '.[hub]' in the checkout" in _refused('acme/verifier')
 
 
-def _command(*arguments: str):
-  """Runs experiments.sample in a process of its own.
-
-  The launcher's process may have read the hub's address already.
-  """
-  return launching.python('-m', 'experiments.sample', *arguments)
-
-
 @pytest.mark.slow
 def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
   monkeypatch.setenv('HF_ENDPOINT', server.url)
   monkeypatch.setenv('HF_HUB_OFFLINE', '0')
   monkeypatch.setenv('HF_HOME', str(tmp_path / 'home'))
-  arguments = ('--drafter=acme/drafter', '--prompt=The number', '--seed=1')
-  arguments += ('--max_new_tokens=8', '--gamma=2', '--method=token_v3')
-  done = _command('--verifier=acme/verifier', *arguments)
+  # A new process, for the launcher's may have read the hub's address already.
+  command = '-m', 'experiments.sample', '--prompt=The number', '--gamma=2'
+  command += '--drafter=acme/drafter', '--max_new_tokens=8'
+  done = launching.python(*command, '--verifier=acme/verifier')
   assert (done.returncode, done.stderr.count('rror')) == (0, 0), done.stderr
   # Not the bars of `huggingface_hub`, which are one long line in a file.
   assert done.stderr.splitlines()[:3] == [
@@ -389,16 +373,9 @@ def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
     'downloading acme/drafter',
   ]
   assert '\r' not in done.stderr
-  same = launching.run(
-    'experiments.sample',
-    f'--verifier={small.pair()[0]}',
-    f'--drafter={small.pair()[1]}',
-    *arguments[1:],
-  )
-  assert done.stdout == same.stdout
   server.gated['acme/gated'] = 401
   server.repos['acme/gated'] = server.repos['acme/verifier']
-  done = _command('--verifier=acme/gated', *arguments)
+  done = launching.python(*command, '--verifier=acme/gated')
   assert done.returncode == 2
   assert done.stderr.startswith('error: model: acme/gated is not a local')
   assert done.stderr.count('\n') == 1
