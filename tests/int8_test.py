@@ -84,19 +84,17 @@ def test_strict_decoding_is_the_verifier_alone_in_any_batch(gamma, drafter):
   names = ('tiny-verifier', drafter) if drafter else small.pair()
   verifier = cascades.load_model(names[0], 'int8')
   drafter = drafter or cascades.load_model(names[1], 'int8')
-  config = cascades.DecodingConfig(temperature=0.0, gamma=0)
-  alone = cascades.Sampler(verifier, config=config)
+  alone = small.sampler(verifier, temperature=0.0, gamma=0)
   request = dict(max_new_tokens=24, return_logits=True)
   first = alone.sample(prompts, **request)
-  expected = [x.tokens for x in first]
-  config = cascades.DecodingConfig(temperature=0.0, gamma=gamma, lenience=-1.0)
-  strict = cascades.Sampler(verifier, drafter, config=config)
+  options = dict(temperature=0.0, gamma=gamma, lenience=-1.0)
+  strict = small.sampler(verifier, drafter, **options)
   together = strict.sample(prompts, **request)
-  assert [x.tokens for x in together] == expected
   for x, y in zip(together, first, strict=True):
+    assert x.tokens == y.tokens
     np.testing.assert_array_equal(x.logits, y.logits)
     np.testing.assert_allclose(x.logprobs, y.logprobs, rtol=0, atol=1e-5)
-  assert strict.sample(prompts[0], max_new_tokens=24).tokens == expected[0]
+  assert strict.sample(prompts[0], **request).tokens == first[0].tokens
   assert sum(x.counts['accepted'] for x in together) > 0
 
 
@@ -247,10 +245,11 @@ def test_a_folder_with_bad_scales_is_refused(fault, tmp_path):
   name = 'model.layers.0.self_attn.o_proj.weight'
   scales = tensors[f'{name}_scale'].copy()
   scales[3] = {'nan': np.nan, 'negative': -1}.get(fault, 1)
-  changes = {f'{name}_scale': None if fault == 'none' else scales}
-  if fault == 'zero point':
-    changes[f'{name}_zero_point'] = np.zeros((len(scales), 1), np.int8)
-  small.rewrite(tmp_path, tensors=tensors | changes)
+  if fault == 'none':
+    scales = None
+  elif fault == 'zero point':
+    tensors[f'{name}_zero_point'] = np.zeros((len(scales), 1), np.int8)
+  small.rewrite(tmp_path, tensors=tensors | {f'{name}_scale': scales})
   for dtype in None, 'float32':
     message = conftest.refused('model', checkpoints.load_model, tmp_path, dtype)
     assert name in message
