@@ -236,9 +236,7 @@ def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
     d = jax.tree.map(lambda x: np.tile(x, (_V, 1)), d)
     seen[name] = d._replace(q=q, q_gate=q)
     tables[name] = exact.Table.from_methods(pairs, seen[name])
-  method = many_methods.from_tables(
-    [*tables.values()], [*seen.values()], with_rules=kind == 'sequential'
-  )
+  method = many_methods.from_tables([*tables.values()], [*seen.values()])
   context = _MODEL.context(np.array(prompt), np.arange(len(prompt)))
   at = said * len(_VERIFIER) + context
   each = np.arange(_MANY) % len(pairs)
