@@ -454,7 +454,9 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
   monkeypatch.setattr(batching, 'bucket', whole)
   folder = pathlib.Path(__file__).parent / 'data/tasks'
   files = {path.stem: path for path in sorted(folder.iterdir())}
-  costs = unit_costs.Costs(1.0, 0.1, {1: 1.2, 5: 1.6})
+  costs = unit_costs.Costs(
+    verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.2, 5: 1.6}
+  )
   # As if measured at the start and at the end.
   both = (unit_costs.CostRange(costs, costs),) * 2
   costs = unit_costs.CostMeasurements(both).to_json()
