@@ -80,8 +80,8 @@ def _deferrals(
   kind = config.verification, config.bonus, config.drafts
   if not is_whole or kind != ('token', 'target', 1):
     return dict(deferrals=None, last_deferral=None)
-  places = [i for i, x in enumerate(answer.deferred or (), 1) if x]
-  return dict(deferrals=len(places), last_deferral=max(places, default=0))
+  indices = [i for i, x in enumerate(answer.deferred or (), 1) if x]
+  return dict(deferrals=len(indices), last_deferral=max(indices, default=0))
 
 
 def combine(
