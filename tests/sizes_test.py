@@ -6,14 +6,14 @@ import subprocess
 import pytest
 
 _ROOT = pathlib.Path(__file__).parents[1]
-# By folder: the lines that it is to have at most, and those that it has until
-# then. The second number only falls, but for a feature that names its lines.
+# By folder: the lines that it has at most, and those to reach. The first number
+# only falls, but for a feature that names its lines.
 _BARS = {
-  'cascades': (21_300, 22_817),
-  'cascades/contrib': (1_800, 3_181),
-  'experiments': (21_100, 22_461),
-  'tests': (26_900, 33_561),
-  'configs': (1_400, 1_612),
+  'cascades': (20_880, 14_000),
+  'cascades/contrib': (1_600, 2_300),
+  'experiments': (19_990, 11_500),
+  'tests': (26_710, 17_000),
+  'configs': (1_350, 1_200),
 }
 
 
@@ -35,5 +35,5 @@ def _lines(folder: str) -> int:
 
 @pytest.mark.parametrize('folder', _BARS)
 def test_a_part_does_not_grow(folder):
-  bar, until_then = _BARS[folder]
-  assert _lines(folder) <= max(bar, until_then)
+  limit, _ = _BARS[folder]
+  assert _lines(folder) <= limit
