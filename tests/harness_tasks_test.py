@@ -319,6 +319,19 @@ def test_unusable_yaml_is_one_sentence(tmp_path, text, message):
   assert '\n' not in str(e.value)
 
 
+def test_no_code_is_loaded_before_it_is_refused(tmp_path):
+  # Its module fetches and runs a metric of the hub as it is imported.
+  with pytest.raises(ValueError, match='has programs of models as answers'):
+    harness_tasks.load_tasks('lm_eval:humaneval')
+  assert not [x for x in sys.modules if 'humaneval' in x]
+  group = {'own': 'group: own\ntask: [beside]\n'}
+  _write(
+    tmp_path, group | {'beside': 'task: beside\ndoc_to_text: !function a.b'}
+  )
+  with pytest.raises(ValueError, match=r'beside\.yaml is damaged or'):
+    _load(tmp_path, 'own')
+
+
 def test_a_damaged_row_is_named(tmp_path):
   _write(tmp_path, {'own': 'include: common\ntask: own\n'})
   with (tmp_path / 'test.jsonl').open('a') as file:

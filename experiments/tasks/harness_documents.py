@@ -17,7 +17,7 @@ import math
 import numbers
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -188,12 +188,7 @@ class Documents:
 
   def _check_kind(self) -> dict[str, Any]:
     """Refuses tasks whose answers are not one generated text each."""
-    if self.task.config.unsafe_code:
-      raise ValueError(
-        f'tasks: {self.name} has programs of models as answers, which a sweep'
-        ' does not run; run the harness itself: python -m'
-        ' cascades.contrib.lm_eval --model=cascades.'
-      )
+    check_answers(self.name, self.task.config.unsafe_code)
     if self.task.config.repeats > 1:
       raise ValueError(
         f'tasks: {self.name} needs {self.task.config.repeats} answers per'
@@ -285,6 +280,30 @@ class Documents:
   def _is_higher_better(self, metric: str) -> bool:
     """Returns True unless the task says that lower values are better."""
     return self.task.higher_is_better().get(metric) is not False
+
+
+def check_members(manager: Any, names: Iterable[str]) -> None:
+  """Refuses programs among tasks, groups and tags, before they are loaded."""
+  members: list[Any] = [*names]
+  for member in members:
+    entry = isinstance(member, str) and manager.task_index.get(member)
+    fields = (entry and entry.cfg) or member
+    inner = sorted(entry.tags) if entry else []
+    if isinstance(fields, dict):
+      check_answers(fields.get('task'), fields.get('unsafe_code'))
+      inner = fields.get('task')
+      inner = inner if isinstance(inner, list) else [inner]
+    members += [x for x in inner if x not in members]
+
+
+def check_answers(name: Any, are_programs: Any) -> None:
+  """Refuses programs of models; code of their tasks runs as they are loaded."""
+  if are_programs:
+    raise ValueError(
+      f'tasks: {name} has programs of models as answers, which a sweep does not'
+      ' run; run the harness itself: python -m cascades.contrib.lm_eval'
+      ' --model=cascades.'
+    )
 
 
 def _describe(value: Any) -> Any:

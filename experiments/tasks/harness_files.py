@@ -16,6 +16,7 @@ from lm_eval.tasks import TaskManager
 
 from cascades.untrusted import bounded
 from experiments import cli
+from experiments.tasks.harness_documents import check_members
 
 # The parser of the harness, whose constructors are safe.
 _LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
@@ -29,20 +30,22 @@ def find_tasks(target: str) -> tuple[TaskManager, list[str]]:
   sealed.filters = utils.env.filters
   utils.env, task.get_metric = sealed, _registered_metric
   path = pathlib.Path(target)
-  files = [path] if path.suffix == '.yaml' else sorted(path.glob('**/*.yaml'))
-  if not files:
-    manager = TaskManager()
-    names = [target] if target in manager.task_index else []
-  else:
+  is_file = path.suffix == '.yaml'
+  folder = path.parent if is_file else path
+  # The harness reads all files of a folder, and tasks may name each other.
+  if files := sorted(folder.glob('**/*.yaml')) if path.exists() else []:
     _check_files([file.resolve() for file in files])
-    folder = path.parent if path in files else path
     manager = TaskManager(include_path=folder, include_defaults=False)
     entries = [x for x in manager.task_index.values() if x.yaml_path]
     names = [x.name for x in entries if x.yaml_path.samefile(path)]
-    names = names if path in files else manager.all_subtasks
+    names = names if is_file else manager.all_subtasks
+  else:
+    manager = TaskManager()
+    names = [target] if target in manager.task_index else []
   if not names:
-    problem = f'lm_eval:{target} is not known, or is declared twice'
-    raise ValueError(f'tasks: {problem}; see `lm_eval ls tasks`, or give YAML.')
+    problem = 'is not known, or is declared twice; see `lm_eval ls tasks`.'
+    raise ValueError(f'tasks: lm_eval:{target} {problem}')
+  check_members(manager, names)
   return manager, names
 
 
