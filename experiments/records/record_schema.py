@@ -64,7 +64,8 @@ class Trace:
     token_strings: The text of each token; '' for a stop token.
     sources: Index into `SOURCES` for each token.
     deferred: 1 for each token where the rule defers to the verifier, else 0;
-      None for a method without a deferral rule.
+      see `SampleOutput.deferred` for bonus tokens. None for a method without a
+      deferral rule.
     logprobs: The verifier's log-probability of each token at temperature 1; for
       the drafter alone, the drafter's.
     rejected: Id of the draft that each residual token replaces; None for the

@@ -9,14 +9,15 @@ the hash of its file, too.
 import functools
 import hashlib
 import inspect
-import marshal
 import pathlib
 import sys
+import sysconfig
 import types
 from typing import Any
 
 RESULTS_VERSION = 2
-_OURS = {'cascades', 'experiments', 'configs', *sys.stdlib_module_names}
+_ROOT = pathlib.Path(__file__).parents[2]
+_OURS = [_ROOT / x for x in ('cascades', 'experiments', 'configs')]
 
 
 def name() -> str:
@@ -25,34 +26,51 @@ def name() -> str:
 
 
 def outside(*values: Any) -> list[str]:
-  """Returns module and hash of each file from outside that makes the values.
+  """Returns what makes the values and is not of this project.
 
   Args:
     *values: Functions, and objects that hold functions.
+
+  Returns:
+    Module and hash of each file, and the numbers and texts that functions hold.
   """
-  files, waiting, visited = set(), list(values), []
+  parts, waiting, visited = set(), list(values), []
   while waiting:
     value = inspect.unwrap(waiting.pop())
-    module = getattr(value, '__module__', None) or ''
-    is_ours = module.partition('.')[0] in _OURS
     if isinstance(value, types.ModuleType) or any(value is x for x in visited):
       continue
     visited.append(value)
     if isinstance(value, types.FunctionType):
-      if not is_ours:
-        files.add(f'{module} {_hash(value)}')
-      waiting += [x.cell_contents for x in value.__closure__ or ()]
+      if not _is_ours(value):
+        parts.add(f'{value.__module__} {_hash(value)}')
+      cells = [x.cell_contents for x in value.__closure__ or ()]
+      waiting += [*cells, *(value.__defaults__ or ())]
     elif isinstance(value, functools.partial):
       waiting += [value.func, *value.args, *value.keywords.values()]
     elif isinstance(value, types.MethodType):
       waiting += [value.__func__, value.__self__]
     elif isinstance(value, list | tuple):
       waiting += value
+    elif isinstance(value, dict):
+      waiting += value.values()
+    elif isinstance(value, str | int | float):
+      parts.add(repr(value))
     elif isinstance(value, type):
-      waiting += () if is_ours else vars(value).values()
+      waiting += () if _is_ours(value) else vars(value).values()
     elif hasattr(value, '__dict__'):
       waiting += [type(value), *vars(value).values()]
-  return sorted(files)
+  return sorted(parts)
+
+
+def _is_ours(value: Any) -> bool:
+  """True for functions and classes of this project and of Python itself."""
+  module = sys.modules.get(value.__module__ or '')
+  path = pathlib.Path(getattr(module, '__file__', None) or '')
+  name = (value.__module__ or '').partition('.')[0]
+  is_standard = name in sys.stdlib_module_names and path.is_relative_to(
+    sysconfig.get_path('stdlib')
+  )
+  return is_standard or any(map(path.is_relative_to, _OURS))
 
 
 def _hash(function: types.FunctionType) -> str:
@@ -60,5 +78,13 @@ def _hash(function: types.FunctionType) -> str:
   try:
     source = pathlib.Path(inspect.getfile(function)).read_bytes()
   except OSError:
-    source = marshal.dumps(function.__code__)
+    source = repr(_code(function.__code__)).encode()
   return hashlib.sha256(source).hexdigest()
+
+
+def _code(code: types.CodeType) -> list:
+  """Returns what code does, without the place where it was typed in."""
+  inner = [
+    _code(x) if isinstance(x, types.CodeType) else x for x in code.co_consts
+  ]
+  return [code.co_code, code.co_names, inner]
