@@ -74,6 +74,10 @@ def define_dtype() -> None:
   )
 
 
+# The last ends a command after an error; that of `multihost` waits for nobody.
+exits: list[Callable[[int], Any]] = [sys.exit]
+
+
 def define_import() -> None:
   """Defines the flag of commands that take names; `run` imports its values."""
   if 'import' not in flags.FLAGS:
@@ -257,17 +261,24 @@ def _quietly(
     if flags.FLAGS['debug'].value:
       raise
     print(f'error: {display.sentence(_sentence(e))}', file=sys.stderr)
-    sys.exit(2)
+    _end(2)
   except StoppedError as e:
     print(display.sentence(_sentence(e)), file=sys.stderr)
-    sys.exit(130)
+    _end(130)
   except KeyboardInterrupt:
-    sys.exit(130)
+    _end(130)
   except Exception as e:
     if flags.FLAGS['debug'].value:
       raise
     print(f'error: {display.sentence(_bug(e))}', file=sys.stderr)
-    sys.exit(1)
+    _end(1)
+
+
+def _end(code: int) -> None:
+  """Ends the process by the last of `exits`."""
+  sys.stdout.flush()
+  sys.stderr.flush()
+  exits[-1](code)
 
 
 def _is_output_closed() -> bool:
@@ -345,8 +356,14 @@ def load_config_module(
   spec = importlib.util.spec_from_file_location(name or '_config', path)
   module = importlib.util.module_from_spec(spec)
   if name:
-    sys.modules.setdefault(name, module)
-  spec.loader.exec_module(module)
+    before = sys.modules.setdefault(name, module)
+    if getattr(before, '__file__', None) != module.__file__:
+      raise ValueError(f'import: {name} is another module; rename {path}.')
+  try:
+    spec.loader.exec_module(module)
+  except BaseException:
+    sys.modules.pop(name, None)
+    raise
   return module
 
 

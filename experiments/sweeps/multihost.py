@@ -4,7 +4,6 @@ All run the same command and make the same calls. Process 0 has the workdir, and
 writes its calls into the store of `jax.distributed` for the others to read.
 """
 
-import atexit
 import contextlib
 import itertools
 import json
@@ -34,7 +33,7 @@ def joined(place: str) -> Iterator[int]:
   # A lost process ends the others after this time.
   sharding.initialize(host, *map(int, numbers), heartbeat_timeout_seconds=30)
   # A process that fails does not wait for the others, as JAX would.
-  atexit.register(os._exit, 3)
+  cli.exits.append(os._exit)
   if index := distributed.global_state.process_id:
     # Ctrl-C in a terminal reaches all processes; process 0 handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -43,7 +42,7 @@ def joined(place: str) -> Iterator[int]:
   except jax.errors.JaxRuntimeError as error:
     reason = f'lost the others or lacks memory ({cli.one_line(error)})'
     raise ValueError(f'distributed: process {index} {reason}.') from None
-  atexit.unregister(os._exit)
+  cli.exits.pop()
 
 
 def share(*call: object, index: int = 0) -> list:
