@@ -6,13 +6,14 @@ a file at once; a later run with the same device, versions and sizes skips the
 figures that are there.
 """
 
+import contextlib
 import json
 import pathlib
 import time
 from typing import Any
 
 from cascades.plain import plain
-from cascades.untrusted import display
+from cascades.untrusted import bounded, display
 from experiments import cli
 from experiments.accelerators import device_facts, device_table, random_models
 from experiments.accelerators.device_phases import PHASES, Sizes, limit
@@ -73,13 +74,13 @@ def _read(file: pathlib.Path, setting: dict[str, Any]) -> device_table.Figures:
   figures: device_table.Figures = {name: {} for name in PHASES}
   if not file.exists():
     return figures
-  for line in file.read_text(encoding='utf-8', errors='replace').splitlines():
-    try:
+  text = bounded.read_bytes(file, 'workdir', 'delete it')
+  for line in text.decode(errors='replace').splitlines():
+    # A run that was killed leaves a part of a line.
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
       fields = json.loads(line)
-    except ValueError:
-      continue
-    if fields['setting'] == setting:
-      figures[fields['phase']][fields['name']] = fields['figure']
+      if fields['setting'] == setting:
+        figures[fields['phase']][fields['name']] = fields['figure']
   return figures
 
 
