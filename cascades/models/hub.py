@@ -153,7 +153,9 @@ def _one_sentence(name: str) -> Iterator[None]:
     raise ValueError(reason) from None
   # A client of the network raises many kinds of errors.
   except Exception as error:
-    if type(error) is ValueError:
+    # A full disk and a folder that cannot be written are not the hub's.
+    is_local = isinstance(error, OSError) and error.errno and error.filename
+    if type(error) is ValueError or is_local:
       raise
     raise ValueError(
       f'model: {name} is not a local folder, and the hub has not sent it'
