@@ -78,6 +78,15 @@ def test_without_a_quality_models_and_strict_decoding_are_timed():
   assert headline.entrants(made) == []
 
 
+def test_what_is_only_counted_is_not_timed_or_recommended():
+  for changes in ({}, {'quality': math.nan}):
+    made = make(SPECS)
+    made = Points(made.table, made.answers.assign(**changes))
+    counted = made.table[made.table.method == 'opt'].index
+    made.table.loc[counted, 'variant'] = 'opt sequential'
+    assert 'opt' not in {x.method for x in headline.entrants(made)}
+
+
 @pytest.fixture(scope='module')
 def frame(points):
   return comparisons.compare(points, CHOICE)

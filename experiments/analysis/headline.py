@@ -30,10 +30,8 @@ def summarize(frame: pd.DataFrame) -> Headline | None:
   """Summarizes the points of a sweep in headline results."""
   if frame.empty:
     return None
-  frame = comparisons.with_blocks(frame, ACROSS)
-  candidates = frame[
-    ~frame.method.isin(reference_points.BASELINES) & ~frame.oracle
-  ]
+  frame = comparisons.with_blocks(_decodable(frame), ACROSS)
+  candidates = frame[~frame.method.isin(reference_points.BASELINES)]
   candidates = candidates[np.isfinite(candidates.latency)]
   if candidates.empty:
     return None
@@ -71,7 +69,7 @@ def _without_quality(points: Points) -> list[pd.Series]:
   """Selects both models alone and the fastest strict point."""
   # Of an answer, since points may have other numbers of them.
   latency = points.answers.groupby('point').latency.mean()
-  table = points.table[~points.table.oracle].assign(latency=latency)
+  table = _decodable(points.table).assign(latency=latency)
   key = ['method', 'variant', 'lenience', 'gamma', 'strict']
   # Over all tasks; nan is a lenience.
   frame = table.groupby(key, dropna=False, sort=False, as_index=False)
@@ -83,6 +81,12 @@ def _without_quality(points: Points) -> list[pd.Series]:
   strict = strict.sort_values('latency', kind='stable')[:1]
   rows = pd.concat([frame[is_alone], strict])
   return [row for _, row in rows.iterrows()]
+
+
+def _decodable(frame: pd.DataFrame) -> pd.DataFrame:
+  """Leaves out cascades without speculation, which are counted only."""
+  pattern = rf'\b{reference_points.SEQUENTIAL}\b'
+  return frame[~frame.variant.str.contains(pattern)]
 
 
 def _first(frame: pd.DataFrame) -> pd.Series | None:
