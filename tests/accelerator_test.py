@@ -1,5 +1,6 @@
 """The check of a new device: its phases, figures, limits, faults and table."""
 
+import dataclasses
 import json
 import types
 

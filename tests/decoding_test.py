@@ -299,6 +299,43 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
     check_samples(drawn, each, pairs, laws, sampling, name)
 
 
+@pytest.mark.parametrize('bonus', BONUSES)
+def test_a_step_tells_the_law_of_its_tokens(bonus):
+  lenient, rows, gamma = methods.METHODS['speed'], 32, 2
+  config = decoding.StepConfig(
+    decoding.Models(_MODEL, drafters.ModelDrafter(_MODEL)),
+    lenient,
+    gamma,
+    verification.VerificationConfig(bonus=bonus),
+  )
+  params = decoding.Params(_VERIFIER, _DRAFTER)
+  first = len(_PROMPT)
+  asked = decoding.Prompts(
+    np.tile(_PROMPT, (rows, 1)),
+    np.full(rows, first),
+    jax.random.split(jax.random.key(5), rows),
+    np.full(rows, first + gamma + 1),
+  )
+  state = decoding.prefill(
+    params, asked, models=config.models, cache_length=2 * first + gamma
+  ).replace(lenience=np.full(rows, 0.3, np.float32))
+  run = functools.partial(decoding.step, step_config=config, with_law=True)
+  sampling, never = processed_by(temperature=2.0), np.array([-1])
+  after, stats = jax.vmap(
+    lambda row: run(row, params, sampling, never), axis_name=decoding.ROWS
+  )(state)
+  d = exact.table_distributions(_VERIFIER, _DRAFTER, sampling)
+  kept = np.asarray(stats.verdict.num_accepted)
+  assert {0, gamma} <= {*kept}
+  for row in range(rows):
+    for i in range(kept[row] + 1):
+      context = _MODEL.context_after(after.tokens[row, : first + i])
+      at = jax.tree.map(lambda x, c=context: x[c], d)
+      is_verifiers = i == gamma and bonus == 'verifier'
+      law = at.p if is_verifiers else lenient.law(at, 0.3)
+      np.testing.assert_allclose(stats.law[row, i], law, atol=1e-6)
+
+
 def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
   speed = methods.METHODS['speed']
   pairs = [(speed, 0.0), (speed, 0.5)]
