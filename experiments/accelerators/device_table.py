@@ -179,7 +179,7 @@ def _compilation(figures: Figures) -> Rows:
     parts = [
       f'{arm} {seconds:.1f} s' for arm, seconds in x['compile_s'].items()
     ]
-    for field in ('peak', 'estimated', 'weight'):
+    for field in ('peak', 'weight'):
       parts.append(f'{field} {x[f"{field}_bytes"] / 1e9:.2f} GB')
     yield f'{_pair(x)}, batch {x["batch"]}', ', '.join(parts), None
 
