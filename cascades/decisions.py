@@ -115,7 +115,7 @@ class Decision:
       # Numbers that JSON cannot hold are texts.
       name: float(value) if value in ('inf', '-inf') else value
       for name, value in fields['config'].items()
-      # None of these is the default of a config, which a decision has not.
+      # None is a config's default; a decision has the numbers in effect.
       if value is not None or name not in ('lenience', 'gamma')
     }
     try:

@@ -92,15 +92,15 @@ class Registry[Entry](Mapping[str, Entry]):
       return default
     raise ValueError(self.unknown(name))
 
-  def find(self, spec: str, option: str = '') -> tuple[Entry, str]:
+  def find(self, spec: str) -> tuple[Entry, str]:
     """Returns the entry of 'NAME:ARGUMENT', and the argument."""
     name, argument = split(spec) if isinstance(spec, str) else ('', '')
     if name not in self and name not in self.aliases:
-      raise ValueError(self.unknown(spec, option))
+      raise ValueError(self.unknown(spec))
     if spec.endswith(_COLON) and not argument:
       raise ValueError(
-        f'{option or self.option}: {arguments.quote(spec)} has nothing after'
-        ' its colon; leave the colon out or give an argument.'
+        f'{self.option}: {arguments.quote(spec)} has nothing after its colon;'
+        ' leave the colon out or give an argument.'
       )
     return self.get(name), argument
 

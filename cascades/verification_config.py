@@ -13,7 +13,7 @@ from cascades.registries import Registry, split
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 
-# Verifications of one draft per block, and of any number of drafts.
+# Verifications that keep the law: of one draft per block, and of any number.
 SINGLE_DRAFT = ('token', 'block')
 MULTI_DRAFT = ('multi_round', 'k_seq', 'match', 'traversal')
 GATES = ('raw', 'processed')
@@ -38,7 +38,7 @@ class Verification:
     draws_tokens: True if a token is drawn at each position; each then gets
       `processing.uniforms_per_token` uniform numbers instead of one per draft.
     blocks: 'module:function' that enumerates all blocks with probabilities, for
-      `proof.enumeration`. None for those that it knows by name.
+      `proof.enumeration`. None for the others, which it knows.
     pattern: An example of a name with an argument, for error texts.
     shortest: The name with the argument for the shortest blocks, which audits
       use; empty if the name alone suffices.
@@ -92,7 +92,7 @@ for _name, _entry in {
   },
   'look_ahead': Verification(
     decide='cascades.verification.look_ahead:look_ahead',
-    blocks='cascades.proof.enumeration:windowed_blocks',
+    blocks='cascades.proof.enumeration:look_ahead_blocks',
     keeps_law=False,
     pattern='look_ahead:4',
     shortest='look_ahead:2',

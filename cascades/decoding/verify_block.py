@@ -36,9 +36,6 @@ class ExtraOutputs(NamedTuple):
   law: bool = False
 
 
-NO_EXTRAS = ExtraOutputs()
-
-
 class BlockResult(NamedTuple):
   """A verified block: gamma + 1 positions along the accepted draft.
 
@@ -69,11 +66,11 @@ def distributions(
   drafter_logits: Float[Array, 'V'],
   verifier_logits: Float[Array, 'V'],
   sampling: processing.SamplingParams,
-  drafter_probs: Callable[..., Float[Array, 'V']] = processing.processed_probs,
   gate: str = 'raw',
+  drafter_sampling: processing.SamplingParams | None = None,
 ) -> methods.Distributions:
   """Computes the distributions that methods read at one position."""
-  q = drafter_probs(drafter_logits, sampling)
+  q = processing.processed_probs(drafter_logits, drafter_sampling or sampling)
   p = processing.processed_probs(verifier_logits, sampling)
   gates = q, p
   if gate == 'raw':
@@ -181,12 +178,9 @@ def _block_result(
   def law_at(i):
     d = inputs.distributions_at(i, draft_index)
     law = inputs.method.law(d, inputs.leniences[draft_index, i])
-    # After a draft's last token the verifier alone decides, if q is unknown
-    # there or `bonus` is 'verifier'; see `bonus_distribution`.
-    is_verifiers = i == inputs.draft_lengths[draft_index]
-    if inputs.bonus_from_target:
-      is_verifiers &= ~inputs.has_bonus_probs[draft_index]
-    return jnp.where(is_verifiers, d.p, law)
+    has_bonus_probs = inputs.has_bonus_probs[draft_index]
+    bonus = inputs.bonus_distribution(d, law, has_bonus_probs)
+    return jnp.where(i == inputs.draft_lengths[draft_index], bonus, law)
 
   def pad(x):
     padding = [(0, len(index) - len(x))] + [(0, 0)] * (x.ndim - 1)
@@ -215,7 +209,7 @@ def verify_block(
   key: jax.Array,
   step_config: StepConfig,
   empty_draft: bool = False,
-  extra: ExtraOutputs = NO_EXTRAS,
+  extra: ExtraOutputs,
 ) -> BlockResult:
   """Reads and verifies a block."""
   block = read_block(

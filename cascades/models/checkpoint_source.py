@@ -257,11 +257,10 @@ class TensorSource(NamedTuple):
           ' supported; give a model with tied embeddings.'
         )
 
-  def choose_dtype(
+  def _choose_dtype(
     self,
     dtype: str | None,
     mapped: list[tuple[param_mapping.ParamMapping, list]],
-    path: pathlib.Path | None = None,
   ) -> str | None:
     """Returns the dtype asked for, else the declared or the stored one."""
     if dtype is None and int8_files.is_int8(self.config):
@@ -272,7 +271,7 @@ class TensorSource(NamedTuple):
       dtype
       or (declared if declared in param_dtypes.DTYPES else None)
       or param_dtypes.choose_dtype(
-        (x.dtype for _, tensors in mapped for x in tensors), path
+        (x.dtype for _, tensors in mapped for x in tensors), self.path
       )
     )
 
@@ -280,7 +279,7 @@ class TensorSource(NamedTuple):
     """Reads the tensors into a model's parameters."""
     mapped = self._mapped_tensors()
     self._check_head()
-    dtype = self.choose_dtype(options.dtype, mapped, self.path)
+    dtype = self._choose_dtype(options.dtype, mapped)
     options = options._replace(dtype=dtype)
     table = param_mapping.TABLE if self.table_path else None
     memory.check_weights(

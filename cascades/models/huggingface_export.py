@@ -15,6 +15,7 @@ from cascades.models import (
   family_fields,
   int8_files,
   language,
+  memory,
   param_mapping,
   shared_table,
   tensor_files,
@@ -207,11 +208,6 @@ def save(
       file.unlink(missing_ok=True)
 
 
-def _num_bytes(tensor: param_mapping.Tensor) -> int:
-  """Returns the size of a tensor in bytes."""
-  return tensor.struct.size * tensor.struct.dtype.itemsize
-
-
 def _divide_into_shards(
   tensors: Iterable[param_mapping.Tensor], limit: float
 ) -> dict[str, list[param_mapping.Tensor]]:
@@ -219,11 +215,11 @@ def _divide_into_shards(
   shards: list[list[param_mapping.Tensor]] = [[]]
   bytes_left = limit
   for tensor in tensors:
-    if _num_bytes(tensor) > bytes_left and shards[-1]:
+    if memory.num_bytes(tensor.struct) > bytes_left and shards[-1]:
       shards.append([])
       bytes_left = limit
     shards[-1].append(tensor)
-    bytes_left -= _num_bytes(tensor)
+    bytes_left -= memory.num_bytes(tensor.struct)
   count = len(shards)
   if count == 1:
     return {tensor_files.SINGLE: shards[0]}
@@ -237,7 +233,9 @@ def _write_index(
   folder: pathlib.Path, shards: Mapping[str, list[param_mapping.Tensor]]
 ) -> None:
   """Writes the index: the file of each tensor, and their size in bytes."""
-  total = sum(_num_bytes(x) for shard in shards.values() for x in shard)
+  total = sum(
+    memory.num_bytes(x.struct) for shard in shards.values() for x in shard
+  )
   weight_map = {x.name: file for file, shard in shards.items() for x in shard}
   fields = {'metadata': {'total_size': total}, 'weight_map': weight_map}
   tensor_files.write_json(folder / tensor_files.INDEX, fields)

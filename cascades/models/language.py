@@ -175,9 +175,7 @@ class LanguageModel:
 
   def param_shapes(self) -> PyTree:
     """Returns shapes and dtypes of the parameters without allocating any."""
-    init = self.module.init
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    return jax.eval_shape(lambda: init(jax.random.key(0), tokens)['params'])
+    return _param_shapes(self.module)
 
   def cache_length(self, cache: Cache) -> int:
     """Returns the number of slots of a cache."""
@@ -442,6 +440,15 @@ class LanguageModel:
     """
     empty = jax.eval_shape(lambda: self.init_cache(params, cache_length))
     return caches.pad(cache, empty)
+
+
+@functools.cache
+def _param_shapes(module: Any) -> PyTree:
+  """Traces a module's initialization once for all that ask for its shapes."""
+  tokens = jnp.zeros((1, 1), jnp.int32)
+  return jax.eval_shape(
+    lambda: module.init(jax.random.key(0), tokens)['params']
+  )
 
 
 def from_config(

@@ -60,8 +60,10 @@ def num_bytes(tree: PyTree) -> int:
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 
 
-def check_weights(name: Any, model: Any, tensors: Iterable[Any], options: Any):
-  """Refuses a model whose weights and one row exceed the free memory."""
+def check_weights(
+  name: Any, model: Any, tensors: Iterable[Any], options: Any
+) -> None:
+  """Refuses weights that do not fit with a row; `options` are LoadOptions."""
   weights = sum(
     math.prod(x.shape) * jnp.dtype(options.dtype or x.dtype).itemsize
     for x in tensors
@@ -73,7 +75,7 @@ def check_weights(name: Any, model: Any, tensors: Iterable[Any], options: Any):
 
 
 def fit_rows(rows: int, row_bytes: int, content: str = 'one row') -> int:
-  """Halves a number of rows until they fit, with prompts that wait."""
+  """Halves a number of rows until they fit, with half as many that wait."""
   free = available()
   if free is None:
     return rows

@@ -167,7 +167,7 @@ def _block_acceptance(
   return keep, residuals
 
 
-def windowed_blocks(start: BlockStart, window: int) -> Iterator[Block]:
+def look_ahead_blocks(start: BlockStart, window: int) -> Iterator[Block]:
   """Enumerates blocks of look-ahead verification.
 
   A draft would be accepted by strict decoding, by the lenient method only, or
@@ -175,25 +175,27 @@ def windowed_blocks(start: BlockStart, window: int) -> Iterator[Block]:
   """
   table, gamma = start.table, start.gamma
   for draft, chance, rows in start.drafts():
-    ways = []
+    outcome_probs = []
     for c, x in zip(rows, draft, strict=False):
       q, p = table.q[c, x], table.p[c, x]
       strict = start.certain * (1.0 if p >= q else p / q)
-      likely = np.maximum(table.acceptance[:, c, x], strict)
-      ways.append({'sure': strict, 'likely': likely - strict, '': 1 - likely})
-    for outcomes in itertools.product(('sure', 'likely', ''), repeat=gamma):
-      of_these = [way[word] for way, word in zip(ways, outcomes, strict=True)]
+      lenient = np.maximum(table.acceptance[:, c, x], strict)
+      outcome_probs.append(
+        dict(strict=strict, lenient=lenient - strict, neither=1 - lenient)
+      )
+    for outcomes in itertools.product(*outcome_probs):
+      probs = [x[y] for x, y in zip(outcome_probs, outcomes, strict=True)]
       n = 0
       while n < gamma and (
-        outcomes[n] == 'sure'
-        or outcomes[n : n + window] == ('likely', *['sure'] * (window - 1))
+        outcomes[n] == 'strict'
+        or outcomes[n : n + window] == ('lenient', *['strict'] * (window - 1))
       ):
         n += 1
       c = rows[n]
-      left = np.maximum(table.p[c] - table.q[c], 0)[None]
-      instead = normalize(left, table.p[c][None])
+      excess = np.maximum(table.p[c] - table.q[c], 0)[None]
+      residual = normalize(excess, table.p[c][None])
       yield from end_block(
         draft[:n],
-        chance * np.prod(of_these, axis=0),
-        start.bonus[:, c] if n == gamma else instead,
+        chance * np.prod(probs, axis=0),
+        start.bonus[:, c] if n == gamma else residual,
       )

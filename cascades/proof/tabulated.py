@@ -89,10 +89,8 @@ def table_distributions(
       drafter_logits,
       verifier_logits,
       verifier_sampling or sampling,
-      drafter_probs=lambda logits, _: processing.processed_probs(
-        logits, sampling
-      ),
       gate=gate,
+      drafter_sampling=sampling,
     )
 
   return jax.vmap(at_context)(drafter_table, verifier_table)

@@ -62,7 +62,7 @@ class Sampler:
       tokenizer; one sentence says which and what to do.
 
   Attributes:
-    config: The options; a method that has `bind` is bound to the pair.
+    config: The options of decoding.
     usage: Time and rows of the last call, a `batching.DecodeStats`.
   """
 

@@ -68,16 +68,17 @@ def bonus_only(
     bonus=bonus,
     sample_uniforms=sample_uniforms,
     deferred=jnp.zeros(inputs.gamma),
-    bonus_deferred=defers_at_bonus(inputs, d, zero),
+    bonus_deferred=_defers_at_bonus(inputs, d, zero),
   )
 
 
-def defers_at_bonus(
+def _defers_at_bonus(
   inputs: VerificationInputs, d: methods.Distributions, n: Int[Array, '']
 ) -> Bool[Array, ''] | bool:
-  """Tells if the rule defers the bonus token, whatever it is.
+  """Returns True if a rule about the whole position defers at the bonus.
 
-  The verifier decides it where q is unknown. False for rules about tokens.
+  Also True if q is unknown there, since the verifier then decides. False for
+  rules about single tokens, and for verifications other than `token`.
   """
   rule, is_token = inputs.method.rule, inputs.config.verification == 'token'
   if rule is None or not (is_token and inputs.bonus_from_target):
@@ -117,7 +118,7 @@ def token(
     bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0]),
     sample_uniforms=sample_uniforms,
     deferred=deferred,
-    bonus_deferred=defers_at_bonus(inputs, d, n),
+    bonus_deferred=_defers_at_bonus(inputs, d, n),
   )._replace(accept_uniforms=jnp.append(accept_uniforms, jnp.nan))
   return check_acceptance(check_law(verdict, law), acceptance, in_draft)
 

@@ -19,8 +19,8 @@ class Verdict(NamedTuple):
     is_valid: True if `next_token` was drawn from a distribution and each
       examined draft was accepted with a probability; False if a model or the
       method gave nan.
-    drafts: The draft that was examined at each position, -1 for none. None
-      takes the drafted tokens; `verify` fills them in.
+    drafts: The draft that was examined at each position, -1 for none; `verify`
+      fills them in.
     accept_uniforms: The uniform number that each draft was compared with, nan
       for none. None where acceptance is not per token.
   """

@@ -21,13 +21,12 @@ def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
     verdict = single_draft.bonus_only(inputs, sample_uniforms)
   else:
     verdict = config.decide(inputs, accept_uniforms, sample_uniforms)
-  drafts, uniforms = verdict.drafts, verdict.accept_uniforms
-  if drafts is None:
-    drafts = jnp.append(inputs.tokens[verdict.draft_index], -1)
-    if num_drafts > 1:
-      # Each draft may have been examined where none was accepted.
-      is_accepted = jnp.arange(gamma + 1) < verdict.num_accepted
-      drafts = jnp.where(is_accepted, drafts, -1)
+  drafts = jnp.append(inputs.tokens[verdict.draft_index], -1)
+  if num_drafts > 1:
+    # Each draft may have been examined where none was accepted.
+    is_accepted = jnp.arange(gamma + 1) < verdict.num_accepted
+    drafts = jnp.where(is_accepted, drafts, -1)
+  uniforms = verdict.accept_uniforms
   if uniforms is None:
     uniforms = jnp.full(gamma + 1, jnp.nan)
   return verdict._replace(drafts=drafts, accept_uniforms=uniforms)
