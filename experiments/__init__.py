@@ -9,7 +9,7 @@ of `cascades`. A command is one module, such as `python -m experiments.sweep`.
   analysis    frames that compare the points of sweeps
   reports     a page with tables and figures of these frames
   sweeps      decoding of every point of a config
-  training    training of models, heads and rules
+  training    training of models, heads
   benchmarks  costs of decoding, as ratios within one run
   accelerators  the check of a new device
   guides      generated tables of the documentation

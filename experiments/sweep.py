@@ -127,7 +127,7 @@ def _run(process: int | None) -> None:
     launcher=_LAUNCHER.value,
     quiet=_QUIET.value,
     estimate_only=_ESTIMATE_ONLY.value,
-    anew=_FRESH.value,
+    decode_again=_FRESH.value,
     process=process,
   )
   # The data is a file, or the task that --task names.
@@ -150,7 +150,7 @@ def run(
   quiet: bool = False,
   process: int | None = None,
   estimate_only: bool = False,
-  anew: bool = False,
+  decode_again: bool = False,
 ) -> None:
   """Runs a sweep, or the part of it that a workdir lacks."""
   # `phases` imports JAX, which --help does not need.
@@ -163,7 +163,7 @@ def run(
     launcher=launcher,
     quiet=quiet,
     process=process,
-    anew=anew,
+    decode_again=decode_again,
   )
   if process:
     # Without the workdir.

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from cascades import drafters
+from cascades.models import memory
 from experiments.accelerators import random_models
 from experiments.accelerators.device_phases import Measurement, Sizes
 from experiments.benchmarks import harness
@@ -45,7 +46,7 @@ def _read(sizes: Sizes, name: str, batch: int, *, width: int) -> dict[str, Any]:
     model.checkpoint.params,
   )
   fields = {'shape': name, 'batch': batch, 'width': width, **model.facts}
-  read_bytes = model.bytes + batch * random_models.nbytes(cache)
+  read_bytes = model.bytes + batch * memory.num_bytes(cache)
   return fields | {'bytes': read_bytes} | _time(loop, sizes)
 
 

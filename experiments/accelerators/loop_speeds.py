@@ -18,6 +18,7 @@ import numpy as np
 
 from cascades import Sampler, drafters, load_model, methods
 from cascades.config import DecodingConfig
+from cascades.models import memory
 from experiments.accelerators import device_facts, random_models
 from experiments.accelerators.device_phases import Measurement, Pair, Sizes
 from experiments.benchmarks import entrants, harness, lower_bounds
@@ -185,7 +186,7 @@ class _Loops:
     return self.facts | {
       'compile_s': {arm: _compile_s[self, arm] for arm in rates},
       'peak_bytes': device_facts.peak_bytes(),
-      'weight_bytes': random_models.nbytes(weights),
+      'weight_bytes': memory.num_bytes(weights),
     }
 
 

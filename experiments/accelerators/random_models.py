@@ -1,6 +1,5 @@
 """Models of Gemma's shapes with random weights, made on the device."""
 
-import math
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -61,18 +60,12 @@ class RandomModel(NamedTuple):
   @property
   def bytes(self) -> int:
     """Bytes of the weights."""
-    return nbytes(self.checkpoint.params)
+    return memory.num_bytes(self.checkpoint.params)
 
   @property
   def facts(self) -> dict[str, int]:
     """Fields of figures."""
     return {'layers': self.layers, 'of_layers': self.of_layers}
-
-
-def nbytes(tree: Any) -> int:
-  """Returns the bytes of a tree of arrays, or of their shapes."""
-  leaves = jax.tree.leaves(tree)
-  return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 
 
 # Models, and what holds their weights, by a key; dropped if memory is short.
@@ -82,7 +75,7 @@ _cache: dict[Hashable, Any] = {}
 def cached[T](key: Hashable, make: Callable[[], T]) -> T:
   """Returns a value that holds weights, and makes it at the first call."""
   if key not in _cache:
-    # Another value may drop all that is there.
+    # `make` may call `drop`, which empties the cache.
     value = make()
     _cache[key] = value
   return _cache[key]
@@ -105,7 +98,7 @@ def _make(name: str, sizes: Sizes) -> RandomModel:
   of_layers = fields['num_hidden_layers']
   layers = min(of_layers, _MAX_LAYERS)
   two_sizes = [
-    nbytes(
+    memory.num_bytes(
       language.from_config(
         fields | {'num_hidden_layers': n}, dtype
       ).param_shapes()

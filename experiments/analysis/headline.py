@@ -84,7 +84,7 @@ def _without_quality(points: Points) -> list[pd.Series]:
 
 
 def _decodable(frame: pd.DataFrame) -> pd.DataFrame:
-  """Leaves out cascades without speculation, which are counted only."""
+  """Leaves out cascades without speculation, whose calls are only counted."""
   pattern = rf'\b{reference_points.SEQUENTIAL}\b'
   return frame[~frame.variant.str.contains(pattern)]
 

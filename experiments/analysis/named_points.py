@@ -15,13 +15,13 @@ def _name(point: Any) -> str:
 
 
 def compare(contents: list[runs.Run], named: list[str], config: Any) -> list:
-  """Compares two points, named by beginnings, in a sentence for each task."""
+  """Compares two points, named by the beginnings of their names, by task."""
   parts = [part for run in contents for part in run.records.values()]
   names = sorted({_name(record) for part in parts for record in part})
   pair = [[x for x in names if f'{x}@'.startswith(f'{y}@')] for y in named]
   if [*map(len, pair)] != [1, 1] or pair[0] == pair[1]:
     raise ValueError(f'compare: must name two points of {", ".join(names)}.')
-  selected, sentences, pair = [], [], [*pair[0], *pair[1]]
+  selected, sentences, pair = [], list[str](), [*pair[0], *pair[1]]
   for run in contents:
     records = (x for part in run.records.values() for x in part)
     records = {'': [x for x in records if _name(x) in pair]}
@@ -36,5 +36,7 @@ def compare(contents: list[runs.Run], named: list[str], config: Any) -> list:
       text = f'{head}{_SPEED} as {pair[1]}{gain} (modelled latency, 95 %).'
       sentences += [text.format(**scores)] * (scores['n'] > 0)
   if not sentences:
-    raise ValueError(f'compare: no task has one {pair[0]} and one {pair[1]}.')
+    raise ValueError(
+      f'compare: no task has {pair[0]} and {pair[1]}; name others.'
+    )
   return sentences

@@ -29,7 +29,8 @@ def strict_lenience(method: str) -> float:
 def is_strict(method: str, lenience: float) -> bool:
   """Tells if the law of a setting is the verifier's.
 
-  The method need not be registered; without a lenience it has nan.
+  False for a method that is not registered here. A method without lenience has
+  the lenience nan.
   """
   # The import loads JAX, which not every page needs.
   from cascades.methods import METHODS

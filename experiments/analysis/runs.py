@@ -310,7 +310,7 @@ def summary(runs_by_name: Mapping[str, Run]) -> pd.DataFrame:
   )
   frame = frame.assign(
     variant=metrics.variants(frame),
-    # A sequential cascade has no blocks, whatever gamma was recorded.
+    # A sequential cascade has no blocks; its records have gamma 1.
     gamma=frame.gamma.where(frame.verification != metrics.SEQUENTIAL, 0),
   )
   is_repeated = frame.duplicated([*GROUP, 'variant', 'lenience', 'gamma'])
@@ -328,7 +328,7 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
   points, answers = [], []
   for run, name in zip(runs, names(runs), strict=True):
     keys = {'run': name, 'batch_size': run.config.get('batch_size') or 0}
-    # Of methods that need not be registered here.
+    # Strict leniences of methods that may not be registered here.
     strict = {
       (curve.get('method'), float(x))
       for curve in run.config.get('curves') or ()

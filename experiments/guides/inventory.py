@@ -54,7 +54,7 @@ def tasks() -> str:
   from experiments.tasks import TASKS
 
   rows = []
-  for task in (TASKS[name] for name in TASKS if TASKS.is_builtin(name)):
+  for task in TASKS.core().values():
     if task.configure:
       rows.append(_configured(task))
       continue
@@ -71,7 +71,7 @@ def _configured(task: Any) -> str:
   """Returns the row of a task whose metric a config names."""
   from experiments.tasks import METRICS
 
-  names = [f'`{name}`' for name in METRICS if METRICS.is_builtin(name)]
+  names = [f'`{name}`' for name in METRICS.core()]
   return (
     f'| `{task.name}` | yours | `--metric`: {", ".join(names)},'
     ' `regex:PATTERN`, `module:function`; none: speed only. | your own |'

@@ -157,7 +157,7 @@ POINT_METRICS: dict[str, Callable[[Sequence[Record]], float]] = dict(
 def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:
   """Returns the modelled seconds of an answer."""
   drafted = _drafted_per_call(r)
-  if r.verification == SEQUENTIAL and r.gamma == 1 and costs.verify_s:
+  if r.verification == SEQUENTIAL and costs.verify_s:
     # A sequential cascade has no gamma: the verifier reads all tokens up to a
     # deferral. Their cost is closest to their share of the longest block.
     drafted = max(costs.verify_s)
@@ -214,9 +214,9 @@ def without_speculation(records: Iterable[Record]) -> list[Record]:
   """Makes the records of cascades that do not speculate.
 
   Such a cascade drafts until its rule defers; then the verifier reads up to
-  there and decodes a token. Tokens and deferrals have the law of a run with
-  `token` verification, so that its counts are those of the run with the
-  smallest gamma. Their time was not measured.
+  there and decodes a token. Tokens and deferrals have the same law as with
+  `token` verification at any gamma, so the counts are those of the points with
+  the smallest gamma. Their time is not measured.
   """
   points: dict[tuple, list[Record]] = {}
   for r in records:

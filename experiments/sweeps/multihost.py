@@ -28,7 +28,7 @@ def joined(place: str) -> Iterator[int]:
     form = 'auto or HOST:PORT,PROCESSES,INDEX'
     raise ValueError(f'distributed: must be {form}, got {place!r}.')
   host, *numbers = (None,) if place == 'auto' else place.split(',')
-  # Its handler of SIGTERM would keep a process alive.
+  # JAX's handler of SIGTERM would keep a process alive.
   jax.config.update('jax_enable_preemption_service', False)
   # A lost process ends the others after this time.
   sharding.initialize(host, *map(int, numbers), heartbeat_timeout_seconds=30)

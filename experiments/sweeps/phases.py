@@ -49,14 +49,14 @@ class Sweep:
     launcher: str = 'local',
     quiet: bool = False,
     process: int | None = None,
-    anew: bool = False,
+    decode_again: bool = False,
   ):
     """Keeps the arguments; nothing is checked or loaded yet."""
     self._process = process
     self.config, self.curves, self.workdir = config, curves, workdir
     self._launcher_name, self._quiet = launcher, quiet
     self._is_local = launcher == 'local'
-    self._is_anew = anew
+    self._decodes_again = decode_again
 
   def run(self, estimate_only: bool = False) -> None:
     """Decodes the points that are missing in the workdir, and reports all."""
@@ -161,7 +161,7 @@ class Sweep:
     is_kept = estimate_only and self._files.has_records
     if not is_kept:
       self._claim()
-    if self._is_anew and not estimate_only:
+    if self._decodes_again and not estimate_only:
       self._files.delete_points(self._points)
     self._files.set_aside(
       self._points, facts['code'], self._say, refuse=estimate_only
@@ -179,7 +179,7 @@ class Sweep:
       data=self._provenance,
       # Of the config's options, those that a curve decodes with.
       curves={x.name: records.plain(x.used_options) for x in self.curves},
-      anew=self._is_anew,
+      decode_again=self._decodes_again,
     )
     if self._files.has_records:
       self._files.say_commits(start, self._say)
@@ -259,8 +259,8 @@ class Sweep:
     )
     text = self._summary.to_csv(index=False)
     records.write_text(self.workdir / 'summary.csv', text)
-    gathered = runs.gather([runs.read(self._files.path)])
-    self._best = slices.best_points(self._summary, gathered)
+    self._gathered = runs.gather([runs.read(self._files.path)])
+    self._best = slices.best_points(self._summary, self._gathered)
     self._add_views()
     self._add_race()
     self._decide()
@@ -319,7 +319,7 @@ class Sweep:
       )
 
   def _share(self, *call: Any) -> None:
-    """Tells the other processes which call of the worker comes next."""
+    """Tells the other processes the next call of the worker; none ends them."""
     if self._process is not None:
       multihost.share(*call)
 
@@ -456,13 +456,12 @@ class Sweep:
       if not point.curve.confidence
       for record in self._records[point.name][:1]
     }
-    rows = headline.entrants(runs.gather([runs.read(self._files.path)]))
     return [
       (
         row,
         worker.Entrant(curves[row.variant, row.gamma], float(row.lenience)),
       )
-      for row in rows
+      for row in headline.entrants(self._gathered)
       if (row.variant, row.gamma) in curves
     ]
 

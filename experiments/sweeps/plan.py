@@ -252,7 +252,7 @@ def _outside(curve: Curve, drafter: str, task: Any) -> list[str]:
   used: list[Any] = []
   if not is_builtin(curve.config.method):
     used.append(curve.config.method)
-  if task.name not in TASKS or not TASKS.is_builtin(task.name):
+  if not TASKS.is_builtin(task.name):
     used += task.external_parts()
   kind, _ = split(curve.config.verification)
   if not VERIFICATIONS.is_builtin(kind):
@@ -260,8 +260,7 @@ def _outside(curve: Curve, drafter: str, task: Any) -> list[str]:
   kind, _ = split(drafter)
   if kind in drafters.DRAFTERS and not drafters.DRAFTERS.is_builtin(kind):
     used.append(drafters.DRAFTERS[kind])
-  texts = [part for part in used if isinstance(part, str)]
-  return texts + results_version.outside(*used)
+  return results_version.outside(*used)
 
 
 def progress(points: Collection[Point], done: Collection[Point]) -> str:

@@ -270,10 +270,10 @@ class Workdir:
   ) -> None:
     """Says if a start takes up points of another commit or of a dirty tree."""
     starts = records.read_starts(self.path)
-    anew = [i for i, x in enumerate(starts) if x.get('anew')]
+    first = [i for i, x in enumerate(starts) if x.get('decode_again')]
     trees = {
       (x.get('commit'), bool(x.get('dirty')))
-      for x in starts[max(anew, default=0) :]
+      for x in starts[max(first, default=0) :]
       if x.get('code') == start['code']
     }
     clean = {(start['commit'], False)}

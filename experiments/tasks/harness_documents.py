@@ -188,7 +188,7 @@ class Documents:
 
   def _check_kind(self) -> dict[str, Any]:
     """Refuses tasks whose answers are not one generated text each."""
-    check_answers(self.name, self.task.config.unsafe_code)
+    _check_answers(self.name, self.task.config.unsafe_code)
     if self.task.config.repeats > 1:
       raise ValueError(
         f'tasks: {self.name} needs {self.task.config.repeats} answers per'
@@ -290,13 +290,13 @@ def check_members(manager: Any, names: Iterable[str]) -> None:
     fields = (entry and entry.cfg) or member
     inner = sorted(entry.tags) if entry else []
     if isinstance(fields, dict):
-      check_answers(fields.get('task'), fields.get('unsafe_code'))
+      _check_answers(fields.get('task'), fields.get('unsafe_code'))
       inner = fields.get('task')
       inner = inner if isinstance(inner, list) else [inner]
     members += [x for x in inner if x not in members]
 
 
-def check_answers(name: Any, are_programs: Any) -> None:
+def _check_answers(name: Any, are_programs: Any) -> None:
   """Refuses programs of models; code of their tasks runs as they are loaded."""
   if are_programs:
     raise ValueError(

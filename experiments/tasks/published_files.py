@@ -21,7 +21,7 @@ from experiments.tasks.sources import (
 _Fields = Mapping[str, Any]
 
 # Categories of Spec-Bench that are not of MT-bench, which has its own.
-SPEC_BENCH_CATEGORIES = (
+_SPEC_BENCH_CATEGORIES = (
   *('translation', 'summarization', 'qa', 'math_reasoning', 'rag'),
 )
 _LANGUAGES = 'en', 'de'
@@ -88,5 +88,5 @@ def spec_bench_fields(row: _Fields) -> _Fields:
   turns = get_texts(row, 'turns')
   if not turns:
     raise DamagedError("has no text in 'turns'")
-  group = category if category in SPEC_BENCH_CATEGORIES else 'mt_bench'
+  group = category if category in _SPEC_BENCH_CATEGORIES else 'mt_bench'
   return {'id': f'{group}/{key}', 'question': turns[0]}

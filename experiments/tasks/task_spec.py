@@ -201,8 +201,6 @@ def _read(
           raise DamagedError(f'has the id {problem[0]!r} a second time')
       keys.add(problem[0])
       yield problem
-    if not keys:
-      raise DamagedError(f'{path or source.hub} has no {split} rows')
   except DamagedError as e:
     raise ValueError(f'path: {e}; give {source.download}.') from None
 
