@@ -62,6 +62,10 @@ _SHAPE, _ANY = 'functions give .V.', (-math.inf, math.inf)
       *(_SHAPE, None, r'law gives shape \(\) for 9 tokens, not \(9,\)\.$'),
     ),
     (
+      _method(rule=lambda d, lenience: d.p[:3] > lenience),
+      *(_SHAPE, None, r'rule gives shape \(3,\) for 9 tokens, not \(9,\)\.$'),
+    ),
+    (
       _method(law=lambda d, lenience: d.logits),
       *(_SHAPE, None, 'law fails: AttributeError'),
     ),
@@ -205,3 +209,12 @@ def test_all_verifications_of_a_method_pass(name):
   assert found.passed, str(found)
   sampled = [check.name for check in found.checks if 'sampled' in check.name]
   assert len(sampled) == len(kinds)
+
+
+def test_leniences_hold_the_limits_and_many_more():
+  for method in methods.METHODS.values():
+    found = audit.trial_leniences(method)
+    assert len(found) >= 50
+    assert {method.strict, method.drafter_only} - {None} <= set(found)
+  found = audit.trial_leniences(methods.METHODS['chow'])
+  assert all(map(math.isfinite, found))

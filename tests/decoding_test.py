@@ -297,6 +297,17 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
       for i in range(20)
     ]
     check_samples(drawn, each, pairs, laws, sampling, name)
+    if name == 'plain':
+      # The law of one method does not pass for another's, nor for its own at
+      # another lenience.
+      one, other = (
+        [method.name for method, _ in pairs].index(x)
+        for x in ('token_v3', 'diff')
+      )
+      tokens = np.concatenate([x.tokens[each == one] for x in drawn])
+      further = exact.Table.from_methods([(pairs[one][0], 0.8)], d)
+      for law in (laws[other], _law(further, verification.STANDARD, 3)[0]):
+        assert np.abs(exact.z_scores(tokens[:, 3 : 3 + _NEW], law)).max() > 20
 
 
 @pytest.mark.parametrize('bonus', BONUSES)
@@ -376,6 +387,21 @@ def test_plain_decoding_is_the_verifier():
   assert np.abs(z).max() < 5
 
 
+@pytest.mark.parametrize('gamma', tiers.first([3, 1]))
+def test_greedy_strict_is_the_verifier_alone(gamma):
+  # A drafter that is right now and then: both branches are taken.
+  near = _VERIFIER + 0.7 * _DRAFTER
+  prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4)]
+  greedy = dict(new=12, temperature=0, prompts=prompts, drafter_table=near)
+  alone = _alone(**greedy)
+  together = _many(range(len(_STRICT)), gamma=gamma, **greedy)
+  for row, i in np.ndindex(len(prompts), len(_STRICT)):
+    written = jax.tree.map(lambda x, i=i: x[:, i], together)
+    assert _row(written, row) == _emitted(alone, row)
+  assert (decoding.count(together).accepted.sum(0) > 5).all()
+  assert (decoding.count(together).residual.sum(0) > 5).all()
+
+
 def test_rows_do_not_depend_on_their_batch():
   prompts = [(1,), (2, 4, 4), (3, 3, 3, 1, 0, 2), (0, 1), (4, 4)]
   keys = jax.random.split(jax.random.key(3), len(prompts))
@@ -418,6 +444,23 @@ def test_nothing_comes_after_a_stop_token(gamma):
   assert ends or not gamma  # Some of them ended inside a block.
 
 
+@pytest.mark.parametrize('gamma', tiers.first([3, 0, 1]))
+@pytest.mark.parametrize('stops', [(-1,), (2,)])
+def test_counts_add_up(gamma, stops):
+  state = _of_all(gamma, new=11, stops=stops)
+  emitted, of = state.length - state.prompt_length, decoding.count(state)
+  assert (emitted <= 11).all()
+  kinds = np.stack([of.accepted, of.residual, of.bonus], 1)
+  np.testing.assert_array_equal(kinds.sum(1), emitted)
+  assert (of.accepted <= of.examined).all()
+  assert (of.examined <= state.blocks * gamma).all()
+  assert (of.deferred <= of.examined).all()
+  assert (of.residual <= of.examined - of.accepted).all()
+  for row, want in enumerate(kinds):
+    source = state.source[row][state.prompt_length[row] : state.length[row]]
+    np.testing.assert_array_equal(np.bincount(source, minlength=4), [0, *want])
+
+
 def test_limits_are_kept_row_by_row():
   state = _generate(new=6, prompts=[(1, 2), (3,)] * 20, leniences=(0.3, 1.0))
   np.testing.assert_array_equal(state.length, state.prompt_length + 6)
@@ -426,6 +469,18 @@ def test_limits_are_kept_row_by_row():
   deferred = (state.deferral & is_emitted).sum(-1)
   np.testing.assert_array_equal(decoding.count(state).deferred, deferred)
   assert (state.deferral.sum(-1) > deferred).any()
+
+
+@pytest.mark.parametrize('run', [_alone, _generate])
+def test_logits_are_the_verifiers_for_emitted_tokens(run):
+  state = run(rows=5, new=9)
+  for row in range(5):
+    tokens = state.tokens[row, 0]
+    for i in range(9):
+      length = len(_PROMPT) + i
+      np.testing.assert_array_equal(
+        state.logits[row, 0, i], _MODEL.logits(_VERIFIER, tokens[:length])
+      )
 
 
 def test_always_accepting_takes_one_call_per_block():

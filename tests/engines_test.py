@@ -9,6 +9,7 @@ import small
 import tiers
 
 from cascades.contrib.engine_audits import branching, engines
+from cascades.proof.separation import LEAST_DISTANCE
 
 
 def _reader(q, p, change):
@@ -380,3 +381,18 @@ def test_all_that_is_drawn_is_gone_through():
   ):
     with pytest.raises(branching.NotEnumerableError, match=said):
       outcomes(run, 1000)
+
+
+@pytest.mark.parametrize(('gamma', 'size'), [(1, 2), (3, 3), (6, 2), (1, 60)])
+def test_all_rows_of_a_call_differ(gamma, size):
+  seen = []
+
+  def verify(q, p, drafts, rng):
+    seen.append(np.stack([*q, *p]))
+    return [0]
+
+  engines.certify(verify, gamma=gamma, size=size, models=2)
+  for rows in np.unique(seen, axis=0):
+    apart = np.abs(rows[:, None] - rows[None]).sum(-1) / 2
+    others = ~np.eye(len(rows), dtype=bool)
+    assert apart[others].min() >= LEAST_DISTANCE

@@ -77,21 +77,22 @@ def _watch(event: str, arguments: tuple) -> None:
   if inside is None:
     return
   if event == 'open':
-    path, mode, flags = arguments
+    *paths, mode, flags = arguments
     if not (mode and set(mode) & set('wax+')) and not (
       flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
     ):
       return
   elif event in _WRITES:
-    path = arguments[0]
+    paths = arguments[:2]
   else:
     return
-  if isinstance(path, str | bytes | os.PathLike):
-    path = os.path.realpath(os.fsdecode(path))
-    # JAX keeps what it compiles.
-    kept = os.path.realpath(os.environ['JAX_COMPILATION_CACHE_DIR'])
-    if not path.startswith((inside, kept, '/dev/')):
-      _WATCHED['written'].append((event, path))
+  # JAX keeps what it compiles.
+  kept = os.path.realpath(os.environ['JAX_COMPILATION_CACHE_DIR'])
+  for path in paths:
+    if isinstance(path, str | bytes | os.PathLike):
+      path = os.path.realpath(os.fsdecode(path))
+      if not f'{path}/'.startswith((f'{inside}/', f'{kept}/', '/dev/')):
+        _WATCHED['written'].append((event, path))
 
 
 @contextlib.contextmanager
@@ -673,14 +674,7 @@ def changed_bytes(draw: random.Random, data: bytes) -> bytes:
 
 
 class Format(NamedTuple):
-  """A kind of file.
-
-  Attributes:
-    make: Makes a good file's folder.
-    name: Of the file, in it; JSON is changed by its values, others by bytes.
-    read: Reads what a stranger can say there; takes the file's path.
-    load: Reads all, and takes longer; None where `read` does that.
-  """
+  """A format: makes a folder with the file `name`, and reads a part or all."""
 
   make: Callable[[pathlib.Path], Any]
   name: str

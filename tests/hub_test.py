@@ -261,10 +261,17 @@ def test_the_token_of_the_environment_is_sent(server, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'name', ['acme/nothing', 'acme/verifier@v9', 'acme/a--b', 'hub:nothing']
+  ('name', 'said'),
+  [
+    *((f'acme/{x}', 'the hub has not') for x in ('nothing', 'verifier@v9')),
+    ('acme/a--b', 'the hub has not sent it'),
+    ('hub:nothing', 'is not a name on the hub; write'),
+  ],
 )
-def test_what_the_hub_has_not_is_one_sentence(server, name):
-  assert name.removeprefix('hub:') in _refused(name)
+def test_what_the_hub_has_not_is_one_sentence(server, name, said):
+  message = _refused(name)
+  assert name.removeprefix('hub:') in message
+  assert said in message
 
 
 def test_a_repository_of_pickles_is_refused(server):

@@ -46,16 +46,10 @@ def from_tables(
   tables: Sequence[Table],
   distributions: Sequence[methods.Distributions],
 ) -> methods.Method:
-  """Combines M methods by a table lookup.
+  """Combines M methods by a lookup of their values in each context.
 
-  The combined method finds the context of the given distributions, and looks up
-  acceptance, residual and law. One small program therefore verifies all
-  methods in one batch. Tests of each method on the same distributions show that
-  the tables are correct.
-
-  Args:
-    tables: Values of the same M methods in all contexts of each model.
-    distributions: The distributions of each table, each field [contexts, V].
+  One small program therefore verifies all methods in one batch. Tests of each
+  method on the same distributions show that the tables are correct.
   """
   d = jax.tree.map(lambda *x: np.concatenate(x), *distributions)
   values = {

@@ -208,6 +208,30 @@ def test_cached_equals_gemmas_own_uncached_forward(kind, block):
   assert all(layer['end_index'] == LENGTH for layer in cache.values())
 
 
+@pytest.mark.slow
+@every_kind
+def test_the_window_and_the_past_matter(kind):
+  # A model blind to either would pass the comparisons here for nothing.
+  model, params = make(kind)
+  tokens = text(1, LENGTH)
+  other = np.concatenate([[tokens[0] % (VOCAB - 1) + 1], tokens[1:]])
+  config = dataclasses.replace(
+    model.module.config, sliding_window_size=WINDOW + 1
+  )
+  module = dataclasses.replace(model.module, config=config)
+  wider = dataclasses.replace(model, module=module)
+
+  def read(model, tokens):
+    cache = model.init_cache(params, SLOTS)
+    return feed(model, params, cache, 0, tokens, LENGTH)[0]
+
+  logits = read(model, tokens)
+  assert np.abs(logits - read(model, other))[-1].max() > 1e-4
+  changed = np.abs(logits - read(wider, tokens)).max(-1) > 1e-4
+  assert not changed[:WINDOW].any()
+  assert changed[WINDOW:].all()
+
+
 @every_kind
 @pytest.mark.parametrize(('kept', 'wrong'), [(7, 6), (16, 6), (0, 9)])
 def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
@@ -359,6 +383,8 @@ def test_random_parameters_are_scaled_by_fan_in(kind):
   big |= dict(num_hidden_layers=1, layer_types=None)
   model = language.from_config(config_of(kind) | big)
   params = model.init_params(jax.random.key(1))
+  shapes = model.param_shapes()
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
   heads = KINDS[kind]['num_attention_heads']
   fan_in = {'attn_vec_einsum': 32 * heads, 'linear': 160}
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -367,6 +393,16 @@ def test_random_parameters_are_scaled_by_fan_in(kind):
     wanted = (known or [96])[0] ** -0.5 if leaf.ndim > 1 else 0
     np.testing.assert_allclose(leaf.std(), wanted, rtol=0.05, err_msg=name)
     assert leaf.ndim > 1 or not leaf.any(), name
+
+
+def test_models_of_equal_configuration_are_one_static_argument():
+  one, two, other = (
+    language.from_config(config_of(kind))
+    for kind in ('gemma3-mqa', 'gemma3-mqa', 'gemma3-mha')
+  )
+  assert one == two
+  assert hash(one) == hash(two)
+  assert one != other
 
 
 # --- Importing ---

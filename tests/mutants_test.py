@@ -237,7 +237,7 @@ verifier_ahead: a rejected draft stays in the verifier
 +verifier.rewind(result.verifier_cache, at + step_config.gamma + 1)
 @@ cascades.decoding.verify_block:distributions config('token'), 3, ONE
 raw_q: q is raw, the draft is not
--q = drafter_probs(drafter_logits, sampling)
+-q = processing.processed_probs(drafter_logits, drafter_sampling or sampling)
 +q = processing.gate_probs(drafter_logits)
 @@ cascades.drafters.token_drafting:_Loop.extend config('token'), 3, ONE
 argmax_draft: the draft is the argmax of a q that is soft

@@ -127,7 +127,8 @@ run(config, curves, pathlib.Path(workdir), launcher='ray', quiet=True)
 
 
 @pytest.mark.skipif(
-  not hasattr(os, 'sched_setaffinity'), reason='needs a core of its own'
+  not hasattr(os, 'sched_setaffinity'),
+  reason='os.sched_setaffinity is of Linux',
 )
 def test_a_cluster_of_one_core_changes_nothing(local, tmp_path):
   """Models compute with one thread there, and with two here."""

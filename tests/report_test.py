@@ -474,6 +474,29 @@ def test_the_first_screen_answers_three_questions(tmp_path):
   assert part.index('<figure>') < part.index('<ol>')
 
 
+@pytest.mark.parametrize(
+  ('scale', 'best', 'loss', 'is_good'),
+  # The best score of float32 is above 1; some of chrF are all below 1.
+  [(1.0, 1.0000001192092896, 0.2, False), (100.0, 0.9, 0.1, True)],
+)
+def test_a_margin_is_a_share_of_the_scale_of_the_metric(
+  tmp_path, scale, best, loss, is_good
+):
+  lines = [
+    graded(method, lenience, i, quality=best * (i % 4 > 0) - lost)
+    for method, lenience, lost in (
+      ('verifier_only', math.nan, 0.0),
+      ('token_v3', 0.5, loss),
+    )
+    for i in range(400)
+  ]
+  config = {'data': {'sums': {'scale': scale}}}
+  workdir = make_workdir(tmp_path, lines, config)
+  points = runs.gather([runs.read(workdir)])
+  frame = comparisons.compare(points, AnalysisConfig(resamples=9))
+  assert frame.as_good.tolist() == [True, is_good]
+
+
 def test_what_the_verifier_cannot_do_is_said_first(tmp_path):
   lines = [
     dataclasses.replace(line, quality=0.0)

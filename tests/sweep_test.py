@@ -1,6 +1,7 @@
 """A sweep from config to report: small, whole, resumed and refused."""
 
 import dataclasses
+import errno
 import functools
 import json
 import math
@@ -383,6 +384,36 @@ def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
 
 
 @pytest.mark.slow
+def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
+  other = tmp_path / 'resumed'
+  real = os.fsync
+
+  def full_after_two(handle):
+    if len(list(other.glob('records/*'))) == 3:
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    real(handle)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(os, 'fsync', full_after_two)
+    with pytest.raises(OSError, match='No space left') as full:
+      _run(other)
+  # The third record was begun; of what was not whole nothing is left.
+  assert cli._sentence(full.value).endswith(
+    'No space left on device. Free space, then run it again.'
+  )
+  assert pathlib.Path(full.value.filename).parent == other / 'records'
+  assert not list(other.rglob('*.part'))
+  written = _files(other)
+  assert len(written) == 2
+  assert not (other / 'summary.csv').exists()
+  _run(other)
+  assert written.items() <= _files(other).items()
+  assert small.answers(other) == small.answers(workdir)
+  assert {p.name for p in _files(other)} == {p.name for p in _files(workdir)}
+  assert len(small.read_json(other / 'provenance.json')['starts']) == 2
+
+
+@pytest.mark.slow
 def test_points_are_shards_and_more_examples_add_some(workdir, measured):
   curves = [_CURVES[0], _CURVES[3]]
   _run(measured, curves, shard_size=2, num_examples=4)
@@ -444,9 +475,9 @@ def test_points_of_other_code_are_put_aside(measured, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_points_of_another_commit_are_decoded_again_if_asked(measured, capsys):
-  def run(anew=False):
+  def run(decode_again=False):
     capsys.readouterr()
-    sweep.run(small.config(), _CURVES[:1], measured, anew=anew)
+    sweep.run(small.config(), _CURVES[:1], measured, decode_again=decode_again)
     return capsys.readouterr().err
 
   run()
@@ -456,7 +487,7 @@ def test_points_of_another_commit_are_decoded_again_if_asked(measured, capsys):
   path.write_text(json.dumps(kept))
   assert 'abababababab with changes' in run()
   before = _files(measured)
-  assert 'abababababab' not in run(anew=True)
+  assert 'abababababab' not in run(decode_again=True)
   assert _files(measured).keys() == before.keys()
   assert _files(measured) != before
   assert 'abababababab' not in run()
@@ -635,6 +666,7 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
   assert signal.getsignal(signal.SIGINT) is before
   said = capsys.readouterr().err
   assert 'finished (2 answers are left) and kept; press Ctrl-C again' in said
+  assert 'which loses only the answers of these points' in said
   assert len(_files(measured)) == 1
   assert _count_decoded(config, curves, measured) == ['drafter_only']
 

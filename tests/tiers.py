@@ -11,12 +11,7 @@ _MANY = 4
 
 
 def first(cases: Iterable, count: int = 1) -> list:
-  """Cases of `parametrize`, all but the first of them marked slow.
-
-  Args:
-    cases: A tuple is a value for each of several arguments.
-    count: How many are not slow.
-  """
+  """Cases of `parametrize`, all but the first `count` of them marked slow."""
   return [
     pytest.param(
       *(case if isinstance(case, tuple) else (case,)),

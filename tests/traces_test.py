@@ -157,6 +157,7 @@ _GOOD = dict(q=[[0.5, 0.5]], p=[[1, 0], [0.2, 0.8]], drafts=[0], tokens=[0, 1])
     ),
     (dict(tokens=[]), r'got \[\] for the drafts \[0\]'),
     (dict(tokens=[1, 1]), 'must be the first drafts'),
+    (dict(tokens=[0, 1, 1]), 'must be the first drafts'),
     (dict(tokens=[1] * 10**5), r'got \[(1, ){6}\.\.\.\] for'),
     (dict(drafts=[-1]), 'drafts must be a list of token ids'),
     (dict(drafts=[True]), 'drafts must be a list of token ids'),
