@@ -331,16 +331,19 @@ def test_a_step_tells_the_law_of_its_tokens(bonus):
     params, asked, models=config.models, cache_length=2 * first + gamma
   ).replace(lenience=np.full(rows, 0.3, np.float32))
   run = functools.partial(decoding.step, step_config=config, with_law=True)
-  sampling, never = processed_by(temperature=2.0), np.array([-1])
+  sampling, never = processed_by(temperature=2.0), jnp.array([-1])
   after, stats = jax.vmap(
     lambda row: run(row, params, sampling, never), axis_name=decoding.ROWS
   )(state)
   d = exact.table_distributions(_VERIFIER, _DRAFTER, sampling)
-  kept = np.asarray(stats.verdict.num_accepted)
+  kept, tokens = (
+    np.asarray(stats.verdict.num_accepted),
+    np.asarray(after.tokens),
+  )
   assert {0, gamma} <= {*kept}
   for row in range(rows):
     for i in range(kept[row] + 1):
-      context = _MODEL.context_after(after.tokens[row, : first + i])
+      context = _MODEL.context_after(tokens[row, : first + i])
       at = jax.tree.map(lambda x, c=context: x[c], d)
       is_verifiers = i == gamma and bonus == 'verifier'
       law = at.p if is_verifiers else lenient.law(at, 0.3)
