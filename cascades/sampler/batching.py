@@ -91,7 +91,8 @@ class Job(NamedTuple):
 class BatchRequest(NamedTuple):
   """Prompts to answer, each at every lenience.
 
-  The leniences of a prompt share its key, so that they are paired.
+  The leniences of a prompt share its key, so that they are paired. A single
+  prompt may begin with the tokens of `start`, a row that has read them.
   """
 
   prompts: Sequence[Sequence[int] | np.ndarray]
@@ -100,6 +101,7 @@ class BatchRequest(NamedTuple):
   max_new_tokens: int
   return_logits: bool = False
   find_end: FindEnd | None = None
+  start: decoding.Row | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Engine:
   stop_tokens: Int[np.ndarray, 'K'] | Int[Array, 'K']
   mesh: jax.sharding.Mesh | None = None
 
-  def with_sharding(self, rows: PyTree) -> PyTree:
+  def _with_sharding(self, rows: PyTree) -> PyTree:
     """Returns rows, or their inputs, split over the mesh; copies if needed."""
     return rows if self.mesh is None else sharding.shard_rows(rows, self.mesh)
 
@@ -131,12 +133,12 @@ class Engine:
     rows = decoding.prefill(
       self.params,
       # Split as well, or every device would read every prompt.
-      self.with_sharding(inputs),
+      self._with_sharding(inputs),
       models=self.step_config.models,
       cache_length=cache_length,
       logits_length=logits_length,
     )
-    return self.with_sharding(rows)
+    return self._with_sharding(rows)
 
   def extend(
     self,
@@ -146,29 +148,20 @@ class Engine:
     free_slots: int,
   ) -> decoding.Row:
     """Appends a further prompt to each row; see `decoding.extend`."""
-    padded, lengths = pad(prompts, free_slots)
-    inputs = self.with_sharding(
-      dict(
-        prompts=padded,
-        prompt_lengths=lengths,
-        limits=np.asarray(limits, np.int32),
-      )
-    )
+    inputs = *pad(prompts, free_slots), np.asarray(limits, np.int32)
     rows = decoding.extend(
-      self.with_sharding(rows),
+      self._with_sharding(rows),
       self.params,
-      **inputs,
+      *self._with_sharding(inputs),
       models=self.step_config.models,
     )
-    return self.with_sharding(rows)
+    return self._with_sharding(rows)
 
   def resize(self, rows: decoding.Row, cache_length: int) -> decoding.Row:
     """Returns a copy with longer caches; see `decoding.resize_caches`."""
+    models = self.step_config.models
     return decoding.resize_caches(
-      rows,
-      self.params,
-      models=self.step_config.models,
-      cache_length=cache_length,
+      rows, self.params, models=models, cache_length=cache_length
     )
 
   def decode(
@@ -180,7 +173,7 @@ class Engine:
     """Runs the compiled loop; see `decoding.decode`."""
     return decoding.decode(
       # One layout, so that nothing is compiled for another.
-      self.with_sharding(rows),
+      self._with_sharding(rows),
       self.params,
       self.sampling,
       self.stop_tokens,
@@ -192,8 +185,7 @@ class Engine:
 
   def cache_length(self, length: int, max_new_tokens: int) -> int:
     """Returns cache slots for a prompt and its new tokens."""
-    headroom = self.step_config.cache_headroom
-    return bucket(length + max_new_tokens + headroom)
+    return bucket(length + max_new_tokens + self.step_config.cache_headroom)
 
   def logits_length(self, request: Any) -> int:
     """Returns the tokens whose logits a row has room for; 0 if none."""
