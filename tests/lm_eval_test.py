@@ -176,7 +176,7 @@ def test_rolling_likelihoods_go_on_window_by_window():
     (dict(verifeir='x'), "model_args: 'verifeir' is not known; choose from ve"),
     (dict(pretrained='x'), "model_args: 'pretrained' is not known"),
     (dict(verifier=7), "'7'"),
-    (dict(mesh=2), 'mesh: must be two numbers'),
+    (dict(mesh=2), 'mesh: must be a list of two numbers'),
     (dict(batch_size='many'), "batch_size: must be a whole number, got 'many'"),
     (dict(method='tokenv3'), 'did you mean'),
     (dict(tokenizer='nowhere'), 'tokenizer: nowhere is missing'),

@@ -17,7 +17,7 @@ from scipy import special
 import cascades
 from cascades import decoding
 from cascades.sampler import batching
-from cascades.sampler.stopping import StopCondition
+from cascades.sampler.requests import StopCondition
 from cascades.verification_config import BONUS
 from experiments.tasks import TASKS
 
@@ -91,7 +91,7 @@ def test_an_unknown_argument_is_named(pair):
     (sampler.stream, ('x',)),
     (sampler.sample_curve, (['x'], [0.5])),
   ):
-    with pytest.raises(TypeError, match=f'^gama: .* Sampler.{call.__name__};'):
+    with pytest.raises(TypeError, match="'gama'"):
       list(call(*arguments, gama=2))
 
 

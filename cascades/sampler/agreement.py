@@ -26,7 +26,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers, turns
 from cascades.models.conversations import Conversation, Prompt
 from cascades.sampler import batching
-from cascades.sampler.prompts import encode, forbidden_mask
+from cascades.sampler.requests import encode, forbidden_mask
 from cascades.verification_config import VerificationConfig
 
 # Largest numbers of prompts, and of logits, in one batch.

@@ -297,9 +297,9 @@ def decode_single(
   have cut it.
   """
   if row is not None:
-    text = [*np.asarray(row.tokens[0, : int(row.length[0])])]
-    whole = np.array([*text, *request.prompts[0]], np.int32)
-    request = request._replace(prompts=[whole], start=row)
+    text = np.asarray(row.tokens[0])[: int(row.length[0])]
+    text = np.concatenate([text, request.prompts[0]])
+    request = request._replace(prompts=[text], start=row)
   for _, so_far, rows in _run(
     engine, request, {Job(0, 0)}, 1, stats=stats, max_blocks=max_blocks
   ):

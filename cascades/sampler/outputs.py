@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from cascades import arguments, decoding
+from cascades import decoding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,66 +93,27 @@ class ConversationState:
   params: PyTree
   token_strings: list[str]
 
+  @property
+  def tokens(self) -> list[int]:
+    """The conversation's token ids."""
+    return np.asarray(self.row.tokens[0])[: int(self.row.length[0])].tolist()
 
-def check_state(
-  state: ConversationState, models: tuple[Any, Any], params: PyTree
-) -> None:
-  """Refuses models other than those that read the conversation.
+  def is_read_by(self, models: tuple[Any, Any], params: PyTree) -> bool:
+    """True if these models read the conversation.
 
-  Parameters are compared by their values if they are not the same arrays.
-  Scalars among them, such as the threshold at which a drafter stops, are
-  options, which may change from one turn to the next.
-  """
-  arguments.instance(
-    'last_state',
-    state,
-    ConversationState,
-    'the state of an answer with return_state=True',
-  )
-  is_same = state.models == models
-  if is_same:
-    own_arrays, arrays = (
+    Parameters are compared by their values if they are not the same arrays.
+    Scalars among them, such as the threshold at which a drafter stops, are
+    options, which may change from one turn to the next.
+    """
+    read, arrays = (
       [x for x in jax.tree.leaves(tree) if jnp.ndim(x)]
-      for tree in (state.params, params)
+      for tree in (self.params, params)
     )
-    is_same = len(own_arrays) == len(arrays) and all(
-      x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
-      for x, y in zip(own_arrays, arrays, strict=True)
+    return (
+      self.models == models
+      and len(read) == len(arrays)
+      and all(
+        x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
+        for x, y in zip(read, arrays, strict=True)
+      )
     )
-  if not is_same:
-    raise ValueError(
-      'last_state: was made by other models; continue with the sampler that'
-      ' made it.'
-    )
-
-
-def from_row(
-  row: decoding.Row,
-  token_strings: Callable[[list[int]], list[str]],
-  is_stopped: Callable[[list[int]], bool],
-  *,
-  prefix: list[str] | None,
-  has_rule: bool,
-  counts: dict[str, int],
-) -> SampleOutput:
-  """Makes the output of a fetched row."""
-  prompt_length, length = int(row.prompt_length), int(row.length)
-  new = slice(prompt_length, length)
-  new_tokens = row.tokens[new].tolist()
-  strings = (prefix or []) + token_strings(new_tokens)
-  first = prompt_length if prefix is None else 0
-  return SampleOutput(
-    text=''.join(strings),
-    tokens=row.tokens[first:length].tolist(),
-    token_strings=strings,
-    sources=row.source[first:length].tolist(),
-    deferred=row.deferral[new].tolist() if has_rule else None,
-    ended=bool(row.done and (length < row.limit or is_stopped(new_tokens))),
-    logprobs=row.logprob[new].tolist(),
-    logits=row.logits,
-    counts=counts,
-    drafts=[x if x >= 0 else None for x in row.draft[new].tolist()],
-    accept_uniforms=[
-      None if math.isnan(u) else u for u in row.accept_uniform[new].tolist()
-    ],
-  )

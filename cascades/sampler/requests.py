@@ -1,13 +1,22 @@
-"""Requests: the options of an answer, checked once."""
+"""Requests: the options of an answer, its prompts as tokens, and its end."""
 
+import collections
 import dataclasses
+import math
+import numbers
+import zlib
 from collections.abc import Sequence
 from typing import TypedDict
 
-from cascades import arguments
-from cascades.config import DecodingConfig
-from cascades.declarations import options_of
-from cascades.sampler.outputs import ConversationState
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, UInt32
+
+from cascades import arguments, decoding
+from cascades.models import tokenizers, turns
+from cascades.models.conversations import Conversation, Prompt
+from cascades.sampler import batching
 
 
 class RequestOptions(TypedDict, total=False):
@@ -22,13 +31,6 @@ class RequestOptions(TypedDict, total=False):
   stop_strings: Sequence[str]
   apply_chat_template: bool
   allow_control_tokens: bool
-
-
-class SampleOptions(RequestOptions, total=False):
-  """All keyword arguments of `Sampler.sample`."""
-
-  return_state: bool
-  last_state: ConversationState | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,12 +73,6 @@ class SampleRequest:
   allow_control_tokens: bool = False
 
   def __post_init__(self):
-    arguments.booleans(
-      echo=self.echo,
-      return_logits=self.return_logits,
-      apply_chat_template=self.apply_chat_template,
-      allow_control_tokens=self.allow_control_tokens,
-    )
     checked = dict(
       max_new_tokens=arguments.integer(
         'max_new_tokens', self.max_new_tokens, 1
@@ -88,15 +84,191 @@ class SampleRequest:
       # The class is frozen: nothing else assigns its fields.
       object.__setattr__(self, name, value)
 
-
-def make_request(options: RequestOptions, function: str) -> SampleRequest:
-  """Makes a request of the keyword arguments of a method of `Sampler`."""
-  for name in options:
-    if name not in RequestOptions.__annotations__:
-      advice = 'leave it out'
-      if name in options_of(DecodingConfig):
-        advice = f'give Sampler the config DecodingConfig({name}=...)'
-      raise TypeError(
-        f'{name}: is not an argument of Sampler.{function}; {advice}.'
+  def for_prompts(self, prompts: Sequence[Prompt]) -> 'SampleRequest':
+    """Returns the request, with the chat template if prompts are messages."""
+    are_messages = {isinstance(prompt, Conversation) for prompt in prompts}
+    if len(are_messages) > 1 and not self.apply_chat_template:
+      raise ValueError(
+        'prompts: must all be texts or all be messages; set apply_chat_template'
+        ' to read texts as messages of the user.'
       )
-  return SampleRequest(**options)
+    has_template = self.apply_chat_template or True in are_messages
+    return dataclasses.replace(self, apply_chat_template=has_template)
+
+
+def encode(
+  tokenizer: tokenizers.Tokenizer,
+  prompt: Prompt,
+  apply_chat_template: bool = False,
+  previous: Sequence[int] = (),
+  allow_control_tokens: bool = False,
+) -> tuple[str, list[int]]:
+  """Encodes a prompt that follows earlier tokens; returns its text too."""
+  if not isinstance(prompt, Prompt):
+    raise ValueError(f'prompts: must be texts, got {arguments.quote(prompt)}.')
+  if isinstance(prompt, str) and not apply_chat_template:
+    return prompt, tokenizer.encode(prompt, add_bos=not previous)
+  template = turns.require_template(tokenizer)
+  last = previous[-1] if previous else None
+  return (
+    template.format_turn(prompt, last),
+    template.encode(tokenizer, prompt, last, allow_control_tokens),
+  )
+
+
+def token_ids(
+  option: str,
+  tokens: Sequence[int | str],
+  tokenizer: tokenizers.Tokenizer,
+  vocab_size: int,
+) -> list[int]:
+  """Returns the ids of tokens given as ids or as texts of one token."""
+  ids = []
+  kind = 'token ids, or of texts of one token'
+  for token in arguments.as_list(option, tokens, kind):
+    is_id = isinstance(token, numbers.Integral) and not isinstance(token, bool)
+    encoded = tokenizer.encode(token) if isinstance(token, str) else [token]
+    if (
+      len(encoded) != 1
+      or not (is_id or isinstance(token, str))
+      or (not 0 <= encoded[0] < vocab_size)
+    ):
+      raise ValueError(
+        f'{option}: there is no token {arguments.quote(token)}; ids go from 0'
+        f' to {vocab_size - 1}, and a text must be one of the tokens.'
+      )
+    ids.append(int(encoded[0]))
+  return ids
+
+
+def forbidden_mask(ids: Sequence[int], vocab_size: int) -> np.ndarray | None:
+  """Returns [V], True for tokens that are never emitted; None for no ids."""
+  if not ids:
+    return None
+  forbidden = np.zeros(vocab_size, bool)
+  forbidden[np.array(ids, np.int32)] = True
+  if forbidden.all():
+    raise ValueError(
+      'forbidden_tokens: must not be all tokens; leave at least one out.'
+    )
+  return forbidden
+
+
+def prompt_keys(seed: int, prompts: Sequence[Sequence[int]]) -> jax.Array:
+  """Makes a key per prompt from the seed, its tokens and its repetition.
+
+  A key depends neither on the other prompts nor on the position in the batch.
+  Prompts with the same checksum share a key.
+  """
+  repetitions = collections.Counter()
+  pairs = []
+  for prompt in map(tuple, prompts):
+    digest = zlib.crc32(np.array(prompt, '<i4').tobytes())
+    pairs.append((digest, repetitions[prompt]))
+    repetitions[prompt] += 1
+  halves = np.array([seed % 2**32, seed // 2**32], np.uint32)
+  # Few shapes, so that any number of prompts compiles nothing.
+  padded = np.zeros((batching.bucket(len(pairs), 8), 2), np.uint32)
+  padded[: len(pairs)] = pairs
+  return _fold(halves, padded)[: len(pairs)]
+
+
+@jax.jit
+def _fold(seed: UInt32[Array, '2'], pairs: UInt32[Array, 'N 2']) -> jax.Array:
+  """Folds pairs of numbers into the key of a seed's two halves."""
+  root = jax.random.key(seed[0])
+  root = jnp.where(seed[1] > 0, jax.random.fold_in(root, seed[1]), root)
+
+  def fold_pair(pair):
+    return jax.random.fold_in(jax.random.fold_in(root, pair[0]), pair[1])
+
+  return jax.vmap(fold_pair)(pairs)
+
+
+@dataclasses.dataclass(frozen=True)
+class StopCondition:
+  """Tokens and strings that end an answer."""
+
+  tokenizer: tokenizers.Tokenizer
+  tokens: list[int]
+  strings: tuple[str, ...]
+  tail_length: int
+
+  def token_strings(self, tokens: list[int]) -> list[str]:
+    """Returns the text of each token of an answer, without what ends it."""
+    texts = self.tokenizer.token_strings(tokens)
+    if tokens and tokens[-1] in self.tokens:
+      texts[-1] = ''
+    start, _ = self._find_first(''.join(texts))
+    remaining = math.inf if start is None else start
+    for i, text in enumerate(texts):
+      texts[i] = text[: int(min(remaining, len(text)))]
+      remaining -= len(texts[i])
+    return texts
+
+  def is_met(self, tokens: list[int]) -> bool:
+    """True if the last token or the text of an answer ends it."""
+    text = self.tokenizer.decode(tokens)
+    return tokens[-1] in self.tokens or self._find_first(text)[0] is not None
+
+  @property
+  def loop_tokens(self) -> np.ndarray:
+    """Token ids after which a row always ends, int32.
+
+    Stop tokens, and tokens whose text contains a stop string. A stop string
+    that spans several tokens is found when the row is polled.
+    """
+    ids = [*self.tokens, *self.tokenizer.tokens_containing(self.strings)]
+    # A few sizes, so that one more stop token compiles nothing.
+    size = max(8, 1 << (len(ids) - 1).bit_length())
+    return np.pad(np.array(ids, np.int32), (0, size - len(ids)), 'edge')
+
+  @property
+  def find_end(self) -> batching.FindEnd | None:
+    """Finds the length at which a row's text ends it; None without strings."""
+    return self._find_end if self.strings else None
+
+  def _find_end(self, state: decoding.Row) -> int | None:
+    length = int(state.length)
+    earliest, tail = int(state.prompt_length), length - self.tail_length
+    # A string that ends in the tail begins at most its own length before it, in
+    # few tokens or, if they have no text, in many; a character that is split
+    # over tokens may precede it.
+    longest = max(len(string) for string in self.strings)
+    reach = 4 * longest
+    while True:
+      first = max(earliest, tail - reach)
+      texts = self.tokenizer.token_strings(state.tokens[first:length].tolist())
+      before_tail = sum(map(len, texts[: max(0, tail - first)]))
+      if first == earliest or before_tail > longest:
+        break
+      reach *= 2
+    start, end = self._find_first(''.join(texts))
+    if start is None:
+      return None
+    ends = np.cumsum([len(text) for text in texts])
+    return first + int(np.searchsorted(ends, end)) + 1
+
+  def _find_first(self, text: str) -> tuple[int | None, int]:
+    """Returns start and end of the stop string that ends first in a text."""
+    matches = [
+      (text.index(string) + len(string), -len(string))
+      for string in self.strings
+      if string in text
+    ]
+    if not matches:
+      return None, 0
+    end, negative_length = min(matches)
+    return end + negative_length, end
+
+  def stable_prefix(self, text: str) -> str:
+    """Returns the part of a partial answer that later tokens cannot change."""
+    # A character that is not complete is decoded as U+FFFD.
+    text = text.rstrip('\ufffd')
+    overlaps = (
+      n
+      for string in self.strings
+      for n in range(len(string) - 1, 0, -1)
+      if text.endswith(string[:n])
+    )
+    return text[: len(text) - max(overlaps, default=0)]

@@ -9,36 +9,22 @@ from typing import Any, Self, Unpack, overload
 import jax
 import numpy as np
 
-from cascades import (
-  arguments,
-  compilation,
-  decisions,
-  decoding,
-  drafters,
-)
-from cascades.config import DecodingConfig
+from cascades import arguments, compilation, decisions, decoding, drafters
+from cascades.config import DecodingConfig, check_effects
+from cascades.drafters import binding, token_checks
 from cascades.methods import processing
-from cascades.models import checkpoints, memory, tokenizers, turns
+from cascades.models import checkpoints, memory, sharding, tokenizers, turns
 from cascades.models.conversations import Prompt
-from cascades.sampler import (
-  batching,
-  continuous_batching,
-  keys,
-  outputs,
-  stopping,
-)
-from cascades.sampler import (
-  pair as pairs,
-)
-from cascades.sampler import (
-  prompts as prompt_encoding,
-)
+from cascades.sampler import batching, continuous_batching
 from cascades.sampler.outputs import ConversationState, SampleOutput
 from cascades.sampler.requests import (
   RequestOptions,
-  SampleOptions,
   SampleRequest,
-  make_request,
+  StopCondition,
+  encode,
+  forbidden_mask,
+  prompt_keys,
+  token_ids,
 )
 
 
@@ -63,6 +49,11 @@ class Sampler:
 
   Attributes:
     config: The options of decoding.
+    verifier: The verifier, with its parameters on their devices.
+    drafter: The drafter's spec, loaded, or the given bound drafter; None for
+      none.
+    bound_drafter: The drafter bound to the verifier; None for none.
+    tokenizer: The tokenizer of both models.
     usage: Time and rows of the last call, a `batching.DecodeStats`.
   """
 
@@ -76,22 +67,48 @@ class Sampler:
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
   ):
-    config = DecodingConfig() if config is None else config
-    arguments.instance(
-      'config', config, DecodingConfig, 'a cascades.DecodingConfig'
-    )
+    self.config = config = DecodingConfig() if config is None else config
     compilation.enable_cache()
-    self._pair = pair = pairs.load_pair(
-      verifier, drafter, tokenizer, config, mesh_shape=mesh, dtype=dtype
-    )
+    drafter = binding.as_spec(drafter)
+    has_dtype = isinstance(drafter, drafters.Spec) and drafter.takes_dtype
+    if dtype is not None and not (has_dtype or isinstance(verifier, str)):
+      raise ValueError(
+        f'dtype: {arguments.quote(dtype)} has no effect on models that are'
+        ' loaded already; give it to load_model, or give the models by name.'
+      )
+    data, model = arguments.as_list('mesh', mesh, 'two numbers')
+    self._mesh = None
+    if (data, model) != (1, 1):
+      self._mesh = sharding.make_mesh(data, model)
+    if isinstance(verifier, str):
+      verifier = checkpoints.load_model(verifier, dtype, self._mesh)
+    self.verifier = verifier = verifier.shard(self._mesh)
+    if isinstance(drafter, drafters.Spec):
+      check_effects(drafter, config)
+      drafter = drafter.load(dtype, self._mesh)
+    self.tokenizer: Any = tokenizer or verifier.tokenizer
+    token_checks.check_tokenizer(verifier, self.tokenizer)
+    self.drafter, self.bound_drafter = drafter, None
+    if drafter is not None:
+      self.bound_drafter = drafters.bind_drafter(verifier, drafter)
     self.usage = batching.DecodeStats()
-    self.config = config
-    bound = pair.bound_drafter
-    if not config.gamma or bound is None:
+    bound = self.bound_drafter
+    if bound is None and config.gamma:
+      raise ValueError(
+        f'drafter: none is given, but gamma is {config.gamma}; give a drafter,'
+        ' or gamma 0 to decode with the verifier alone.'
+      )
+    if bound is None or not config.gamma:
       bound = drafters.BoundDrafter(drafters.NoDrafter(), ())
-    self._params = decoding.Params(pair.verifier.params, bound.params)
+    elif config.method.name == 'drafter_only' and bound.drafter.needs_hidden:
+      name = type(bound.drafter).__name__
+      raise ValueError(
+        'method: drafter_only decodes with the drafter alone, but'
+        f" {name} reads the verifier's states; give another method."
+      )
+    self._params = decoding.Params(verifier.params, bound.params)
     self._step_config = decoding.StepConfig(
-      models=decoding.Models(pair.verifier.model, bound.drafter),
+      models=decoding.Models(verifier.model, bound.drafter),
       method=config.method,
       gamma=config.gamma,
       verification=config.verification_config,
@@ -125,26 +142,6 @@ class Sampler:
     return cls(*models, config=decision.config, mesh=mesh)
 
   @property
-  def verifier(self) -> checkpoints.Checkpoint:
-    """The verifier, with its parameters on their devices."""
-    return self._pair.verifier
-
-  @property
-  def drafter(self) -> Any:
-    """The drafter's spec, loaded, or the given bound drafter; None for none."""
-    return self._pair.drafter
-
-  @property
-  def bound_drafter(self) -> drafters.BoundDrafter | None:
-    """The drafter bound to the verifier; None for none."""
-    return self._pair.bound_drafter
-
-  @property
-  def tokenizer(self) -> tokenizers.Tokenizer:
-    """The tokenizer of both models."""
-    return self._pair.tokenizer
-
-  @property
   def suppress_tokens(self) -> tuple[int, ...]:
     """Ids that answers do not contain unless forbidden_tokens is given."""
     # The tokenizer may be None.
@@ -152,12 +149,17 @@ class Sampler:
 
   @overload
   def sample(
-    self, prompts: Prompt, **options: Unpack[SampleOptions]
+    self,
+    prompts: Prompt,
+    *,
+    return_state: bool = False,
+    last_state: ConversationState | None = None,
+    **options: Unpack[RequestOptions],
   ) -> SampleOutput: ...
 
   @overload
   def sample(
-    self, prompts: Sequence[Prompt], **options: Unpack[SampleOptions]
+    self, prompts: Sequence[Prompt], **options: Unpack[RequestOptions]
   ) -> list[SampleOutput]: ...
 
   def sample(
@@ -193,25 +195,24 @@ class Sampler:
         exist, the state was made by other models, or the device's memory does
         not suffice.
     """
-    request = make_request(options, 'sample')
-    arguments.booleans(return_state=return_state)
+    is_single = isinstance(prompts, Prompt)
+    if not return_state and last_state is None:
+      leniences = [self.config.effective_lenience]
+      prompts = [prompts] if is_single else prompts
+      (answers,) = self.sample_curve(prompts, leniences, **options)
+      return answers[0] if is_single else answers
+    request = SampleRequest(**options)
+    if not is_single:
+      raise ValueError(
+        'prompts: must be one prompt with return_state or last_state.'
+      )
     if return_state and request.stop_strings:
       raise ValueError(
         'stop_strings: cannot be combined with return_state, since they may cut'
         ' the answer; leave return_state out, or give stop_tokens.'
       )
-    if return_state or last_state is not None:
-      if not isinstance(prompts, Prompt):
-        raise ValueError(
-          'prompts: must be one prompt with return_state or last_state.'
-        )
-      *_, (answer, _) = self._continue(prompts, last_state, None, request)
-      return answer
-    is_single = isinstance(prompts, Prompt)
-    prompts = [prompts] if is_single else prompts
-    leniences = [self.config.effective_lenience]
-    (answers,) = self.sample_curve(prompts, leniences, **options)
-    return answers[0] if is_single else answers
+    *_, (answer, _) = self._continue(prompts, request, last_state)
+    return answer
 
   def stream(
     self,
@@ -234,11 +235,10 @@ class Sampler:
     Raises:
       ValueError: `sample` would refuse a value.
     """
-    for name in ('echo', 'return_logits', 'return_state'):
-      if name in options:
-        raise TypeError(f'{name}: is not supported by stream; call sample.')
-    length, request = 0, make_request(options, 'stream')
-    for _, text in self._continue(prompt, last_state, 1, request):
+    if {'echo', 'return_logits'} & options.keys():
+      raise TypeError('echo, return_logits: are for sample, not for stream.')
+    length, request = 0, SampleRequest(**options)
+    for _, text in self._continue(prompt, request, last_state, max_blocks=1):
       if len(text) > length:
         yield text[length:]
         length = len(text)
@@ -266,45 +266,25 @@ class Sampler:
     Raises:
       ValueError: `sample` would refuse a value.
     """
-    request = make_request(options, 'sample_curve')
+    request = SampleRequest(**options)
     prompts = arguments.as_list('prompts', prompts, 'texts')
-    leniences = arguments.as_list('lenience', leniences, 'numbers')
-    request = prompt_encoding.with_template(request, prompts)
-    if not prompts:
-      raise ValueError('prompts: the list is empty; give at least one text.')
-    if not leniences:
-      raise ValueError('lenience: the list is empty; give at least one.')
     leniences = [
       arguments.number('lenience', value, -math.inf, math.inf)
-      for value in leniences
+      for value in arguments.as_list('lenience', leniences, 'numbers')
     ]
-    encoded = [
-      prompt_encoding.encode_request(self.tokenizer, prompt, request)
-      for prompt in prompts
-    ]
-    ids = [tokens for _, tokens in encoded]
-    for i, tokens in enumerate(ids):
-      self._check_length(f'prompt {i}', len(tokens), request.max_new_tokens)
-    engine, stop = self._engine(request)
-    longest, rows = max(map(len, ids)), len(ids) * len(leniences)
-    self.usage = batching.DecodeStats()
-    batch_size = self._fit_batch(engine, request, rows, longest)
-    answers: list[list[Any]] = [[None] * len(ids) for _ in leniences]
-    jobs = batching.BatchRequest(
-      prompts=[np.array(tokens, np.int32) for tokens in ids],
-      keys=keys.of_prompts(request.seed, ids),
-      leniences=np.asarray(leniences, np.float32),
-      max_new_tokens=request.max_new_tokens,
-      return_logits=request.return_logits,
-      find_end=stop.find_end,
-    )
+    if not prompts or not leniences:
+      name = 'lenience' if prompts else 'prompts'
+      raise ValueError(f'{name}: the list is empty; give at least one.')
+    engine, stop, texts, batch = self._start(prompts, leniences, request)
+    batch_size = self._fit_batch(engine, batch)
+    answers: list[list[Any]] = [[None] * len(prompts) for _ in leniences]
     for job, row in continuous_batching.run(
-      engine, jobs, batch_size, self.usage
+      engine, batch, batch_size, self.usage
     ):
       prefix = None
       if request.echo:
-        text, tokens = encoded[job.prompt]
-        prefix = self.tokenizer.token_strings(tokens, text)
+        prompt = batch.prompts[job.prompt].tolist()
+        prefix = self.tokenizer.token_strings(prompt, texts[job.prompt])
       answers[job.lenience][job.prompt] = self._output(row, stop, prefix)
       if on_answer:
         on_answer()
@@ -313,64 +293,63 @@ class Sampler:
   def _continue(
     self,
     prompt: Prompt,
-    last_state: ConversationState | None,
-    max_blocks: int | None,
     request: SampleRequest,
+    state: ConversationState | None,
+    max_blocks: int | None = None,
   ) -> Iterator[tuple[SampleOutput, str]]:
     """Answers one prompt of a conversation, `max_blocks` blocks at a time."""
-    request = prompt_encoding.with_template(request, [prompt])
-    engine, stop = self._engine(request)
-    models, params = engine.step_config.models, engine.params
-    row, previous, prefix = None, [], []
-    if last_state is not None:
-      outputs.check_state(last_state, models, params)
-      row, prefix = last_state.row, last_state.token_strings
-      previous = np.asarray(row.tokens[0, : int(row.length[0])]).tolist()
-    text, ids = prompt_encoding.encode_request(
-      self.tokenizer, prompt, request, previous
+    models, params = self._step_config.models, self._params
+    if state is not None and not state.is_read_by(models, params):
+      raise ValueError(
+        'last_state: was made by other models; continue with the sampler that'
+        ' made it.'
+      )
+    engine, stop, (text,), batch = self._start(
+      [prompt], [self.config.effective_lenience], request, state
     )
-    prefix = prefix + self.tokenizer.token_strings(ids, text)
-    length = len(previous) + len(ids)
-    self._check_length('prompt', length, request.max_new_tokens)
-    self.usage = batching.DecodeStats()
-    self._fit_batch(engine, request, 1, length)
-    batch_request = batching.BatchRequest(
-      prompts=[np.array(ids, np.int32)],
-      keys=keys.of_prompts(request.seed, [previous + ids]),
-      leniences=[self.config.effective_lenience],
-      max_new_tokens=request.max_new_tokens,
-      return_logits=request.return_logits,
-      find_end=stop.find_end,
-    )
+    row, strings, read = None, [], 0
+    if state is not None:
+      row, strings, read = state.row, state.token_strings, len(state.tokens)
+    self._fit_batch(engine, batch, read)
+    new = batch.prompts[0].tolist()
+    prefix = strings + self.tokenizer.token_strings(new, text)
     for so_far, final in continuous_batching.decode_single(
-      engine, batch_request, row, max_blocks, stats=self.usage
+      engine, batch, row, max_blocks, stats=self.usage
     ):
       answer = self._output(so_far, stop, prefix if request.echo else None)
       if final is not None:
-        new = slice(int(so_far.prompt_length), int(so_far.length))
-        tokens = so_far.tokens[new].tolist()
-        strings = prefix + self.tokenizer.token_strings(tokens)
+        new = so_far.tokens[so_far.prompt_length : so_far.length].tolist()
+        strings = prefix + self.tokenizer.token_strings(new)
         state = ConversationState(final, models, params, strings)
         answer = dataclasses.replace(answer, state=state)
       text = answer.text
       yield answer, text if so_far.done else stop.stable_prefix(text)
 
-  def _engine(
-    self, request: SampleRequest
-  ) -> tuple[batching.Engine, stopping.StopCondition]:
-    """Makes the engine and the stop condition of a request."""
-    forbidden, forbidden_ids = request.forbidden_tokens, self.suppress_tokens
-    if forbidden is not None:
-      forbidden_ids = self._token_ids('forbidden_tokens', forbidden)
-    stop_ids = list(self.tokenizer.stops)
+  def _start(
+    self,
+    prompts: Sequence[Prompt],
+    leniences: Sequence[float],
+    request: SampleRequest,
+    state: ConversationState | None = None,
+  ) -> tuple[batching.Engine, StopCondition, list[str], batching.BatchRequest]:
+    """Encodes prompts; returns an engine, their end, their texts, the batch."""
+    tokenizer, size = self.tokenizer, self.verifier.model.vocab_size
+    request = request.for_prompts(prompts)
+    stop_ids = list(tokenizer.stops)
     if request.apply_chat_template:
-      end_token = turns.require_template(self.tokenizer).end_token
+      end_token = turns.require_template(tokenizer).end_token
       stop_ids += [] if end_token is None else [end_token]
     if request.stop_tokens is not None:
-      stop_ids += self._token_ids('stop_tokens', request.stop_tokens)
+      tokens = request.stop_tokens
+      stop_ids += token_ids('stop_tokens', tokens, tokenizer, size)
+    forbidden = self.suppress_tokens
+    if request.forbidden_tokens is not None:
+      forbidden = token_ids(
+        'forbidden_tokens', request.forbidden_tokens, tokenizer, size
+      )
     block_length = self._step_config.gamma + 1
-    stop = stopping.StopCondition(
-      tokenizer=self.tokenizer,
+    stop = StopCondition(
+      tokenizer=tokenizer,
       tokens=stop_ids,
       strings=tuple(request.stop_strings),
       tail_length=batching.POLL_INTERVAL_BLOCKS * block_length,
@@ -378,11 +357,34 @@ class Sampler:
     engine = batching.Engine(
       step_config=self._step_config,
       params=self._params,
-      sampling=self.sampling_params(forbidden_ids),
+      sampling=self.sampling_params(forbidden),
       stop_tokens=stop.loop_tokens,
-      mesh=self._pair.mesh,
+      mesh=self._mesh,
     )
-    return engine, stop
+    previous = [] if state is None else state.tokens
+    encoded = [
+      encode(
+        tokenizer,
+        prompt,
+        request.apply_chat_template,
+        previous,
+        request.allow_control_tokens,
+      )
+      for prompt in prompts
+    ]
+    for i, (_, ids) in enumerate(encoded):
+      length = len(previous) + len(ids)
+      self._check_length(f'prompt {i}', length, request.max_new_tokens)
+    self.usage = batching.DecodeStats()
+    batch = batching.BatchRequest(
+      prompts=[np.array(ids, np.int32) for _, ids in encoded],
+      keys=prompt_keys(request.seed, [previous + ids for _, ids in encoded]),
+      leniences=np.asarray(leniences, np.float32),
+      max_new_tokens=request.max_new_tokens,
+      return_logits=request.return_logits,
+      find_end=stop.find_end,
+    )
+    return engine, stop, [text for text, _ in encoded], batch
 
   def sampling_params(
     self, forbidden: Sequence[int] = ()
@@ -394,13 +396,11 @@ class Sampler:
     """
     top_k, top_p = self.config.top_k, self.config.top_p
     size = self.verifier.model.vocab_size
-    if top_k is not None:
-      top_k = np.int32(min(top_k, size))
     return processing.SamplingParams(
       temperature=np.float32(self.config.temperature),
-      top_k=top_k,
+      top_k=None if top_k is None else np.int32(min(top_k, size)),
       top_p=None if top_p is None else np.float32(top_p),
-      forbidden=prompt_encoding.forbidden_mask(forbidden, size),
+      forbidden=forbidden_mask(forbidden, size),
     )
 
   def refusal(
@@ -427,15 +427,11 @@ class Sampler:
       )
 
   def _fit_batch(
-    self,
-    engine: batching.Engine,
-    request: SampleRequest,
-    rows: int,
-    length: int,
+    self, engine: batching.Engine, request: batching.BatchRequest, read: int = 0
   ) -> int:
     """Returns the rows at a time that the device's memory holds."""
-    models = self._step_config.models
-    slots = engine.cache_length(length, request.max_new_tokens)
+    models, longest = self._step_config.models, max(map(len, request.prompts))
+    slots = engine.cache_length(read + longest, request.max_new_tokens)
     if slots not in self._cache_bytes:
       caches = jax.eval_shape(
         lambda x: (
@@ -446,13 +442,14 @@ class Sampler:
       )
       self._cache_bytes[slots] = memory.num_bytes(caches)
     # q, p and their logits for a block, and those that are returned.
-    block = 4 * (self._step_config.tree_tokens + 1)
-    floats = (
-      block + engine.logits_length(request)
-    ) * models.verifier.vocab_size
-    row_bytes = self._cache_bytes[slots] + 4 * floats
+    vectors = 4 * (self._step_config.tree_tokens + 1)
+    vectors += engine.logits_length(request)
+    row_bytes = self._cache_bytes[slots]
+    row_bytes += 4 * vectors * models.verifier.vocab_size
+    rows = batching.width(
+      len(request.prompts) * len(request.leniences), self.config.batch_size
+    )
     devices = 1 if engine.mesh is None else engine.mesh.size
-    rows = batching.width(rows, self.config.batch_size)
     fitting = memory.fit_rows(rows, row_bytes // devices)
     if fitting == rows:
       return self.config.batch_size
@@ -463,24 +460,30 @@ class Sampler:
     self, prompt: Prompt, apply_chat_template: bool = False
   ) -> list[int]:
     """Returns the token ids of a prompt that begins a sequence."""
-    _, ids = prompt_encoding.encode(self.tokenizer, prompt, apply_chat_template)
-    return ids
-
-  def _token_ids(self, name: str, tokens: Sequence[int | str]) -> list[int]:
-    vocab_size = self.verifier.model.vocab_size
-    return prompt_encoding.token_ids(name, tokens, self.tokenizer, vocab_size)
+    return encode(self.tokenizer, prompt, apply_chat_template)[1]
 
   def _output(
-    self,
-    row: decoding.Row,
-    stop: stopping.StopCondition,
-    prefix: list[str] | None,
+    self, row: decoding.Row, stop: StopCondition, prefix: list[str] | None
   ) -> SampleOutput:
-    return outputs.from_row(
-      row,
-      stop.token_strings,
-      stop.is_met,
-      prefix=prefix,
-      has_rule=self.config.method.rule is not None,
+    """Makes the output of a fetched row."""
+    first, length = int(row.prompt_length), int(row.length)
+    new = slice(first, length)
+    new_tokens, limit = row.tokens[new].tolist(), int(row.limit)
+    strings = (prefix or []) + stop.token_strings(new_tokens)
+    echoed = slice(first if prefix is None else 0, length)
+    has_rule = self.config.method.rule is not None
+    return SampleOutput(
+      text=''.join(strings),
+      tokens=row.tokens[echoed].tolist(),
+      token_strings=strings,
+      sources=row.source[echoed].tolist(),
+      deferred=row.deferral[new].tolist() if has_rule else None,
+      ended=bool(row.done and (length < limit or stop.is_met(new_tokens))),
+      logprobs=row.logprob[new].tolist(),
+      logits=row.logits,
       counts=decoding.summarize_counts(row),
+      drafts=[x if x >= 0 else None for x in row.draft[new].tolist()],
+      accept_uniforms=[
+        None if math.isnan(u) else u for u in row.accept_uniform[new].tolist()
+      ],
     )
