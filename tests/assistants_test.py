@@ -61,7 +61,9 @@ def verifier(kind, window=None):
 def bound_drafter(kind, fill_unselected_logits=True, window=None):
   found = assistant_checkpoint.load(_folders(kind)[1])
   if window is not None:
-    text = found.config['text_config'] | {'sliding_window': window}
+    text = found.config['text_config'].model_copy(
+      update={'sliding_window': window}
+    )
     found = found._replace(config=found.config | {'text_config': text})
   spec = AssistantSpec(
     checkpoint=found, fill_unselected_logits=fill_unselected_logits

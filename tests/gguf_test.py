@@ -31,7 +31,7 @@ from small import FIXTURES, dtypes, load, same
 from cascades import atomic
 from cascades.models import (
   checkpoints,
-  families,
+  config_json,
   gguf_files,
   gguf_header,
   huggingface_export,
@@ -182,9 +182,8 @@ def test_what_is_quantised_becomes_what_the_library_makes_of_it(
   file = rewritten(written(tmp_path), lambda fields: None, instead)
   assert made
   read = checkpoints.load_model(file, 'float32').unpack()
-  for leaf in param_mapping.param_mappings(
-    huggingface_export.make_config(*read[:2], (1,))
-  ):
+  fields = huggingface_export.make_config(*read[:2], (1,))
+  for leaf in param_mapping.param_mappings(config_json.read(fields)):
     tensors = leaf.unpack(np.asarray(param_mapping.get(read.params, leaf.path)))
     for name, got in zip(leaf.names, tensors, strict=True):
       if (stored := gguf_files.gguf_name(name)) in made:
@@ -235,9 +234,9 @@ def config(said, family='gemma3', layers=6):
   ],
 )
 def test_layers_are_local_by_pattern_or_by_family(said, family, kinds):
-  found = families.text_config(config(said, family, len(kinds)))
-  assert [kind[0] for kind in found['layer_types']] == list(kinds)
-  assert found.get('rope_local_base_freq', 10_000) == 10_000
+  found = config_json.read(config(said, family, len(kinds)))
+  assert [kind[0] for kind in found.layer_types] == list(kinds)
+  assert found.ropes[config_json.SLIDING].theta == 10_000
 
 
 def test_a_pattern_is_written_as_a_number(tmp_path):

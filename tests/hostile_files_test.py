@@ -42,7 +42,7 @@ from cascades.contrib.engine_audits import traces
 from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.models import (
   checkpoints,
-  families,
+  config_json,
   gguf_files,
   gguf_header,
   huggingface,
@@ -697,7 +697,7 @@ def open_folder(path: pathlib.Path) -> Any:
 def read_gguf(path: pathlib.Path) -> Any:
   file = gguf_header.read_header(path)
   config = gguf_files.read_config(file)
-  families.text_config(config)
+  config = config_json.read(config)
   gguf_files.read_tokenizer(file)
   return gguf_files.open_tensors(file, config)
 

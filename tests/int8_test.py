@@ -18,6 +18,7 @@ import cascades
 from cascades.models import (
   blocked_layout,
   checkpoints,
+  config_json,
   int8_weights,
   param_mapping,
 )
@@ -199,7 +200,7 @@ def test_scales_are_stored_without_a_matrix_of_them(tmp_path):
   whole = checkpoints.load_model('tiny-drafter', 'int8')
   rounded = checkpoints._to_rounded(whole.model, whole.params)
   checkpoints.save_model(tmp_path, whole)
-  config = small.read_json(tmp_path / 'config.json')
+  config = config_json.read(small.read_json(tmp_path / 'config.json'))
   integers, scales, *_ = param_mapping.tensors(rounded, config)
   tracemalloc.start()
   column = scales.make()

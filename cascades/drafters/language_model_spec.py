@@ -43,7 +43,7 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
     if _GEMMA_NAME.fullmatch(name):
       return True
     # Registers the formats of the library.
-    from cascades.models import checkpoints, families, hub, tensor_files
+    from cascades.models import checkpoints, config_json, hub, tensor_files
 
     formats = checkpoints.matching_formats(name)
     if formats in (['huggingface'], ['hub']):
@@ -51,7 +51,7 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
       is_name = formats == ['hub']
       folder = hub.fetch(name, weights=False) if is_name else name
       model_type = tensor_files.read_config(folder).get('model_type')
-      return model_type in families.MODEL_TYPES
+      return model_type in config_json.MODEL_TYPES
     return bool(formats)
 
   @classmethod

@@ -10,8 +10,7 @@ Models
   int8_weights    matrices in eight bits
   row_exact       results for a row that do not depend on other rows
   sharding        distribution over the devices of a mesh
-  families        fields of config.json, resolved; `family_fields`,
-                  `rope_fields`
+  config_json     a config.json, read once into a `GemmaConfig`
 Checkpoints
   checkpoints         loads, describes and saves a model
   checkpoint_formats  the registry of formats; `builtin_formats`

@@ -21,6 +21,7 @@ from cascades.models import (
   bundled,
   chat_templates,
   checkpoint_source,
+  config_json,
   gemma_library,
   gguf_files,
   gguf_header,
@@ -62,8 +63,8 @@ def _is_huggingface(name: NameOrPath) -> bool:
 def _open_huggingface(name: NameOrPath) -> TensorSource:
   """Opens a folder with config.json, safetensors and a tokenizer."""
   path = pathlib.Path(name)
-  config, model = huggingface.read_config(path)
-  table_size = model.vocab_size
+  config = huggingface.read_config(path)
+  model, table_size = language.make_model(config), config.vocab_size
   file, tokenizer = tokenizer_files.read_folder(path, table_size)
   model = checkpoint_source.match_tokenizer(str(file), model, tokenizer)
   tokenizer = huggingface.with_generation_config(path, tokenizer, table_size)
@@ -103,7 +104,6 @@ def _is_shared_table(name: NameOrPath) -> bool:
 def _open_shared_table(name: NameOrPath) -> TensorSource:
   """Opens a folder of layers and the checkpoint whose table they share."""
   path = pathlib.Path(name)
-  config, _ = huggingface.read_config(path)
   owner_name, checksum = shared_table.read_owner(path)
   # Checked before the owner is opened: it may be this folder.
   owner_name = hub.local_folder(owner_name)
@@ -122,13 +122,14 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
   vocab_size, table = owner.model.vocab_size, param_mapping.TABLE_TENSOR
   tensor_files.check_present(owner.path, owner.tensors, [table])
   # The converter of llama.cpp leaves out rows that pad a table.
-  config = config | {'vocab_size': owner.tensors[table].shape[0]}
+  rows = owner.tensors[table].shape[0]
+  config = huggingface.read_config(path, vocab_size=rows)
   tensors = int8_files.join_scales(path, tensor_files.open_folder(path))
   return TensorSource(
     path=path,
     config=config,
     model=dataclasses.replace(
-      language.from_config(config), vocab_size=vocab_size
+      language.make_model(config), vocab_size=vocab_size
     ),
     tokenizer=owner.tokenizer,
     tensors={**tensors, table: owner.tensors[table]},
@@ -154,7 +155,7 @@ def _open_gguf(name: NameOrPath) -> TensorSource:
   source = _open_gguf_file(file, checkpoint_source.file_versions(file))
   if path == file:
     return source
-  rows, tokenizer = source.config['vocab_size'], source.tokenizer
+  rows, tokenizer = source.config.table_size, source.tokenizer
   tokenizer = huggingface.with_generation_config(path, tokenizer, rows)
   return source._replace(tokenizer=tokenizer)
 
@@ -164,9 +165,9 @@ def _open_gguf_file(file: pathlib.Path, versions: Hashable) -> TensorSource:
   """Opens a GGUF file; cached, since Gemma's tokenizer takes seconds."""
   del versions
   header = gguf_header.read_header(file)
-  config = gguf_files.read_config(header)
+  fields = gguf_files.read_config(header)
   try:
-    model = language.from_config(config)
+    config = config_json.read(fields)
   except ValueError as error:
     reason = str(error).removeprefix('config.json: ')
     raise ValueError(f'model: {file}: {reason}') from None
@@ -174,7 +175,9 @@ def _open_gguf_file(file: pathlib.Path, versions: Hashable) -> TensorSource:
   return TensorSource(
     path=file,
     config=config,
-    model=checkpoint_source.match_tokenizer(str(file), model, tokenizer),
+    model=checkpoint_source.match_tokenizer(
+      str(file), language.make_model(config), tokenizer
+    ),
     tokenizer=tokenizer,
     tensors=gguf_files.open_tensors(header, config),
   )

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from cascades.models import (
+  config_json,
   int8_files,
   int8_weights,
   language,
@@ -206,7 +207,7 @@ class TensorSource(NamedTuple):
   """A checkpoint of named tensors, each of which can be read alone."""
 
   path: pathlib.Path
-  config: dict[str, Any]
+  config: config_json.GemmaConfig
   model: language.LanguageModel
   tokenizer: tokenizers.Tokenizer
   tensors: Mapping[str, tensor_files.TensorHandle]
@@ -263,10 +264,7 @@ class TensorSource(NamedTuple):
     mapped: list[tuple[param_mapping.ParamMapping, list]],
   ) -> str | None:
     """Returns the dtype asked for, else the declared or the stored one."""
-    if dtype is None and int8_files.is_int8(self.config):
-      return 'int8'
-    # transformers reads the same fields; both names are in use.
-    declared = self.config.get('dtype') or self.config.get('torch_dtype')
+    declared = self.config.stored_dtype
     return (
       dtype
       or (declared if declared in param_dtypes.DTYPES else None)

@@ -12,8 +12,26 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades.models import families, rope_fields
+from cascades.models.config_json import (
+  ATTENTION_TYPES,
+  FULL,
+  SLIDING,
+  GemmaConfig,
+  Rope,
+)
 from cascades.models.patches import light_import
+
+# Names of sizes in gemma's configurations, and in a config.json of any family.
+SIZES = dict(
+  num_embed='vocab_size',
+  embed_dim='hidden_size',
+  hidden_dim='intermediate_size',
+  num_heads='num_attention_heads',
+  head_dim='head_dim',
+  num_kv_heads='num_key_value_heads',
+  final_logit_softcap='final_logit_softcapping',
+  sliding_window_size='sliding_window',
+)
 
 
 def import_gemma() -> Any:
@@ -122,7 +140,7 @@ def _orbax_tree(folder: str | os.PathLike) -> tuple[Any, Any]:
 
 
 def apply_rope(
-  x: Float[Array, 'N h'], position: Int[Array, ''], rope: rope_fields.Rope
+  x: Float[Array, 'N h'], position: Int[Array, ''], rope: Rope
 ) -> Float[Array, 'N h']:
   """Applies the rotary embedding of a Gemma 4 to queries at one position."""
   from gemma.gm.math import _positional_embeddings
@@ -150,16 +168,30 @@ def _restore_args(struct: jax.ShapeDtypeStruct) -> Any:
   )
 
 
-def transformer(config: Mapping[str, Any], dtype: Any) -> Any:
+def ropes(config: Any) -> dict[str, Rope]:
+  """Returns rotary embeddings by gemma's name of the attention type."""
+  return {
+    attention_type: Rope(
+      getattr(config, f'{side}_base_frequency'),
+      getattr(config, f'{side}_scale_factor'),
+      getattr(config, f'{side}_rope_proportion', 1.0),
+    )
+    for attention_type, side in (
+      ('LOCAL_SLIDING', 'local'),
+      ('GLOBAL', 'global'),
+    )
+  }
+
+
+def transformer(config: GemmaConfig, dtype: Any) -> Any:
   """Returns gemma's flax module of a model."""
   import_gemma()
-  family = config['model_type']
-  if family == 'gemma3n_text':
+  if config.model_type == 'gemma3n_text':
     from gemma.gm.nn.gemma3n import _config, _modules, _transformer
 
     make: Any = _transformer.Gemma3nTransformer
     family_fields = _gemma3n
-  elif families.is_gemma4(config):
+  elif config.is_gemma4:
     from gemma.gm.nn.gemma4 import _config, _modules, _transformer
 
     make, family_fields = _transformer.Transformer, _gemma4
@@ -170,15 +202,14 @@ def transformer(config: Mapping[str, Any], dtype: Any) -> Any:
   # Each family has an enumeration of its own.
   types: dict[str, Any] = {
     name: _modules.AttentionType[gemma_name]
-    for name, gemma_name in families.ATTENTION_TYPES.items()
+    for name, gemma_name in ATTENTION_TYPES.items()
   }
-  ropes = families.ropes(config)
-  sliding, full = ropes[families.SLIDING], ropes[families.FULL]
-  fields = {field: config[name] for field, name in families.SIZES.items()}
+  sliding, full = config.ropes[SLIDING], config.ropes[FULL]
+  fields = {field: getattr(config, name) for field, name in SIZES.items()}
   fields |= dict(
     use_post_attn_norm=True,
     use_post_ffw_norm=True,
-    attention_types=tuple(types[x] for x in config['layer_types']),
+    attention_types=tuple(types[x] for x in config.layer_types),
     local_base_frequency=sliding.theta,
     local_scale_factor=sliding.factor,
     global_base_frequency=full.theta,
@@ -191,29 +222,22 @@ def transformer(config: Mapping[str, Any], dtype: Any) -> Any:
   )
 
 
-def _classic(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
+def _classic(config: GemmaConfig, module: Any) -> dict[str, Any]:
   """Returns the fields of gemma's configuration for a Gemma 2 or 3."""
-  scaling = module.QueryPreAttentionNormalisation
-  scalar = config['query_pre_attn_scalar']
-  if scalar == config['head_dim']:
-    norm = scaling.BY_ONE_OVER_SQRT_HEAD_DIM
-  elif scalar == config['hidden_size'] // config['num_attention_heads']:
-    norm = scaling.BY_ONE_OVER_SQRT_EMBED_DIM_DIV_NUM_HEADS
-  else:
-    raise ValueError(
-      'config.json: query_pre_attn_scalar must be head_dim, or hidden_size /'
-      f' num_attention_heads, as in gemma, got {scalar}; give another model.'
-    )
+  norms = module.QueryPreAttentionNormalisation
+  by_head = config.query_pre_attn_scalar == config.head_dim
   return dict(
-    attn_logits_soft_cap=config['attn_logit_softcapping'],
-    query_pre_attn_norm=norm,
+    attn_logits_soft_cap=config.attn_logit_softcapping,
+    query_pre_attn_norm=norms.BY_ONE_OVER_SQRT_HEAD_DIM
+    if by_head
+    else norms.BY_ONE_OVER_SQRT_EMBED_DIM_DIV_NUM_HEADS,
     # Hugging Face's order of axes.
     transpose_gating_einsum=True,
-    use_qk_norm=config['model_type'] == 'gemma3_text',
+    use_qk_norm=config.model_type == 'gemma3_text',
   )
 
 
-def _gemma3n(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
+def _gemma3n(config: GemmaConfig, module: Any) -> dict[str, Any]:
   """Returns the fields of a Gemma 3n; see `_classic`."""
   return dict(
     query_pre_attn_norm=module.QueryPreAttentionNormalisation.NONE,
@@ -221,48 +245,47 @@ def _gemma3n(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
     use_qk_norm=True,
     use_value_norm=True,
     use_altup=True,
-    altup_coef_clip=config['altup_coef_clip'],
-    activation_sparsity_pattern=tuple(config['activation_sparsity_pattern']),
-    per_layer_input_dim=config['hidden_size_per_layer_input'],
+    altup_coef_clip=config.altup_coef_clip,
+    activation_sparsity_pattern=tuple(config.activation_sparsity_pattern),
+    per_layer_input_dim=config.hidden_size_per_layer_input,
     use_laurel=True,
-    laurel_rank=config['laurel_rank'],
+    laurel_rank=config.laurel_rank,
     kv_cache_sharing_config=_sharing(config, module),
     scale_plus_one=False,
     guard_against_excess_precision=True,
   )
 
 
-def _gemma4(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
+def _gemma4(config: GemmaConfig, module: Any) -> dict[str, Any]:
   """Returns the fields of a Gemma 4; see `_classic`."""
-  ropes = families.ropes(config)
-  local_heads = config['num_key_value_heads']
-  global_heads = config['num_global_key_value_heads']
+  global_heads = config.num_global_key_value_heads
+  has_same_heads = global_heads == config.num_key_value_heads
   fields: dict[str, Any] = dict(
-    num_global_kv_heads=None if global_heads == local_heads else global_heads,
-    global_key_size=config['global_head_dim'],
-    k_eq_v_global=config['attention_k_eq_v'],
-    local_rope_proportion=ropes[families.SLIDING].share,
-    global_rope_proportion=ropes[families.FULL].share,
-    per_layer_input_dim=config['hidden_size_per_layer_input'],
+    num_global_kv_heads=None if has_same_heads else global_heads,
+    global_key_size=config.global_head_dim,
+    k_eq_v_global=config.attention_k_eq_v,
+    local_rope_proportion=config.ropes[SLIDING].share,
+    global_rope_proportion=config.ropes[FULL].share,
+    per_layer_input_dim=config.hidden_size_per_layer_input,
     kv_cache_sharing_config=_sharing(config, module),
-    use_bidirectional_attention=config['use_bidirectional_attention'] or None,
+    use_bidirectional_attention=config.use_bidirectional_attention or None,
   )
-  if config['use_double_wide_mlp']:
-    fields['override_kv_shared_ffw_hidden'] = 2 * config['intermediate_size']
-  if config['enable_moe_block']:
+  if config.use_double_wide_mlp:
+    fields['override_kv_shared_ffw_hidden'] = 2 * config.intermediate_size
+  if config.enable_moe_block:
     fields |= dict(
       enable_moe=True,
-      num_experts=config['num_experts'],
-      expert_dim=config['moe_intermediate_size'],
-      top_k_experts=config['top_k_experts'],
-      moe_dense_hidden_dim=config['intermediate_size'],
+      num_experts=config.num_experts,
+      expert_dim=config.moe_intermediate_size,
+      top_k_experts=config.top_k_experts,
+      moe_dense_hidden_dim=config.intermediate_size,
     )
   return fields
 
 
-def _sharing(config: Mapping[str, Any], module: Any) -> Any:
+def _sharing(config: GemmaConfig, module: Any) -> Any:
   """Returns gemma's configuration of layers that read another layer's cache."""
-  layers, shared = config['num_hidden_layers'], config['num_kv_shared_layers']
+  layers, shared = config.num_hidden_layers, config.num_kv_shared_layers
   if not shared:
     return None
   # gemma takes a share and truncates the number of other layers, which rounding

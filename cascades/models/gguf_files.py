@@ -31,8 +31,7 @@ import pydantic
 
 from cascades import arguments
 from cascades.models import (
-  families,
-  family_fields,
+  config_json,
   gguf_header,
   param_mapping,
   tensor_files,
@@ -108,7 +107,7 @@ class _Gemma3(Schema):
 
   hidden_size: Size = _gguf_field('embedding_length')
   intermediate_size: Size = _gguf_field('feed_forward_length')
-  num_hidden_layers: family_fields.Layers = _gguf_field('block_count')
+  num_hidden_layers: config_json.Layers = _gguf_field('block_count')
   num_attention_heads: Size = _gguf_field('attention.head_count')
   num_key_value_heads: Size = _gguf_field('attention.head_count_kv')
   head_dim: Size = _gguf_field('attention.key_length')
@@ -268,7 +267,7 @@ def _layer_types(fields: _Gemma3) -> list[str]:
   local = fields.local
   if not isinstance(local, list):
     local = local_layers(local, fields.num_hidden_layers)
-  return [families.SLIDING if x else families.FULL for x in local]
+  return [config_json.SLIDING if x else config_json.FULL for x in local]
 
 
 def _as_one_number(fields: dict[str, Any]) -> dict[str, Any]:
@@ -377,10 +376,10 @@ def _make_handle(
 
 
 def open_tensors(
-  file: gguf_header.File, config: Mapping[str, Any]
+  file: gguf_header.File, config: config_json.GemmaConfig
 ) -> dict[str, tensor_files.TensorHandle]:
   """Opens the tensors of a file."""
-  layers = config['num_hidden_layers']
+  layers = config.num_hidden_layers
   tensor_files.check_layers(file.path, file.tensors, layers, 'blk.')
   return {
     name: _make_handle(file.path, file.tensors[stored_name])

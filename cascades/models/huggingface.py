@@ -7,14 +7,14 @@ has their names), and a tokenizer. `huggingface_export` writes such folders.
 import pathlib
 from typing import Annotated, Any
 
-from cascades.models import language, tensor_files, tokenizers
+from cascades.models import config_json, tensor_files, tokenizers
 from cascades.untrusted.schema import Count, Schema, one_of
 
 
 def read_config(
-  folder: pathlib.Path,
-) -> tuple[dict[str, Any], language.LanguageModel]:
-  """Returns the fields of a folder's config.json, and their model."""
+  folder: pathlib.Path, **changes: Any
+) -> config_json.GemmaConfig:
+  """Reads the config.json of a folder, with changes of its fields."""
   config = tensor_files.read_json(folder / 'config.json')
   if config is None:
     is_adapter = (folder / 'adapter_config.json').exists()
@@ -25,7 +25,7 @@ def read_config(
       " checkpoint of gemma's."
     )
   try:
-    return config, language.from_config(config)
+    return config_json.read(config | changes)
   except ValueError as error:
     raise ValueError(f'model: {folder}/{error}') from None
 

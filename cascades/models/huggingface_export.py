@@ -11,8 +11,8 @@ from typing import Any
 from cascades import atomic
 from cascades.models import (
   chat_templates,
-  families,
-  family_fields,
+  config_json,
+  gemma_library,
   int8_files,
   language,
   memory,
@@ -62,7 +62,7 @@ def _common_fields(
   """Returns the fields that all families have."""
   c = model.module.config
   layer_types = {
-    gemma_name: name for name, gemma_name in families.ATTENTION_TYPES.items()
+    gemma_name: name for name, gemma_name in config_json.ATTENTION_TYPES.items()
   }
   ropes = {}
   for gemma_name, rope in model.ropes.items():
@@ -71,11 +71,11 @@ def _common_fields(
       fields |= {'rope_type': 'linear', 'factor': float(rope.factor)}
     ropes[layer_types[gemma_name]] = fields
   return {
-    **{name: getattr(c, field) for field, name in families.SIZES.items()},
+    **{name: getattr(c, field) for field, name in gemma_library.SIZES.items()},
     'num_hidden_layers': c.num_layers,
     'layer_types': [layer_types[x.name] for x in c.attention_types],
     'rope_parameters': ropes,
-    **family_fields.FIXED,
+    **config_json.FIXED,
     'attention_dropout': 0.0,
     'initializer_range': 0.02,
     'use_cache': True,
@@ -98,7 +98,7 @@ def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
     'attn_logit_softcapping': c.attn_logits_soft_cap,
     # No property of the parameters: the length that families were trained for.
     'max_position_embeddings': 131072 if is_gemma3 else 8192,
-    'rope_parameters': ropes if is_gemma3 else ropes[families.FULL],
+    'rope_parameters': ropes if is_gemma3 else ropes[config_json.FULL],
   }
 
 
@@ -145,7 +145,7 @@ def _gemma4_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
     'moe_intermediate_size': c.expert_dim or None,
     'max_position_embeddings': 131072,
     'rope_parameters': ropes
-    | {families.FULL: ropes[families.FULL] | proportional},
+    | {config_json.FULL: ropes[config_json.FULL] | proportional},
   }
 
 
@@ -181,7 +181,8 @@ def save(
   if not shard_gb > 0:
     raise ValueError(f'shard_gb: must be more than 0, got {shard_gb:g}.')
   folder = pathlib.Path(folder)
-  tensors = [*param_mapping.tensors(params, config, gate_by_rows)]
+  resolved = config_json.read(config)
+  tensors = [*param_mapping.tensors(params, resolved, gate_by_rows)]
   if any(x.struct.dtype == 'int8' for x in tensors):
     fields = int8_files.quantization_config(
       {x.name: len(x.struct.shape) for x in tensors}

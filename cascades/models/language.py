@@ -29,12 +29,11 @@ from cascades.methods import processing
 from cascades.models import (
   blocked_layout,
   caches,
-  families,
+  config_json,
   gemma_library,
   initialization,
   param_dtypes,
   products,
-  rope_fields,
   row_exact,
 )
 from cascades.models.caches import Cache
@@ -136,9 +135,9 @@ class LanguageModel:
     return {types[i]: i for i in cached}
 
   @property
-  def ropes(self) -> dict[str, rope_fields.Rope]:
+  def ropes(self) -> dict[str, config_json.Rope]:
     """Rotary embeddings, by gemma's name of the attention type."""
-    return rope_fields.ropes_of(self.module.config)
+    return gemma_library.ropes(self.module.config)
 
   def apply_rope(
     self, x: Float[Array, 'N h'], position: Int[Array, ''], attention_type: str
@@ -455,9 +454,15 @@ def from_config(
   config: Mapping[str, Any], dtype: Any = jnp.float32
 ) -> LanguageModel:
   """Returns the model that a Hugging Face `config.json` describes."""
-  config = families.text_config(config)
+  return make_model(config_json.read(config), dtype)
+
+
+def make_model(
+  config: config_json.GemmaConfig, dtype: Any = jnp.float32
+) -> LanguageModel:
+  """Returns the model of a config.json that was read."""
   module = gemma_library.transformer(config, dtype)
-  return LanguageModel(module=module, vocab_size=config['vocab_size'])
+  return LanguageModel(module=module, vocab_size=config.vocab_size)
 
 
 def from_gemma(name: str) -> tuple[LanguageModel, str]:

@@ -116,7 +116,7 @@ def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
   configs = [x for x in parents if (x / 'config.json').is_file()]
   tokenizer_path = None
   if configs and not name:
-    _, model = huggingface.read_config(configs[0])
+    model = language.make_model(huggingface.read_config(configs[0]))
   else:
     name = name or _name_by_shapes(folder, shapes)
     model, tokenizer_path = language.from_gemma(name)

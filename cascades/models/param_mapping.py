@@ -6,7 +6,7 @@ which a pattern of einops describes in both directions.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import einops
@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.models import families, int8_files, int8_weights, tensor_files
+from cascades.models import int8_files, int8_weights, tensor_files
+from cascades.models.config_json import FULL, GemmaConfig
 
 # Path of the embedding table, the largest leaf of a small model.
 TABLE = 'embedder', 'input_embedding'
@@ -118,35 +119,34 @@ def _unused(path: str, layer: int, shape: tuple[int, ...]) -> ParamMapping:
 
 
 def param_mappings(
-  config: Mapping[str, Any], gate_by_rows: bool = True
+  config: GemmaConfig, gate_by_rows: bool = True
 ) -> Iterator[ParamMapping]:
-  """Yields the mapping of each leaf of `language.from_config(config)`."""
-  config = families.text_config(config)
+  """Yields the mapping of each leaf of `language.make_model(config)`."""
   yield _table(config)
   yield _leaf('final_norm/scale', 'model.norm.weight')
-  if config.get('hidden_size_per_layer_input'):
+  if config.hidden_size_per_layer_input:
     yield from _per_layer_inputs(config)
-  if config['model_type'] == 'gemma3n_text':
+  if config.model_type == 'gemma3n_text':
     # Projections from one stream to all, and back to one.
     for name in ('altup_projection', 'altup_unembed_projection'):
-      for j in range(config['altup_num_inputs'] - 1):
+      for j in range(config.altup_num_inputs - 1):
         path = f'{name}_{j}/{name}_{j}'
         yield _leaf(path, f'model.{name}s.{j}.weight', _TRANSPOSED)
-  for i in range(config['num_hidden_layers']):
+  for i in range(config.num_hidden_layers):
     for norm, name in _norms(config):
       yield _leaf(f'{norm}/scale', f'{name}.weight', layer=i)
     yield from _attention(config, i)
     yield from _feed_forward(config, i, gate_by_rows)
-    if config['model_type'] == 'gemma3n_text':
+    if config.model_type == 'gemma3n_text':
       yield from _streams(config, i)
-    elif families.is_gemma4(config):
+    elif config.is_gemma4:
       yield _leaf('skip_scale', 'layer_scalar', layer=i)
-    if config.get('hidden_size_per_layer_input'):
+    if config.hidden_size_per_layer_input:
       yield from _per_layer_input(config, i)
 
 
 def tensors(
-  params: Any, config: Mapping[str, Any], gate_by_rows: bool = True
+  params: Any, config: GemmaConfig, gate_by_rows: bool = True
 ) -> Iterator[Tensor]:
   """Yields the tensors of a model, in the order of its leaves."""
   for mapping in param_mappings(config, gate_by_rows):
@@ -177,10 +177,10 @@ def _leaf_tensors(
     yield Tensor(name, struct, functools.partial(make, i))
 
 
-def _table(config: Mapping[str, Any]) -> ParamMapping:
+def _table(config: GemmaConfig) -> ParamMapping:
   """Returns the mapping of the embedding table; gemma's may have fewer rows."""
-  rows = config['vocab_size']
-  padding = config.get('table_size', rows) - rows
+  rows = config.vocab_size
+  padding = config.table_size - rows
 
   def pack(tensors):
     table = _only(tensors)
@@ -201,14 +201,14 @@ def _table(config: Mapping[str, Any]) -> ParamMapping:
   return ParamMapping(TABLE, (TABLE_TENSOR,), pack, unpack)
 
 
-def _norms(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _norms(config: GemmaConfig) -> list[tuple[str, str]]:
   """Returns gemma's and Hugging Face's names of the norms of a layer."""
   common = [
     ('pre_attention_norm', 'input_layernorm'),
     ('post_attention_norm', 'post_attention_layernorm'),
     ('post_ffw_norm', 'post_feedforward_layernorm'),
   ]
-  if not config.get('enable_moe_block'):
+  if not config.enable_moe_block:
     return [*common, ('pre_ffw_norm', 'pre_feedforward_layernorm')]
   return [
     *common,
@@ -219,37 +219,35 @@ def _norms(config: Mapping[str, Any]) -> list[tuple[str, str]]:
   ]
 
 
-def _attention(config: Mapping[str, Any], layer: int) -> Iterator[ParamMapping]:
+def _attention(config: GemmaConfig, layer: int) -> Iterator[ParamMapping]:
   """Yields the mappings of the attention of a layer."""
-  is_gemma4 = families.is_gemma4(config)
-  query_heads = config['num_attention_heads']
-  key_value_shape, dim = families.key_value_shape(config, layer)
-  first_shared = config['num_hidden_layers'] - config.get(
-    'num_kv_shared_layers', 0
-  )
+  is_gemma4 = config.is_gemma4
+  query_heads = config.num_attention_heads
+  num_key_heads, dim = config.key_heads(layer)
+  first_shared = config.num_hidden_layers - config.num_kv_shared_layers
   has_cache = layer < first_shared
   q, k, v = (f'self_attn.{x}_proj.weight' for x in 'qkv')
   by_head = functools.partial(
     _leaf, pattern='(n h) d -> n d h', layer=layer, h=dim
   )
-  if query_heads == key_value_shape and not is_gemma4:
+  if query_heads == num_key_heads and not is_gemma4:
     yield by_head('attn/qkv_einsum/w', (q, k, v), n=query_heads)
   else:
     yield by_head('attn/q_einsum/w', q, n=query_heads)
-    is_full = config['layer_types'][layer] == families.FULL
-    shares_values = is_gemma4 and is_full and config['attention_k_eq_v']
+    is_full = config.layer_types[layer] == FULL
+    shares_values = is_gemma4 and is_full and config.attention_k_eq_v
     path = f'attn/{"k" if shares_values else "kv"}_einsum/w'
     if has_cache:
-      yield by_head(path, k if shares_values else (k, v), n=key_value_shape)
+      yield by_head(path, k if shares_values else (k, v), n=num_key_heads)
     elif is_gemma4:
-      shape = key_value_shape, config['hidden_size'], dim
+      shape = num_key_heads, config.hidden_size, dim
       yield _unused(path, layer, shape if shares_values else (2, *shape))
   name = 'self_attn.o_proj.weight'
   pattern = 'd (n h) -> n h d'
   yield _leaf('attn/attn_vec_einsum/w', name, pattern, layer, n=query_heads)
-  if config['model_type'] == 'gemma2':
+  if config.model_type == 'gemma2':
     return
-  prefix = 'attn/_' if config['model_type'] == 'gemma3_text' else 'attn/'
+  prefix = 'attn/_' if config.model_type == 'gemma3_text' else 'attn/'
   name = 'self_attn.q_norm.weight'
   yield _leaf(f'{prefix}query_norm/scale', name, layer=layer)
   path = f'{prefix}key_norm/scale'
@@ -260,10 +258,10 @@ def _attention(config: Mapping[str, Any], layer: int) -> Iterator[ParamMapping]:
 
 
 def _feed_forward(
-  config: Mapping[str, Any], i: int, gate_by_rows: bool
+  config: GemmaConfig, i: int, gate_by_rows: bool
 ) -> Iterator[ParamMapping]:
   """Yields the mappings of a feed-forward layer, of experts and router."""
-  experts = config.get('enable_moe_block')
+  experts = config.enable_moe_block
   dense = 'mlp2' if experts else 'mlp'
   gates = 'mlp.gate_proj.weight', 'mlp.up_proj.weight'
   pattern = _SAME if gate_by_rows else _TRANSPOSED
@@ -279,10 +277,10 @@ def _feed_forward(
   yield _leaf('mlp/linear/w', 'experts.down_proj', 'e d f -> e f d', i)
 
 
-def _per_layer_inputs(config: Mapping[str, Any]) -> Iterator[ParamMapping]:
+def _per_layer_inputs(config: GemmaConfig) -> Iterator[ParamMapping]:
   """Yields the mappings of the model's per-layer embeddings."""
-  layers = config['num_hidden_layers']
-  if config['model_type'] == 'gemma3n_text':
+  layers = config.num_hidden_layers
+  if config.model_type == 'gemma3n_text':
     table, projection = (
       'per_layer_input_embedding',
       'per_layer_input_projection',
@@ -297,11 +295,9 @@ def _per_layer_inputs(config: Mapping[str, Any]) -> Iterator[ParamMapping]:
   yield _leaf(f'embedder/{name}/scale', f'model.{name}.weight')
 
 
-def _per_layer_input(
-  config: Mapping[str, Any], i: int
-) -> Iterator[ParamMapping]:
+def _per_layer_input(config: GemmaConfig, i: int) -> Iterator[ParamMapping]:
   """Yields the mappings of a layer's per-layer embedding."""
-  is_gemma3n = config['model_type'] == 'gemma3n_text'
+  is_gemma3n = config.model_type == 'gemma3n_text'
   prefix = 'per_layer_mapping/' if is_gemma3n else ''
   for name in ('per_layer_input_gate', 'per_layer_projection'):
     yield _leaf(f'{prefix}{name}/w', f'{name}.weight', _TRANSPOSED, i)
@@ -309,14 +305,14 @@ def _per_layer_input(
   yield _leaf(f'{prefix}{name}/scale', f'{name}.weight', layer=i)
 
 
-def _streams(config: Mapping[str, Any], i: int) -> Iterator[ParamMapping]:
+def _streams(config: GemmaConfig, i: int) -> Iterator[ParamMapping]:
   """Yields the mappings of AltUp and LAuReL in a layer of a Gemma 3n."""
   name = 'altup/correct_output_scale'
   yield _leaf(name, name.replace('/', '.'), layer=i)
   name = 'altup.correction_coefs.weight'
   yield _leaf('altup/correction_coefs', name, _TRANSPOSED, i)
   name, pattern = 'altup.prediction_coefs.weight', '(s t) m -> m s t'
-  count = config['altup_num_inputs']
+  count = config.altup_num_inputs
   yield _leaf('altup/prediction_coefs', name, pattern, i, s=count)
   for path, name, pattern in (
     ('altup/modality_router/w', 'altup.modality_router', _TRANSPOSED),

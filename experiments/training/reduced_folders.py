@@ -8,6 +8,7 @@ import numpy as np
 from cascades import arguments, atomic
 from cascades.models import (
   checkpoints,
+  config_json,
   huggingface_export,
   int8_files,
   int8_weights,
@@ -42,7 +43,8 @@ def save(
   folder = pathlib.Path(folder)
   config = huggingface_export.make_config(model, params, (1,))
   tensors = {shared_table.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
-  for tensor in param_mapping.tensors(params, config, model.gate_by_rows):
+  resolved = config_json.read(config)
+  for tensor in param_mapping.tensors(params, resolved, model.gate_by_rows):
     if tensor.name == param_mapping.TABLE_TENSOR:
       continue
     name, x = tensor.name, tensor.make()

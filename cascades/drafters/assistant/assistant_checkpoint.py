@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from cascades.drafters.assistant import assistant_drafter
 from cascades.models import (
   checkpoints,
-  families,
+  config_json,
   hub,
   param_dtypes,
   tensor_files,
@@ -70,11 +70,11 @@ def make_drafter(
   """Makes the drafter of an assistant for a verifier."""
   _check_verifier(checkpoint, verifier)
   config = checkpoint.config
-  layer_types = config['text_config']['layer_types']
+  layer_types = config['text_config'].layer_types
   is_grouped = config['use_ordered_embeddings']
   return assistant_drafter.AssistantDrafter(
     verifier.model,
-    tuple(families.ATTENTION_TYPES[x] for x in layer_types),
+    tuple(config_json.ATTENTION_TYPES[x] for x in layer_types),
     config['centroid_intermediate_top_k'] if is_grouped else None,
     fill_unselected_logits,
   )
@@ -109,7 +109,7 @@ def load(
   arrays = tensor_files.read_all(
     folder, tensors, _shapes(config), field='drafter', ids=_ORDER
   )
-  vocab_size, tokenizer = config['text_config']['vocab_size'], None
+  vocab_size, tokenizer = config['text_config'].vocab_size, None
   if tokenizer_files.find_file(folder).exists():
     _, tokenizer = tokenizer_files.read_folder(folder, vocab_size)
   params = _arrange(config, arrays, folder, dtype)
@@ -133,7 +133,7 @@ def _full_config(
   try:
     # All layers of an assistant share the verifier's keys, which `text_config`
     # refuses in a whole model.
-    text = families.text_config(
+    text = config_json.read(
       text_fields
       | {
         'num_kv_shared_layers': 0,
@@ -149,8 +149,8 @@ def _full_config(
 def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
   """Returns the shapes of the tensors that an assistant has, by name."""
   text, backbone = config['text_config'], config['backbone_hidden_size']
-  width, hidden = text['hidden_size'], text['intermediate_size']
-  vocab = text['vocab_size']
+  width, hidden = text.hidden_size, text.intermediate_size
+  vocab = text.vocab_size
   shapes = {
     'pre_projection.weight': (width, 2 * backbone),
     'post_projection.weight': (backbone, width),
@@ -160,9 +160,9 @@ def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
   if config['use_ordered_embeddings']:
     shapes['masked_embedding.centroids.weight'] = config['num_centroids'], width
     shapes[_ORDER] = (vocab,)
-  for i in range(text['num_hidden_layers']):
-    num_heads = text['num_attention_heads']
-    _, dim = families.key_value_shape(text, i)
+  for i in range(text.num_hidden_layers):
+    num_heads = text.num_attention_heads
+    _, dim = text.key_heads(i)
     layer = {
       'self_attn.q_proj.weight': (num_heads * dim, width),
       'self_attn.q_norm.weight': (dim,),
@@ -209,9 +209,9 @@ def _arrange(
       )
     params['centroids'] = arrays['masked_embedding.centroids.weight']
     params['groups'] = order.reshape(count, -1).astype(np.int32)
-  for i in range(text['num_hidden_layers']):
-    num_heads = text['num_attention_heads']
-    _, dim = families.key_value_shape(text, i)
+  for i in range(text.num_hidden_layers):
+    num_heads = text.num_attention_heads
+    _, dim = text.key_heads(i)
     weights = {
       name: arrays[f'model.layers.{i}.{name}.weight']
       for name in (
@@ -253,7 +253,7 @@ def _check_verifier(
   if model.hidden_size(verifier.params) != config['backbone_hidden_size']:
     width = verifier_config.embed_dim
     refuse(f'of width {config["backbone_hidden_size"]}, not {width}')
-  if model.vocab_size != text['vocab_size']:
+  if model.vocab_size != text.vocab_size:
     refuse(f'of {text["vocab_size"]} tokens, not {model.vocab_size}')
   if checkpoint.tokenizer is not None and verifier.tokenizer is not None:
     token = tokenizers.first_difference(
@@ -262,12 +262,12 @@ def _check_verifier(
     if token is not None:
       refuse(f'whose token {token} is another')
   cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
-  cached_layers, ropes = model.last_cached_layers, families.ropes(text)
-  for i, layer_type in enumerate(text['layer_types']):
-    gemma_type = families.ATTENTION_TYPES[layer_type]
+  cached_layers, ropes = model.last_cached_layers, text.ropes
+  for i, layer_type in enumerate(text.layer_types):
+    gemma_type = config_json.ATTENTION_TYPES[layer_type]
     if gemma_type not in cached_layers:
       refuse(f'with a layer of type {layer_type}')
-    shape = families.key_value_shape(text, i)
+    shape = text.key_heads(i)
     keys = cache[f'layer_{cached_layers[gemma_type]}']['k']
     if keys.shape[-2:] != shape:
       num_heads, size = shape
@@ -276,5 +276,5 @@ def _check_verifier(
       )
     if model.ropes[gemma_type] != ropes[layer_type]:
       refuse('with other rotary embeddings')
-  if verifier_config.sliding_window_size != text['sliding_window']:
+  if verifier_config.sliding_window_size != text.sliding_window:
     refuse(f'with a sliding window of {text["sliding_window"]} tokens')

@@ -18,10 +18,9 @@ from jaxtyping import PyTree
 from cascades.drafters.eagle import eagle_drafter
 from cascades.models import (
   checkpoints,
-  families,
+  config_json,
   hub,
   param_dtypes,
-  rope_fields,
   tensor_files,
 )
 from cascades.untrusted import display
@@ -31,7 +30,7 @@ _KIND = 'speculators_model_type'
 _LAYER_IDS = 'eagle_aux_hidden_state_layer_ids'
 
 
-_Kinds = Annotated[Any, one_of(None, [families.FULL], [families.SLIDING])]
+_Kinds = Annotated[Any, one_of(None, [config_json.FULL], [config_json.SLIDING])]
 
 
 class _Layer(Schema):
@@ -60,7 +59,7 @@ class _Layer(Schema):
 class _Rope(Schema):
   """The fields of rotary embeddings."""
 
-  rope_type: Annotated[Any, one_of('default')] = rope_fields.rope_type()
+  rope_type: Annotated[Any, one_of('default')] = config_json.rope_type()
   rope_theta: Positive
 
 
@@ -167,7 +166,7 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
       ' true; fetch it again.'
     )
   # `sliding_window` counts only in a layer of that kind.
-  has_window = layer.layer_types == [families.SLIDING]
+  has_window = layer.layer_types == [config_json.SLIDING]
   layer = dict(layer) | dict(
     sliding_window=layer.sliding_window if has_window else None,
     rope_theta=rope.rope_theta,

@@ -1,0 +1,450 @@
+"""A config.json of a Gemma 2, 3, 3n or 4, read once into a `GemmaConfig`.
+
+Hugging Face's families, some of which hold a text model beside other parts:
+
+  gemma2
+  gemma3_text          in gemma3
+  gemma3n_text         in gemma3n
+  gemma4_text          in gemma4
+  gemma4_unified_text  in gemma4_unified; a Gemma 4 without parts for images
+                       and sounds
+
+Fields of a wrong type, and values that gemma's code cannot represent, are
+refused here and nowhere else.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pydantic
+
+from cascades import arguments
+from cascades.untrusted.schema import (
+  Count,
+  FailFast,
+  Positive,
+  Schema,
+  Size,
+  one_of,
+)
+
+FULL, SLIDING = 'full_attention', 'sliding_attention'
+# Names in gemma's enumerations of attention types, one for each family.
+ATTENTION_TYPES = {FULL: 'GLOBAL', SLIDING: 'LOCAL_SLIDING'}
+# More layers than any model has; code iterates over them.
+MAX_LAYERS = 10_000
+# Values that gemma's code implies; other values would be read as these.
+FIXED: dict[str, Any] = dict(
+  hidden_activation='gelu_pytorch_tanh',
+  rms_norm_eps=1e-6,
+  attention_bias=False,
+  tie_word_embeddings=True,
+  use_bidirectional_attention=False,
+)
+_PROPORTIONAL = 'proportional'
+# Fields that some writers set to null instead of leaving them out.
+_NULL_IS_ABSENT = {
+  *('hidden_activation', 'tie_word_embeddings', 'sliding_window_pattern'),
+  *('rope_local_base_freq', 'partial_rotary_factor'),
+}
+
+
+class Rope(NamedTuple):
+  """A rotary position embedding."""
+
+  theta: float
+  factor: float = 1.0
+  share: float = 1.0
+
+
+def _same_for_all(field: Any) -> Any:
+  """Returns the only value of a list that has one for each layer."""
+  is_list = isinstance(field, list) and len(field) > 0
+  return field[0] if is_list and field.count(field[0]) == len(field) else field
+
+
+Layers = Annotated[int, pydantic.Field(ge=1, le=MAX_LAYERS)]
+_Width = Annotated[Size, pydantic.BeforeValidator(_same_for_all)]
+_Type = Literal['full_attention', 'sliding_attention']
+_Types = Annotated[list[_Type], FailFast]
+_Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
+_Shares = Annotated[list[_Share], FailFast]
+
+
+class GemmaConfig(Schema):
+  """A text model, with a value for every field of its config.json.
+
+  Names and defaults are those of transformers. Fields that a family lacks have
+  no effect.
+
+  Attributes:
+    vocab_size: Number of tokens that all embedding tables have; gemma has one
+      number for all tables.
+    table_size: Rows of the embedding table, some of which may be padding.
+    num_key_value_heads: Key heads of a layer with a window; of layers without,
+      `num_global_key_value_heads`. Likewise `head_dim`; see `key_heads`.
+    layer_types: The attention type of each layer, `FULL` or `SLIDING`.
+    ropes: The rotary embedding of each attention type.
+    stored_dtype: Dtype that the file declares, 'int8' for the eight bits of
+      `int8_files`; None if it declares none.
+  """
+
+  model_type: str
+  vocab_size: Size
+  table_size: Size = 1
+  hidden_size: Size = 2304
+  intermediate_size: _Width = 9216
+  num_hidden_layers: Layers
+  num_attention_heads: Size = 8
+  num_key_value_heads: Size = 4
+  num_global_key_value_heads: Size
+  head_dim: Size = 256
+  global_head_dim: Size
+  layer_types: _Types
+  sliding_window: Size | None
+  final_logit_softcapping: Positive | None = None
+  attn_logit_softcapping: Positive | None = None
+  query_pre_attn_scalar: Positive = 256
+  ropes: dict[str, Rope] = pydantic.Field(default_factory=dict)
+  hidden_size_per_layer_input: Count | None = 0
+  num_kv_shared_layers: Count = 0
+  laurel_rank: Size = 64
+  activation_sparsity_pattern: _Shares
+  altup_coef_clip: Positive | None = 120.0
+  altup_num_inputs: Annotated[Any, one_of(4)] = 4
+  attention_k_eq_v: bool = False
+  use_double_wide_mlp: bool = False
+  # 'vision' applies to tokens of a picture only, which no text has.
+  use_bidirectional_attention: Annotated[Any, one_of(False, 'vision')] = False
+  enable_moe_block: bool = False
+  num_experts: Size | None = None
+  top_k_experts: Size | None = None
+  moe_intermediate_size: Size | None = None
+  stored_dtype: Any = None
+
+  @property
+  def is_gemma4(self) -> bool:
+    """True for a Gemma 4."""
+    return self.model_type.startswith('gemma4')
+
+  def key_heads(self, layer: int) -> tuple[int, int]:
+    """Returns number and size of the key heads of a layer."""
+    if self.layer_types[layer] == FULL:
+      return self.num_global_key_value_heads, self.global_head_dim
+    return self.num_key_value_heads, self.head_dim
+
+
+class _File(GemmaConfig):
+  """The fields as a file has them, some in other forms than resolved ones."""
+
+  num_global_key_value_heads: Size | None = None
+  global_head_dim: Size = 512
+  layer_types: _Types | None = None
+  activation_sparsity_pattern: _Shares | None = None
+  per_layer_config: dict[str, dict[str, Size]] | None = None
+  vocab_size_per_layer_input: Count | None = 262_144
+  sliding_window_pattern: Size = 6
+  expert_intermediate_size: Size | None = None
+  rope_parameters: dict[str, Any] | None = None
+  rope_scaling: dict[str, Any] | None = None
+  rope_theta: Positive = 1_000_000
+  rope_local_base_freq: Positive = 10_000
+  hidden_activation: Annotated[Any, one_of(FIXED['hidden_activation'])]
+  rms_norm_eps: Annotated[Any, one_of(FIXED['rms_norm_eps'])]
+  attention_bias: Annotated[Any, one_of(False)]
+  tie_word_embeddings: Annotated[Any, one_of(True)]
+  altup_active_idx: Annotated[Any, one_of(0)] = 0
+  altup_correct_scale: Annotated[Any, one_of(True)] = True
+
+
+class _Parts(Schema):
+  """Parts of a file that are objects themselves."""
+
+  text_config: dict[str, Any] | None = None
+  full_attention: dict[str, Any] | None = None
+  sliding_attention: dict[str, Any] | None = None
+
+
+def rope_type() -> Any:
+  """Returns the field `rope_type`, which older files call `type`."""
+  names = pydantic.AliasChoices('rope_type', 'type')
+  return pydantic.Field('default', validation_alias=names)
+
+
+class _RopeFields(Schema):
+  """Fields of the embedding of one attention type."""
+
+  rope_type: str = rope_type()
+  rope_theta: Positive
+  factor: Annotated[Positive, pydantic.Field(ge=1)] | None = None
+  partial_rotary_factor: Annotated[Positive, pydantic.Field(le=1)] = 1.0
+
+
+# The fields that not every family has.
+_CLASSIC = {
+  *('query_pre_attn_scalar', 'attn_logit_softcapping'),
+  *('rope_theta', 'rope_scaling'),
+}
+_BY_LAYER = {
+  *('vocab_size_per_layer_input', 'hidden_size_per_layer_input'),
+  'num_kv_shared_layers',
+}
+_GEMMA4 = _BY_LAYER | {
+  *('global_head_dim', 'num_global_key_value_heads', 'per_layer_config'),
+  *('attention_k_eq_v', 'use_double_wide_mlp', 'enable_moe_block'),
+  *('num_experts', 'top_k_experts'),
+  *('moe_intermediate_size', 'expert_intermediate_size'),
+}
+_OWN_FIELDS = {
+  'gemma2': _CLASSIC,
+  'gemma3_text': _CLASSIC | {'sliding_window_pattern', 'rope_local_base_freq'},
+  'gemma3n_text': _BY_LAYER
+  | {
+    *('laurel_rank', 'activation_sparsity_pattern', 'altup_coef_clip'),
+    *('altup_num_inputs', 'altup_active_idx', 'altup_correct_scale'),
+    *('rope_theta', 'rope_scaling', 'rope_local_base_freq'),
+  },
+  'gemma4_text': _GEMMA4,
+  'gemma4_unified_text': _GEMMA4,
+}
+_RESOLVED = {'model_type', 'table_size', 'ropes', 'stored_dtype'}
+_COMMON = {*_File.model_fields}.difference(_RESOLVED, *_OWN_FIELDS.values())
+# By family, where transformers' defaults are not those of `_File`.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+  'gemma2': dict(vocab_size=256_000, num_hidden_layers=26, sliding_window=4096)
+  | dict(attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
+  | dict(rope_theta=10_000),
+  'gemma3_text': dict(vocab_size=262_208, num_hidden_layers=26)
+  | dict(sliding_window=4096),
+  'gemma3n_text': dict(vocab_size=262_400, num_hidden_layers=35)
+  | dict(sliding_window=512, hidden_size=2048, intermediate_size=16_384)
+  | dict(num_key_value_heads=2, final_logit_softcapping=30.0)
+  | dict(hidden_size_per_layer_input=256, num_kv_shared_layers=15),
+  'gemma4_text': dict(vocab_size=262_144, num_hidden_layers=30)
+  | dict(sliding_window=512, hidden_size_per_layer_input=256),
+  'gemma4_unified_text': dict(vocab_size=262_144, num_hidden_layers=30)
+  | dict(sliding_window=1024, use_bidirectional_attention='vision'),
+}
+# The text model's family, by the family of the model that holds it.
+_MULTIMODAL = {
+  name.removesuffix('_text'): name for name in _DEFAULTS if name != 'gemma2'
+}
+# Values of `model_type` that `read` reads.
+MODEL_TYPES = (*_DEFAULTS, *_MULTIMODAL)
+
+
+def defaults(family: str) -> dict[str, Any]:
+  """Returns the fields of a family with transformers' defaults."""
+  names = _COMMON | _OWN_FIELDS[family]
+  usual = {x: _File.model_fields[x].get_default() for x in names}
+  return usual | FIXED | _DEFAULTS[family]
+
+
+def read(fields: Mapping[str, Any]) -> GemmaConfig:
+  """Returns the text model of a config.json.
+
+  Args:
+    fields: The content of the file.
+
+  Raises:
+    ValueError: A field has a wrong type, or gemma cannot represent it.
+  """
+  family, text_fields = _find_family(fields)
+  tied = {'tie_word_embeddings': fields.get('tie_word_embeddings')}
+  given = _without_nulls(tied | dict(text_fields))
+  # Fields of other families are ignored, as in transformers.
+  known = defaults(family)
+  given = {name: x for name, x in given.items() if name in known}
+  file = _File.check(known | given | {'model_type': family}, 'config.json')
+  layers, vocab_size = file.num_hidden_layers, file.vocab_size
+  if file.hidden_size_per_layer_input:
+    vocab_size = min(vocab_size, file.vocab_size_per_layer_input or 0)
+  sparse = 10 if layers > 10 else 0
+  num_heads, head_dim = _full_attention_heads(file)
+  resolved = dict(file) | dict(
+    vocab_size=vocab_size,
+    table_size=file.vocab_size,
+    layer_types=_layer_types(file),
+    num_global_key_value_heads=num_heads,
+    global_head_dim=head_dim,
+    ropes=_ropes(file),
+    activation_sparsity_pattern=file.activation_sparsity_pattern
+    or [0.95] * sparse + [0.0] * (layers - sparse),
+    moe_intermediate_size=file.moe_intermediate_size
+    or file.expert_intermediate_size,
+    stored_dtype=_stored_dtype(fields),
+  )
+  names = GemmaConfig.model_fields
+  config = GemmaConfig.model_construct(**{x: resolved[x] for x in names})
+  _check(config)
+  return config
+
+
+def _find_family(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+  """Returns the text model's family and its fields."""
+  drafter = 'speculators_model_type'
+  family = config.get(drafter, config.get('model_type'))
+  if drafter in config or str(family).endswith('_assistant'):
+    reason = 'is not a model that decodes alone; give it as a drafter, or'
+  elif isinstance(family, str) and family in _MULTIMODAL:
+    parts = _Parts.check(config, 'config.json')
+    return _MULTIMODAL[family], parts.text_config or {}
+  elif isinstance(family, str) and family in _DEFAULTS:
+    return family, config
+  else:
+    reason = 'is not supported;'
+  raise ValueError(
+    f'config.json: model_type {arguments.quote(family)} {reason} give a text'
+    f' model of Gemma 2, 3, 3n or 4 ({", ".join(MODEL_TYPES)}).'
+  )
+
+
+def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns fields without those whose null means that they are absent."""
+  nulls = {x for x in _NULL_IS_ABSENT if fields.get(x, 0) is None}
+  return {name: x for name, x in fields.items() if name not in nulls}
+
+
+def _stored_dtype(fields: Mapping[str, Any]) -> Any:
+  """Returns the dtype that a file declares."""
+  quantization = fields.get('quantization_config')
+  is_mapping = isinstance(quantization, Mapping)
+  if is_mapping and quantization.get('format') == 'int-quantized':
+    return 'int8'
+  # transformers reads the same fields; both names are in use.
+  return fields.get('dtype') or fields.get('torch_dtype')
+
+
+def _layer_types(file: _File) -> list[str]:
+  """Returns the attention type of each layer."""
+  period = {'gemma2': 2, 'gemma3n_text': 5}.get(file.model_type)
+  period = period or file.sliding_window_pattern
+  layers = range(1, file.num_hidden_layers + 1)
+  types = file.layer_types or [SLIDING if i % period else FULL for i in layers]
+  # transformers gives the last layer of a Gemma 4 full attention.
+  return [*types[:-1], FULL] if file.is_gemma4 else types
+
+
+def _full_attention_heads(file: _File) -> tuple[int, int]:
+  """Returns number and size of key heads of layers with full attention."""
+  names = 'num_key_value_heads', 'head_dim'
+  default = {name: getattr(file, name) for name in names}
+  full = dict(default)
+  if file.per_layer_config is not None:
+    # Keys may have leading zeros.
+    changes = {
+      arguments.parse_count(layer): heads
+      for layer, heads in file.per_layer_config.items()
+    }
+    types = _layer_types(file)
+    full |= changes.get(types.index(FULL), {})
+    wanted = [full if x == FULL else default for x in types]
+    layers = [default | changes.get(i, {}) for i in range(len(types))]
+    is_even = layers == wanted and full.keys() == default.keys()
+    _require(
+      is_even and None not in changes,
+      'per_layer_config',
+      file.per_layer_config,
+      'numbers of layers, equal in all layers of a type, with heads only',
+    )
+  elif file.is_gemma4:
+    # Published files have fields for full attention.
+    full['head_dim'] = file.global_head_dim
+    if file.attention_k_eq_v and file.num_global_key_value_heads:
+      full['num_key_value_heads'] = file.num_global_key_value_heads
+  return full['num_key_value_heads'], full['head_dim']
+
+
+def _ropes(file: _File) -> dict[str, Rope]:
+  """Returns the rotary embedding of each attention type.
+
+  transformers 5 keeps their fields in `rope_parameters`, and transformers 4 in
+  `rope_theta`, `rope_local_base_freq` and `rope_scaling`.
+  """
+  parameters, scaling = file.rope_parameters or {}, file.rope_scaling or {}
+  if file.model_type == 'gemma2':
+    rope = _rope(file, scaling or parameters, file.rope_theta)
+    return {SLIDING: rope, FULL: rope}
+  by_type = _Parts.check(parameters, 'config.json: rope_parameters')
+  full = (by_type.full_attention or {}) | scaling
+  if file.is_gemma4 and not parameters:
+    full = {'rope_type': _PROPORTIONAL, 'partial_rotary_factor': 0.25}
+  sliding = by_type.sliding_attention or {}
+  return {
+    SLIDING: _rope(file, sliding, file.rope_local_base_freq),
+    FULL: _rope(file, full, file.rope_theta),
+  }
+
+
+def _rope(file: _File, fields: dict[str, Any], theta: float) -> Rope:
+  """Returns the embedding of one attention type."""
+  checked = _RopeFields.check(
+    _without_nulls({'rope_theta': theta, **fields}),
+    'config.json: rope_parameters',
+  )
+  kind, factor = checked.rope_type, checked.factor
+  types = ['default', 'linear'] + [_PROPORTIONAL] * file.is_gemma4
+  share = checked.partial_rotary_factor if file.is_gemma4 else 1.0
+  _require(
+    kind in types and (kind != 'linear' or (factor and share == 1)),
+    'rope_parameters',
+    fields,
+    f'of the rope_type {" or ".join(types)}, and linear with a factor',
+  )
+  return Rope(
+    checked.rope_theta,
+    1.0 if kind == 'default' else factor or 1.0,
+    share if kind == _PROPORTIONAL else 1.0,
+  )
+
+
+def _check(c: GemmaConfig) -> None:
+  """Refuses fields that contradict others, or that gemma cannot represent."""
+  layers, queries = c.num_hidden_layers, c.num_attention_heads
+
+  def require(field: str, is_valid: Any, expected: str) -> None:
+    _require(is_valid, field, getattr(c, field), expected)
+
+  require('layer_types', len(c.layer_types) == layers, 'one for each layer')
+  has_window = SLIDING in c.layer_types
+  require('sliding_window', c.sliding_window or not has_window, 'a number')
+  for scope in ('', 'global_'):
+    name = f'num_{scope}key_value_heads'
+    divides = queries % getattr(c, name) == 0
+    require(name, divides, f'a divisor of num_attention_heads ({queries})')
+    name = f'{scope}head_dim'
+    # Rotary embeddings turn pairs.
+    require(name, getattr(c, name) % 2 == 0, 'even')
+  if c.model_type in ('gemma2', 'gemma3_text'):
+    scalars = c.head_dim, c.hidden_size // queries
+    name, expected = 'query_pre_attn_scalar', ' or '.join(map(str, scalars))
+    require(name, c.query_pre_attn_scalar in scalars, expected)
+  name = 'use_bidirectional_attention'
+  require(name, c.is_gemma4 or not c.use_bidirectional_attention, 'false')
+  # gemma has one number for the rows of both tables.
+  _require(c.vocab_size, 'vocab_size_per_layer_input', 0, 'at least 1')
+  name, shares = 'activation_sparsity_pattern', c.activation_sparsity_pattern
+  require(name, len(shares) == layers, f'of {layers} numbers')
+  # In transformers, a layer without a cache reads the last layer of its type
+  # that has one. In gemma, it reads the last layer for full attention and the
+  # one before for the other type.
+  name, shared = 'num_kv_shared_layers', c.num_kv_shared_layers
+  last = c.layer_types[: max(0, layers - shared)][-2:]
+  expected = 'such that a sliding and a full layer precede the shared ones'
+  require(name, not shared or last == [SLIDING, FULL], expected)
+  if c.model_type == 'gemma3n_text' and queries == c.num_key_value_heads:
+    require(name, not shared, '0 with as many key heads as query heads')
+  if c.enable_moe_block:
+    for name in ('num_experts', 'top_k_experts', 'moe_intermediate_size'):
+      require(name, getattr(c, name), 'a number with enable_moe_block')
+    name = 'use_double_wide_mlp'
+    require(name, not c.use_double_wide_mlp, 'false with enable_moe_block')
+
+
+def _require(is_valid: Any, field: str, value: Any, expected: str) -> None:
+  """Refuses a field that is inconsistent with others, or with gemma."""
+  if not is_valid:
+    raise ValueError(
+      f'config.json: {field} must be {expected}, got {arguments.quote(value)};'
+      ' give another model.'
+    )
