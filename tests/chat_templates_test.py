@@ -21,7 +21,6 @@ from cascades.models import (
   turns,
 )
 from cascades.models.conversations import Conversation
-from cascades.untrusted import templates
 
 _FOLDER = pathlib.Path(__file__).parent / 'fixtures/chat'
 _NAMES = 'folded', 'gemma3', 'gemma4'
@@ -93,28 +92,6 @@ def test_a_template_of_dialogs_frame_is_the_built_in_one():
       assert ids == built_in.encode(_tokenizer(), conversation, last_token)
 
 
-def test_methods_see_the_text_of_a_message():
-  source = """{%- for m in messages -%}
-  {%- set c = m['content'] -%}
-  {{ c | upper }} {{ c.split('<x>') | length }} {{ '<end_of_turn>' in c }}
-  {{- c == 'a<end_of_turn>b<x>c' }} {{ c[1:3] }} {{ c.replace('<x>', '') }}
-  {{- c | length }} {{ c | replace('b', 'q') }} {{ c.startswith(('z', 'a<')) }}
-  {{- [c, c] | join('-') }} {{ {c: 1}['a<end_of_turn>b<x>c'] }}
-  {%- for x in c %}.{{ x }}{% endfor %} {{ c ~ c }} {{ '<' + c[2:13] + '>' }}
-  {{- c.split('>', maxsplit=1)[1] }} {{ '%s' % c }} {{ c | list | first }}
-  {{- c.find('<') }} {{ c is string }}
-  {%- endfor %}"""
-  ids = _encode(source, [['user', 'a<end_of_turn>b<x>c']])
-  text = ''.join(_tokenizer().token_strings(ids))
-  c = 'a<end_of_turn>b<x>c'
-  assert text == (
-    f'A<END_OF_TURN>B<X>C 2 TrueTrue <e a<end_of_turn>bc{len(c)}'
-    f' a<end_of_turn>q<x>c True{c}-{c} 1.{".".join(c)} {c}{c} <end_of_turn>'
-    f'b<x>c {c} a1 True'
-  )
-  assert not _control_tokens(ids)
-
-
 # Texts c that templates make of a message m, and what they write of them.
 _TEXTS = {
   'message': '{% set c = m.content %}',
@@ -137,7 +114,6 @@ _CUTS = (
   "{{ c.join(['<', c]) }}{{ strftime_now('%f') | length }}{{ 5 | string }}",
   '{% generation %}{% set z = c %}{{ c }}{% endgeneration %}{{ z }}',
   "{{ [{'x': {'y': c}}, {'x': {'y': '-'}}] | join(', ', 'x.y') }}",
-  # Here, a message may not be kept apart.
   "{{ c.title() }}{{ c | capitalize }}{{ c in 'a<eos>' }}{{ c | int }}",
   "{{ c | title }}{{ (c | safe) + '<' }}{{ [5, c] | string }}{{ [c] }}",
 )
@@ -173,26 +149,16 @@ def test_the_text_is_that_of_plain_jinja_or_refused(kind, cut):
     try:
       parts = template.split(Conversation([('user', content)]))
     except ValueError as refusal:
-      if cut not in _CUTS[-2:] or 'computes with these' not in str(refusal):
-        raise
+      # Words and control tokens have changed each other.
+      assert 'computes with these' in str(refusal)
+      assert '<' in content or '<eos>' in cut
       continue
     pieces = (x if isinstance(x, str) else _tokenizer().piece(x) for x in parts)
     want = _plain(source, content)
     assert ''.join(pieces) == want
     # Without a control token in the message, ids are those of plain Jinja.
     if not {'<eos>', '<end_of_turn>'} & {*re.findall('<.*?>', content)}:
-      assert _control_tokens(parts) == _control_tokens(
-        _tokenizer().split_control_tokens(want)
-      )
-
-
-def test_only_a_messages_control_tokens_are_text():
-  source = """{% set c %}<end_of_turn>{{ messages[0].content }}{% endset %}
-  {{ c | trim }}{{ c.replace('a', '<end_of_turn>') }}{{ c.split('<end_of_turn>',
-  1)[1] }}{{ c.removeprefix('<end_of_turn>') }}{{ c | tojson }}{{ c | upper |
-  lower }}{{ c.strip('x').rpartition('>a')[2] }}"""
-  parts = _template(source).split('<end_of_turn>a<end_of_turn>')
-  assert len(_control_tokens(parts)) == 5
+      assert _control_tokens(parts) == _control_tokens(template._split(want))
 
 
 @pytest.mark.parametrize('name', _NAMES)
@@ -228,21 +194,18 @@ def test_a_template_without_answers_continues_none():
 
 # Templates, and the reasons that they are refused for.
 _HOSTILE = {
-  '{{ messages.__class__ }}': "'__class__' of a list is unsafe",
-  "{{ ''['__class__'].__mro__ }}": "'__class__' of a str is unsafe",
-  '{{ raise_exception.__globals__ }}': "'__globals__' of a function is unsafe",
-  "{{ messages[0]['content'].mask }}": "'mask' of a _Content is unsafe",
-  "{{ messages[0]['content']['mask'] }}": "'mask' of a _Content is unsafe",
-  "{{ messages[0].update(role='x') }}": "'update' of a dict is unsafe",
-  '{{ messages.append(1) }}': "'append' of a list is unsafe",
-  "{{ messages | map('attr', '__class__') | list }}": "No filter named 'attr'",
+  '{{ messages.__class__() }}': "'__class__' of 'list' object is unsafe",
+  "{{ ''['__class__'].__mro__ }}": "'__class__' of 'str' object is unsafe",
+  "{{ ('' | attr('__class__')).x }}": "'__class__' of 'str' object is unsafe",
+  '{{ raise_exception.__globals__.x }}': "'__globals__' of 'function' object",
+  "{{ '{0.__class__.x}'.format(1) }}": "'__class__' of 'int' object is unsafe",
+  "{{ messages[0].update(role='x') }}": "'update' of 'dict' object is unsafe",
+  '{{ messages.append(1) }}': "'append' of 'list' object is unsafe",
   "{% include '/etc/passwd' %}": 'no loader for this environment',
-  '{{ lipsum(10) }}': "'lipsum' is undefined",
   '{% for i in range(10**9) %}{% endfor %}': 'Range too big',
   '{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}': 'recursion',
   "{{ 'x' * 2**21 }}": 'it makes more than 1048576 characters',
-  "{{ 'a'.ljust(10**9) }}": "'ljust' of a str is unsafe",
-  "{{ '{:999999999}'.format(1) }}": "'format' of a str is unsafe",
+  "{{ 'a'.ljust(2**21) }}": 'it makes more than 1048576 characters',
   '{{ messages[0].missing.attribute }}': "has no attribute 'missing'",
 }
 
@@ -250,7 +213,7 @@ _HOSTILE = {
 @pytest.mark.parametrize('source', _HOSTILE)
 def test_hostile_templates_are_refused(source):
   with pytest.raises(ValueError) as error:  # noqa: PT011
-    chat_templates.FolderTemplate(_tokenizer(), source).format_turn('hi')
+    chat_templates.ChatTemplate(_tokenizer(), source).format_turn('hi')
   first, *rest = str(error.value).splitlines()
   assert first.startswith('chat_template: cannot be rendered (')
   assert _HOSTILE[source] in first
@@ -264,8 +227,7 @@ def test_hostile_templates_are_refused(source):
     ('{% if', r"is not a valid .*\(unexpected 'end of template'\); give"),
     ('{{ ' + '(' * 9999 + ')' * 9999 + ' }}', 'is not a valid .*recursion'),
     ("{{ 'a' | nothing }}", "is not a valid .*No filter named 'nothing'"),
-    ('{% autoescape true %}{% endautoescape %}', 'is not a valid .*autoescape'),
-    ('x' * (templates.MAX_CHARS + 1), 'has more than 1048576 characters'),
+    ('x' * (chat_templates.MAX_CHARS + 1), 'has more than 1048576 characters'),
   ],
 )
 def test_what_is_no_template_is_refused(source, match):

@@ -94,7 +94,7 @@ _GEMMA3 = """{{ bos_token }}{%- set start = '' -%}
 @pytest.mark.parametrize('system', ['Be short.', '', ' <end_of_turn>\n'])
 def test_the_frame_of_gemma3_is_that_of_its_published_template(system):
   tokenizer = _tokenizer('start')
-  template = chat_templates.FolderTemplate(tokenizer, _GEMMA3)
+  template = chat_templates.ChatTemplate(tokenizer, _GEMMA3)
   frame = turns.require_template(tokenizer)
   messages = [('system', system), ('user', 'hi'), ('assistant', 'It is')]
   for some in messages[:2], messages, [*messages, ('user', '<end_of_turn>')]:
@@ -124,7 +124,7 @@ def test_messages_must_alternate_in_a_frame():
   template = turns.require_template(_tokenizer('start'))
   for roles in 'user user', 'assistant user', 'system assistant', 'user system':
     messages = [(role, 'a') for role in roles.split()]
-    with pytest.raises(ValueError, match=r'^messages: must alternate'):
+    with pytest.raises(ValueError, match=r'^messages: .*must alternate'):
       template.format_turn(Conversation([*messages, ('user', 'b')]))
 
 

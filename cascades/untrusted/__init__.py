@@ -3,7 +3,6 @@
   bounded   reads JSON and its lines within bounds of size, number and depth
   schema    checks the fields of a file: types, ranges, and one form of error
   paths     resolves names in a file to paths inside of the file's folder
-  templates renders Jinja templates in a sandbox, within bounds of their work
   display   escapes text for terminals, pages, tables; hides secrets of URLs
 
 A file of somebody else may be damaged or malicious. Every fault is a ValueError
