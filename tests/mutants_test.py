@@ -125,7 +125,7 @@ gate_sign: Chow defers where the drafter is sure
   max(-1) < 1 => max(-1) > 1
 @@ cascades.methods.cascade 'diff', True
 strict_sign: the strict lenience of Diff is 1, not -1
-  'defer if mq < mp - lam', -1.0 => 'defer if mq < mp - lam', 1.0
+  'defer if mq < mp - lam', => 'defer if mq < mp - lam', strict=1.0,
 
 === theory_test:test_targets_are_their_formulas
 @@ cascades.methods.relaxed:speed_acceptance 'speed'

@@ -11,64 +11,60 @@ from cascades.methods.method import (
   BELOW_ZERO,
   Distributions,
   Lenience,
+  Method,
+  declares,
   from_rule,
   total_variation,
 )
 
+METHODS: list[Method] = []
+_rule = declares(
+  METHODS,
+  from_rule,
+  reference='Narasimhan et al. 2025, arXiv 2405.19261',
+  strict=-1.0,
+  drafter_only=1.0,
+)
 
+
+@_rule('defer if mq < 1 - lam', strict_up_to=BELOW_ZERO)
 def chow(d: Distributions, lenience: Lenience):
-  """Defers if mq < 1 - lam, eq. (2): the drafter is not confident."""
+  """Eq. (2): the drafter is not confident."""
   return d.q_gate.max(-1) < 1 - lenience
 
 
+@_rule('defer if mq < mp - lam', strict_up_to=-1.0)
 def diff(d: Distributions, lenience: Lenience):
-  """Defers if mq < mp - lam, eq. (5)."""
+  """Eq. (5)."""
   return d.q_gate.max(-1) < d.p_gate.max(-1) - lenience
 
 
-def opt(d: Distributions, lenience: Lenience):
-  """Defers if mq < mp - lam * TV(p, q), eq. (10).
+_INF = float('inf')
 
-  The larger TV(p, q), the likelier a rejection: hence the minus sign.
-  """
+
+@_rule('defer if mq < mp - lam TV(p, q)', strict=-_INF, drafter_only=_INF)
+def opt(d: Distributions, lenience: Lenience):
+  """Eq. (10): the larger TV(p, q), the likelier a rejection: hence minus."""
   cost = lenience * total_variation(d.p, d.q)
   # An infinite lenience decides alone; multiplied by 0 it would be nan.
   cost = jnp.where(jnp.isinf(lenience), lenience, cost)
   return d.q_gate.max(-1) < d.p_gate.max(-1) - cost
 
 
+@_rule('defer v if q(v) < mp - lam', strict_up_to=-1.0)
 def token_v1(d: Distributions, lenience: Lenience):
-  """Defers tokens with q(v) < mp - lam, eq. (13)."""
+  """Eq. (13)."""
   return d.q_gate < d.p_gate.max(-1) - lenience
 
 
+# Strict at any negative lenience; at 0 the verifier's argmax is kept.
+@_rule('defer v if p(v) < mp - lam', strict_up_to=BELOW_ZERO)
 def token_v2(d: Distributions, lenience: Lenience):
-  """Defers tokens with p(v) < mp - lam, eq. (14)."""
+  """Eq. (14)."""
   return d.p_gate < d.p_gate.max(-1) - lenience
 
 
+@_rule('defer v if p(v) < (1 - lam) mp', strict_up_to=BELOW_ZERO)
 def token_v3(d: Distributions, lenience: Lenience):
-  """Defers tokens with p(v) < (1 - lam) * mp, eq. (15)."""
+  """Eq. (15)."""
   return d.p_gate < (1 - lenience) * d.p_gate.max(-1)
-
-
-METHODS = tuple(
-  from_rule(
-    rule,
-    name=rule.__name__,
-    equation=equation,
-    reference='Narasimhan et al. 2025, arXiv 2405.19261',
-    strict=strict,
-    drafter_only=drafter_only,
-    strict_up_to=strict_up_to,
-  )
-  for rule, equation, strict, drafter_only, strict_up_to in (
-    (chow, 'defer if mq < 1 - lam', -1.0, 1.0, BELOW_ZERO),
-    (diff, 'defer if mq < mp - lam', -1.0, 1.0, -1.0),
-    (opt, 'defer if mq < mp - lam TV(p, q)', -float('inf'), float('inf'), None),
-    (token_v1, 'defer v if q(v) < mp - lam', -1.0, 1.0, -1.0),
-    # Strict at any negative lenience; at 0 the verifier's argmax is kept.
-    (token_v2, 'defer v if p(v) < mp - lam', -1.0, 1.0, BELOW_ZERO),
-    (token_v3, 'defer v if p(v) < (1 - lam) mp', -1.0, 1.0, BELOW_ZERO),
-  )
-)

@@ -21,7 +21,7 @@ Leniences are numbers whose meaning belongs to the method; `Method.strict` and
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,11 +88,13 @@ class Method:
       law. If False, only token verification is supported.
     strict_up_to: The law is exactly p at every lenience up to this number, too;
       None: at `strict` alone.
+    has_lenience: True if the functions read the lenience.
+    reads_gates: True if the functions read `q_gate` or `p_gate`.
   """
 
   name: str
   equation: str
-  reference: str
+  reference: str = ''
   acceptance: Target
   residual: Target
   law: Target
@@ -102,6 +104,8 @@ class Method:
   rule: Rule | None = None
   single_target: bool = True
   strict_up_to: float | None = None
+  has_lenience: bool = True
+  reads_gates: bool = True
 
   def is_strict(self, lenience: float) -> bool:
     """Returns True if the law is exactly p at a lenience."""
@@ -173,18 +177,7 @@ def mixture[ArrayT: (Array, np.ndarray)](
   return q * (1 - r) + deferred * p
 
 
-def from_target(
-  target: Target,
-  *,
-  name: str,
-  equation: str,
-  reference: str,
-  strict: float | None,
-  drafter_only: float | None,
-  law_uses_q: bool = True,
-  rule: Rule | None = None,
-  strict_up_to: float | None = None,
-) -> Method:
+def from_target(target: Target, **attributes: Any) -> Method:
   """Makes the method whose law is `target`, by speculative sampling.
 
   The other arguments are attributes of `Method`.
@@ -198,43 +191,19 @@ def from_target(
     return normalize(jnp.maximum(0, pi - d.q), pi)
 
   return Method(
-    name=name,
-    equation=equation,
-    reference=reference,
-    acceptance=acceptance,
-    residual=residual,
-    law=target,
-    strict=strict,
-    drafter_only=drafter_only,
-    law_uses_q=law_uses_q,
-    rule=rule,
-    strict_up_to=strict_up_to,
+    acceptance=acceptance, residual=residual, law=target, **attributes
   )
 
 
-def from_rule(
-  rule: Rule,
-  *,
-  name: str,
-  equation: str,
-  strict: float | None,
-  drafter_only: float | None,
-  reference: str = '',
-  strict_up_to: float | None = None,
-) -> Method:
+def from_rule(rule: Rule, **attributes: Any) -> Method:
   """Makes the speculative cascade of a rule, with target mixture(rule).
 
   The other arguments are attributes of `Method`.
   """
   return from_target(
     lambda d, lenience: mixture(rule(d, lenience).astype(d.q.dtype), d.q, d.p),
-    name=name,
-    equation=equation,
-    reference=reference,
-    strict=strict,
-    drafter_only=drafter_only,
     rule=rule,
-    strict_up_to=strict_up_to,
+    **attributes,
   )
 
 
@@ -247,3 +216,19 @@ def law_of(acceptance: Target, residual: Target) -> Target:
     return accepted + (d.q - accepted).sum(-1) * residual(d, lenience)
 
   return law
+
+
+def declares(
+  methods: list[Method], make: Callable[..., Method], **usual: Any
+) -> Callable[..., Callable]:
+  """Returns a decorator that lists the method of the function below it."""
+
+  def declare(equation: str, **attributes: Any):
+    def add(function):
+      attributes.update(name=function.__name__, equation=equation)
+      methods.append(make(function, **usual | attributes))
+      return function
+
+    return add
+
+  return declare

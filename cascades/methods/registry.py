@@ -10,14 +10,8 @@ from cascades.methods.method import Distributions, Method
 from cascades.registries import Registry
 
 # Names that the paper's one-token notebook uses.
-ALIASES = {
-  'cascade_chow': 'chow',
-  'cascade_diff': 'diff',
-  'cascade_opt': 'opt',
-  'cascade_tokenV1': 'token_v1',
-  'cascade_tokenV2': 'token_v2',
-  'cascade_tokenV3': 'token_v3',
-}
+ALIASES = {f'cascade_{name}': name for name in ('chow', 'diff', 'opt')}
+ALIASES |= {f'cascade_tokenV{i}': f'token_v{i}' for i in (1, 2, 3)}
 
 METHODS: Registry[Method] = Registry('method', Method, ALIASES)
 for _method in (
@@ -50,11 +44,7 @@ def is_builtin(method: Method) -> bool:
 
 
 def _by_name(method: Method) -> str | tuple:
-  """Pickles a registered method as its name, for another process.
-
-  The other process then uses its own registered object, for which its programs
-  are compiled; a copy made of the functions would compile them again.
-  """
+  """Pickles a registered method as its name: a copy would compile anew."""
   if METHODS.get(method.name, None) is method:
     return get_method, (method.name,)
   return method.__reduce_ex__(4)
@@ -81,11 +71,11 @@ def get_acceptance_residual_fns(method: str | Method, lenience: float):
   Raises:
     ValueError: No such method.
   """
-  method, lenience_value = get_method(method), jnp.asarray(lenience)
+  method, lenience = get_method(method), jnp.asarray(lenience)
 
   def at_positions(fn, *probs):
     def at_position(*probs):
-      return fn(Distributions(*probs), lenience_value)
+      return fn(Distributions(*probs), lenience)
 
     return jax.vmap(jax.vmap(at_position))(*probs)
 
@@ -94,7 +84,6 @@ def get_acceptance_residual_fns(method: str | Method, lenience: float):
     return jnp.take_along_axis(probs, token[..., None], -1)[..., 0]
 
   def residual(q, p, q_gate, p_gate, token):
-    del token
     return at_positions(method.residual, q, p, q_gate, p_gate)
 
   return acceptance, residual

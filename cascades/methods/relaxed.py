@@ -16,7 +16,7 @@ from cascades.methods.method import (
   Lenience,
   Method,
   Probs,
-  Rule,
+  declares,
   from_rule,
   from_target,
   law_of,
@@ -27,6 +27,12 @@ from cascades.methods.method import (
 from cascades.methods.processing import argmax_lowest_id
 
 _INF = float('inf')
+_FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'
+METHODS: list[Method] = []
+_target = declares(
+  METHODS, from_target, strict=0.0, strict_up_to=0.0, reads_gates=False
+)
+_rule = declares(METHODS, from_rule, strict=-1.0, strict_up_to=BELOW_ZERO)
 
 
 def entropy(p: Probs) -> Float[Array, '']:
@@ -51,8 +57,22 @@ def speed_acceptance(d: Distributions, lenience: Lenience) -> Probs:
 
 def speed_residual(d: Distributions, lenience: Lenience) -> Probs:
   """Computes norm(max(0, p - q)) at every lenience."""
-  del lenience
   return normalize(jnp.maximum(0, d.p - d.q), d.p)
+
+
+METHODS.append(
+  Method(
+    name='speed',
+    equation='a = min(1, p / ((1 - lam) q)), residual norm(max(0, p - q))',
+    reference='Leviathan et al. 2023, arXiv 2211.17192, appendix A.5',
+    acceptance=speed_acceptance,
+    residual=speed_residual,
+    law=law_of(speed_acceptance, speed_residual),
+    strict=0.0,
+    drafter_only=1.0,
+    reads_gates=False,
+  )
+)
 
 
 # --- The largest acceptance near p (Tran-Thien 2023).
@@ -83,12 +103,13 @@ def _clipped(q: Probs, p: Probs, keep: Float[Array, '']) -> Probs:
   return pi / pi.sum(-1)
 
 
+@_target(
+  'pi = max(min(q, p / (1 - lam)), p / b), b normalising',
+  reference='Narasimhan et al. 2025, appendix (unverified)',
+  drafter_only=1.0,
+)
 def lossy(d: Distributions, lenience: Lenience) -> Probs:
-  """Computes max(min(q, p / (1 - lam)), p / b), b such that the sum is 1.
-
-  The two-parameter baseline in the appendix of the cascades paper
-  (unverified); b >= 1 - lam follows from lam.
-  """
+  """Is a baseline of two parameters there; b >= 1 - lam follows from lam."""
   pi = _clipped(d.q, d.p, 1 - jnp.clip(lenience, 0, 1))
   return _with_limits(d, lenience, pi, 1)
 
@@ -99,12 +120,13 @@ def _with_limits(d, lenience, pi, drafter_only) -> Probs:
   return jnp.where(lenience > 0, pi, d.p)
 
 
+@_target(
+  'lossy at the largest lenience for which KL(pi || p) <= lam',
+  reference='Tran-Thien 2023, mentored decoding',
+  drafter_only=_INF,
+)
 def mentored(d: Distributions, lenience: Lenience) -> Probs:
-  """Computes the pi with KL(pi || p) <= lam that accepts the most drafts.
-
-  pi has the form of `lossy` with a in place of its lam; the largest a is found
-  by bisection of log(1 - a).
-  """
+  """Finds the lenience a of `lossy` by bisection of log(1 - a)."""
   q, p = d.q, d.p
   dtype = q.dtype
 
@@ -124,57 +146,61 @@ def mentored(d: Distributions, lenience: Lenience) -> Probs:
 # --- Gates on the two distributions as a whole.
 
 
+@_rule(
+  'defer if -log p(argmax q) > lam',
+  reference='Kim et al. 2023, arXiv 2302.07863, as BiLD* in 2405.19261',
+  drafter_only=_INF,
+)
 def bild(d: Distributions, lenience: Lenience):
-  """Defers if -log p(argmax q) > lam.
-
-  This is BiLD*, the fixed-window form of Kim et al. 2023 that
-  the cascades paper compares with.
-  """
   token = argmax_lowest_id(d.q_gate)
   return -jnp.log(jnp.take(d.p_gate, token, axis=-1)) > lenience
 
 
+@_rule('defer if TV(p, q) > lam', reference=_FUZZY, drafter_only=1.0)
 def fuzzy_tv(d: Distributions, lenience: Lenience):
-  """Defers if TV(p, q) > lam."""
   # Rounding could make TV of two disjoint distributions more than 1.
   return jnp.minimum(total_variation(d.p_gate, d.q_gate), 1) > lenience
 
 
+@_rule(
+  'defer if KL(q || p) > lam',
+  reference=f"{_FUZZY}, its authors' default",
+  drafter_only=_INF,
+)
 def fuzzy_kl_qp(d: Distributions, lenience: Lenience):
-  """Defers if KL(q || p) > lam, the default of Holsman et al. 2025."""
   return kl(d.q_gate, d.p_gate) > lenience
 
 
+@_rule('defer if KL(p || q) > lam', reference=_FUZZY, drafter_only=_INF)
 def fuzzy_kl_pq(d: Distributions, lenience: Lenience):
-  """Defers if KL(p || q) > lam."""
   return kl(d.p_gate, d.q_gate) > lenience
 
 
+@_rule('defer if JS(p, q) > lam', reference=_FUZZY, drafter_only=1.0)
 def fuzzy_js(d: Distributions, lenience: Lenience):
-  """Defers if JS(p, q) > lam, at most log 2.
-
-  JS is the mean of KL(p || m) and KL(q || m), m = (p + q) / 2.
-  """
+  """JS <= log 2 is the mean of KL(p || m) and KL(q || m), m = (p + q) / 2."""
   m = (d.p_gate + d.q_gate) / 2
   return (kl(d.p_gate, m) + kl(d.q_gate, m)) / 2 > lenience
 
 
+@_rule(
+  'defer if (KL(m || p) + KL(m || q)) / 2 > lam, m = (p + q) / 2',
+  reference=f"{_FUZZY}, as its authors' code",
+  drafter_only=_INF,
+)
 def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
-  """Defers if the mean of KL(m || p) and KL(m || q) > lam, m = (p + q) / 2.
-
-  The code of Holsman et al. 2025 calls this mean JS, and their thresholds refer
-  to it. It has no bound: it is inf if p or q lacks a token of the other.
-  """
+  """Their code calls this mean JS; inf if p or q lacks a token of the other."""
   m = (d.p_gate + d.q_gate) / 2
   return (kl(m, d.p_gate) + kl(m, d.q_gate)) / 2 > lenience
 
 
+@_rule(
+  'defer if H(top 3 of p) < (1 - lam) log 3',
+  reference='FLy, arXiv 2511.22972, its gate (unverified)',
+  drafter_only=1.0,
+)
 def undecided(d: Distributions, lenience: Lenience):
-  """Defers if H < (1 - lam) log 3, H the entropy of p's top 3 tokens.
-
-  The three probabilities are normalized. This is the gate of FLy, which also
-  looks ahead; see `verification.look_ahead`.
-  """
+  """FLy also looks ahead, see `verification.look_ahead`; H is normalized."""
   top, _ = jax.lax.top_k(d.p_gate, min(3, d.p_gate.shape[-1]))
   relative_entropy = entropy(top / top.sum(-1, keepdims=True)) / jnp.log(3.0)
   return relative_entropy < 1 - lenience
@@ -183,12 +209,14 @@ def undecided(d: Distributions, lenience: Lenience):
 # --- The margin of logits (MARS).
 
 
+@_rule(
+  'defer v if z(v) < (1 - lam) max z, or if it is not in the top 2',
+  reference='MARS, arXiv 2601.15498 (unverified)',
+  drafter_only=None,
+  reads_gates=False,
+)
 def margin(d: Distributions, lenience: Lenience):
-  """Defers all but the top 2 tokens, and v with z(v) < (1 - lam) max z.
-
-  z are the verifier's raw logits. If max z <= 0, every token is deferred, since
-  z(v) / max z is then no measure of the margin.
-  """
+  """Reads raw logits z; if max z <= 0, a quotient is no margin: defers all."""
   z = d.p_logits
   if z is None:
     raise ValueError(
@@ -207,10 +235,10 @@ def margin(d: Distributions, lenience: Lenience):
 
 
 def typical(d: Distributions, lenience: Lenience):
-  """Defers tokens with p(v) <= min(eps, sqrt(eps) * exp(-H(p))), eps = 1 - lam.
+  """Medusa's eps is 0.09, lam = 0.91.
 
-  Medusa's eps of 0.09 is lam = 0.91. The law is eq. (11) with this rule; the
-  published acceptance, 0 or 1, rejects more drafts than that law requires.
+  The law is eq. (11) with this rule; the published acceptance, 0 or 1, rejects
+  more drafts than that law requires.
   """
   eps = 1 - lenience
   scale = jnp.sqrt(jnp.maximum(eps, 0)) * jnp.exp(-entropy(d.p_gate))
@@ -218,21 +246,38 @@ def typical(d: Distributions, lenience: Lenience):
 
 
 def typical_acceptance(d: Distributions, lenience: Lenience) -> Probs:
-  """Returns 1 for the tokens that `typical` does not defer."""
   return (~typical(d, lenience)).astype(d.q.dtype)
 
 
 def typical_residual(d: Distributions, lenience: Lenience) -> Probs:
-  """Returns p."""
-  del lenience
   return d.p
+
+
+METHODS.append(
+  Method(
+    name='typical',
+    equation='defer v if p(v) <= min(eps, sqrt(eps) exp(-H(p))), eps = 1 - lam',
+    reference='Cai et al. 2024 (Medusa), arXiv 2401.10774',
+    acceptance=typical_acceptance,
+    residual=typical_residual,
+    law=law_of(typical_acceptance, typical_residual),
+    # exp(-H(p)) can be far below max p, so no finite lenience is strict.
+    strict=-_INF,
+    drafter_only=2.0,
+    rule=typical,
+  )
+)
 
 
 # --- Blends.
 
 
+@_target(
+  'pi = lam q + (1 - lam) p',
+  reference='static ensemble, baseline of arXiv 2604.07622',
+  drafter_only=1.0,
+)
 def ensemble(d: Distributions, lenience: Lenience) -> Probs:
-  """Returns lam * q + (1 - lam) * p."""
   share = jnp.clip(lenience, 0, 1)
   return share * d.q + (1 - share) * d.p
 
@@ -241,13 +286,19 @@ def ensemble(d: Distributions, lenience: Lenience) -> Probs:
 _PLAUSIBLE = 0.1
 
 
+@_target(
+  'pi = norm(p^(1 + lam) / q^lam where p >= mp / 10)',
+  reference='Li et al. 2022, arXiv 2210.15097',
+  strict=None,
+  strict_up_to=None,
+  drafter_only=None,
+)
 def contrastive(d: Distributions, lenience: Lenience) -> Probs:
-  """Computes norm(p^(1 + lam) / q^lam) on {v: p(v) >= mp / 10}.
+  """Is, in logits z, softmax(((1 + b) zp - b zq) / T) with b = lam.
 
-  In logits z and at temperature T: softmax(((1 + b) zp - b zq) / T) where zp
-  >= max zp + T log a, with b = lam and a = 0.1 (Li et al. 2022, in the form of
-  O'Brien and Lewis 2023). A token that truncation removed from q has the least
-  of the remaining probabilities.
+  Tokens have zp >= max zp + T log a, a = 0.1 (in the form of O'Brien and Lewis
+  2023). A token that truncation removed from q has the least of the remaining
+  probabilities.
   """
   least_q = jnp.where(d.q > 0, d.q, jnp.inf).min(-1)
   log_q = jnp.log(jnp.maximum(d.q, least_q))
@@ -314,115 +365,7 @@ def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
   return normalize(jnp.maximum(p * sums_c - q * sums_1, 0), p)
 
 
-_FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'
-
-
-def _rule(
-  rule: Rule, equation: str, reference: str, drafter_only: float | None
-) -> Method:
-  """Makes the cascade of a rule that is strict at every lenience below 0."""
-  return from_rule(
-    rule,
-    name=rule.__name__,
-    equation=equation,
-    reference=reference,
-    strict=-1.0,
-    drafter_only=drafter_only,
-    strict_up_to=BELOW_ZERO,
-  )
-
-
-METHODS = (
-  Method(
-    name='speed',
-    equation='a = min(1, p / ((1 - lam) q)), residual norm(max(0, p - q))',
-    reference='Leviathan et al. 2023, arXiv 2211.17192, appendix A.5',
-    acceptance=speed_acceptance,
-    residual=speed_residual,
-    law=law_of(speed_acceptance, speed_residual),
-    strict=0.0,
-    drafter_only=1.0,
-  ),
-  from_target(
-    lossy,
-    name='lossy',
-    equation='pi = max(min(q, p / (1 - lam)), p / b), b normalising',
-    reference='Narasimhan et al. 2025, appendix (unverified)',
-    strict=0.0,
-    drafter_only=1.0,
-    strict_up_to=0.0,
-  ),
-  from_target(
-    mentored,
-    name='mentored',
-    equation='lossy at the largest lenience for which KL(pi || p) <= lam',
-    reference='Tran-Thien 2023, mentored decoding',
-    strict=0.0,
-    drafter_only=_INF,
-    strict_up_to=0.0,
-  ),
-  _rule(
-    bild,
-    'defer if -log p(argmax q) > lam',
-    'Kim et al. 2023, arXiv 2302.07863, as BiLD* in 2405.19261',
-    _INF,
-  ),
-  _rule(fuzzy_tv, 'defer if TV(p, q) > lam', _FUZZY, 1.0),
-  _rule(
-    fuzzy_kl_qp,
-    'defer if KL(q || p) > lam',
-    f"{_FUZZY}, its authors' default",
-    _INF,
-  ),
-  _rule(fuzzy_kl_pq, 'defer if KL(p || q) > lam', _FUZZY, _INF),
-  _rule(fuzzy_js, 'defer if JS(p, q) > lam', _FUZZY, 1.0),
-  _rule(
-    fuzzy_js_unbounded,
-    'defer if (KL(m || p) + KL(m || q)) / 2 > lam, m = (p + q) / 2',
-    f"{_FUZZY}, as its authors' code",
-    _INF,
-  ),
-  _rule(
-    undecided,
-    'defer if H(top 3 of p) < (1 - lam) log 3',
-    'FLy, arXiv 2511.22972, its gate (unverified)',
-    1.0,
-  ),
-  _rule(
-    margin,
-    'defer v if z(v) < (1 - lam) max z, or if it is not in the top 2',
-    'MARS, arXiv 2601.15498 (unverified)',
-    None,
-  ),
-  Method(
-    name='typical',
-    equation='defer v if p(v) <= min(eps, sqrt(eps) exp(-H(p))), eps = 1 - lam',
-    reference='Cai et al. 2024 (Medusa), arXiv 2401.10774',
-    acceptance=typical_acceptance,
-    residual=typical_residual,
-    law=law_of(typical_acceptance, typical_residual),
-    # exp(-H(p)) can be far below max p, so no finite lenience is strict.
-    strict=-_INF,
-    drafter_only=2.0,
-    rule=typical,
-  ),
-  from_target(
-    ensemble,
-    name='ensemble',
-    equation='pi = lam q + (1 - lam) p',
-    reference='static ensemble, baseline of arXiv 2604.07622',
-    strict=0.0,
-    drafter_only=1.0,
-    strict_up_to=0.0,
-  ),
-  from_target(
-    contrastive,
-    name='contrastive',
-    equation='pi = norm(p^(1 + lam) / q^lam where p >= mp / 10)',
-    reference='Li et al. 2022, arXiv 2210.15097',
-    strict=None,
-    drafter_only=None,
-  ),
+METHODS.append(
   Method(
     name='cactus',
     equation='a = min(1, h / q), h = min(1, p + sqrt(2 lam p (1 - p)))',
@@ -434,5 +377,6 @@ METHODS = (
     drafter_only=None,
     single_target=False,
     strict_up_to=0.0,
-  ),
+    reads_gates=False,
+  )
 )
