@@ -1,4 +1,4 @@
-"""Options, each declared once: type, default, range, help and where it applies.
+"""Options, each declared once: type, default, range and help.
 
 A frozen dataclass that derives from `Declared` declares its options as fields:
 
@@ -35,8 +35,6 @@ class Option:
     help: One line that says what the option does and what None means.
     applies: Noun phrase for what the option applies to, such as 'EAGLE heads';
       empty if it applies to everything.
-    needs: Conditions under which the option has an effect: keys of
-      `config.CONDITIONS`.
     low: Smallest number.
     high: Largest number.
     choices: Allowed texts; empty if other checks decide.
@@ -49,7 +47,6 @@ class Option:
   default: Any
   help: str
   applies: str = ''
-  needs: tuple[str, ...] = ()
   low: float = -math.inf
   high: float = math.inf
   choices: tuple[str, ...] = ()

@@ -202,7 +202,10 @@ _OPTIONS_REFUSED = [
     dict(drafts=4, tree_size=3, verification='match'),
     'tree_size: must be 4 or more',
   ),
-  (dict(tree_size=3), 'tree_size: .*a single draft is not a tree'),
+  (
+    dict(gamma=3, verification='look_ahead'),
+    'verification: .*raise gamma to 4',
+  ),
   (dict(verification='all'), 'verification: .* Choose from token, block'),
   *(
     (dict(verification=x), f"verification: '{x}' is not known")

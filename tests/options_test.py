@@ -1,8 +1,9 @@
-"""Every option has an effect on every kind of decoding, or is refused there."""
+"""Options: what each changes, and what is counted."""
 
 import functools
 import math
 
+import jax
 import numpy as np
 import pytest
 import small
@@ -12,8 +13,6 @@ import cascades
 from cascades import drafters, methods, verification
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.methods import inputs
-from cascades.methods.inputs import has_verifier_law
 from cascades.sampler import scoring
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 from experiments.sweeps import curve_plan
@@ -50,9 +49,11 @@ _VALUES = dict(
 # A rule under which an option shows, where the usual one rarely makes it.
 _LENIENT = dict(method='token_v3', lenience=0.9)
 _UNDER = dict(bonus=_LENIENT)
-# Options of decoding that mean nothing where the verifier decodes alone, as
-# they say themselves: what is asked for is then the verifier's law.
-_MEANINGLESS = {('alone', 'method'), ('alone', 'lenience')}
+# Options without effect: those of drafts where the verifier decodes alone, and
+# the size of a tree where a draft is no tree.
+_OF_DRAFTS = 'method lenience verification gate bonus tree_size'.split()
+_WITHOUT_EFFECT = {('alone', name) for name in _OF_DRAFTS}
+_WITHOUT_EFFECT |= {(kind, 'tree_size') for kind in _OF_ONE_DRAFT}
 
 
 @functools.cache
@@ -77,26 +78,22 @@ def test_every_option_is_tried():
   }
 
 
-_PAIRS = [
-  (kind, name)
-  for kind in _KINDS
-  for name in _VALUES
-  if (kind, name) not in _MEANINGLESS and kind != _VALUES[name]
-]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures('few_shapes')
-@pytest.mark.parametrize(('kind', 'name'), _PAIRS)
-def test_an_option_has_an_effect_or_is_refused(kind, name):
+@pytest.mark.parametrize(
+  ('kind', 'name'),
+  [(k, name) for k in _KINDS for name in _VALUES if k != _VALUES[name]],
+)
+def test_an_option_has_an_effect_or_none_or_is_refused(kind, name):
   usual = _UNDER.get(name, {}) | _KINDS[kind]
   changed = usual | {name: _VALUES[name]}
   try:
-    found = _outcome(**changed)
+    outcome = _outcome(**changed)
   except ValueError as error:
     refusal = str(error)
   else:
-    assert found != _outcome(**usual)
+    has_effect = (kind, name) not in _WITHOUT_EFFECT
+    assert (outcome != _outcome(**usual)) == has_effect
     return
   # A verification says itself how many drafts it looks at; a cache that is too
   # short, which prompt does not fit.
@@ -105,34 +102,6 @@ def test_an_option_has_an_effect_or_is_refused(kind, name):
   assert name in refusal or name == 'drafts'
 
 
-_WITHOUT_EFFECT = [
-  *(
-    (dict(gamma=0, **{name: _VALUES[name]}), name, 'gamma 0')
-    for name in ('verification', 'gate', 'bonus', 'drafts', 'stop_below')
-  ),
-  *(
-    (dict(method=method, gate='processed'), 'gate', f'method {method}, which')
-    for method in ('speed', 'cactus', 'min_p', 'ensemble', 'always_accept')
-  ),
-  *(
-    (dict(method=x, lenience=0.9), 'lenience', f'method {x}, which has no len')
-    for x in ('verifier_only', 'drafter_only', 'always_accept')
-  ),
-  (
-    dict(method='verifier_only', bonus='verifier'),
-    'bonus',
-    "method verifier_only, whose law is the verifier's",
-  ),
-  *(
-    ({'temperature': t, name: _VALUES[name]}, name, f'temperature {t:g}, which')
-    for t in (0, 1e-9)
-    for name in ('top_k', 'top_p')
-  ),
-  # In other words.
-  (dict(gamma=0, tree_size=9), 'tree_size', ''),
-  (dict(verification='look_ahead', gamma=3), 'verification', 'raise gamma to'),
-  (dict(verification='look_ahead:5', gamma=4), 'verification', 'raise gamma'),
-]
 # More than 32 bits hold, and more than Python reads.
 _LONG = '3000000000', '9' * 5000
 _NO_NUMBERS = [
@@ -144,15 +113,10 @@ _NO_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(
-  ('given', 'name', 'reason'),
-  [*_WITHOUT_EFFECT, *(({name: x}, name, '') for name, x in _NO_NUMBERS)],
-)
-def test_what_has_no_effect_or_no_program_holds_is_refused(given, name, reason):
-  # A single draft is no tree, and a verification may look at one.
-  wanted = f'^{name}: .*{reason}|^verification: '
-  with pytest.raises(ValueError, match=wanted) as caught:
-    small.sampler(*small.tables(), **given)
+@pytest.mark.parametrize(('name', 'value'), _NO_NUMBERS)
+def test_what_no_program_holds_is_refused(name, value):
+  with pytest.raises(ValueError, match=f'^{name}: ') as caught:
+    small.sampler(*small.tables(), **{name: value})
   assert len(str(caught.value).splitlines()) == 1
 
 
@@ -188,7 +152,8 @@ def test_a_method_without_a_strict_lenience_is_refused_where_it_decodes():
       with pytest.raises(ValueError, match=r'^lenience: must be given for'):
         run(*arguments)
     assert decoder.sample_curve(['x'], [0.3], max_new_tokens=2)
-  for method in ('drafter_only', small.of_target(lambda d, lenience: d.q)):
+  rule = small.of_target(lambda d, lenience: d.q, has_lenience=False)
+  for method in ('drafter_only', rule):
     decoder = small.sampler(*small.tables(), method=method, cache_length=256)
     assert decoder.sample('x', max_new_tokens=2).tokens
 
@@ -199,38 +164,30 @@ def test_a_dtype_of_loaded_models_is_refused():
       cascades.Sampler(small.tables()[0], drafter, dtype='bfloat16')
 
 
-def test_what_a_method_looks_at_is_found_in_its_functions():
-  every = {'q', 'p', 'q_gate', 'p_gate', 'p_logits', 'lenience'}
-  assert inputs.used(methods.METHODS['speed']) == {'q', 'p', 'lenience'}
-  assert inputs.used(methods.METHODS['opt']) == every - {'p_logits'}
-  gated = small.of_target(
-    lambda d, lenience: d.p_gate + 0 * lenience, strict=0.0
-  )
-  assert inputs.used(gated) == {'q', 'p_gate', 'lenience'}
-  assert DecodingConfig(method=gated, gate='processed').gate == 'processed'
-  # What cannot be traced may look at anything.
-  broken = small.of_target(lambda d, lenience: d.absent, strict=0.0)
-  assert inputs.used(broken) == every
-  config = DecodingConfig(method=broken, gate='processed', lenience=0.1)
-  assert config.lenience == 0.1
+def _reads(fn):
+  """Names the arguments of a rule that its program uses."""
+  row = np.full(4, 0.25, np.float32)
+  d = methods.Distributions(*5 * (row,))
+  jaxpr = jax.make_jaxpr(fn)(d, 0.5).jaxpr
+  used = [x for eqn in jaxpr.eqns for x in eqn.invars] + jaxpr.outvars
+  names = zip((*d._fields, 'lenience'), jaxpr.invars, strict=True)
+  return {name for name, x in names if any(x is y for y in used)}
 
 
-def test_a_rule_or_an_end_has_its_option():
-  for method in methods.METHODS.values():
-    for lenience in (method.strict, method.drafter_only):
-      if lenience is not None:
-        assert (
-          DecodingConfig(method=method, lenience=lenience).lenience == lenience
-        )
-    looks = inputs.used(method) & {'q_gate', 'p_gate'}
-    # The rule of `margin` looks at logits.
-    looks |= {'p_logits'} & inputs.used(method)
-    assert bool(looks) == (method.rule is not None)
-    own = method.name in ('verifier_only', 'drafter_only', 'always_accept')
-    assert ('lenience' in inputs.used(method)) != own
-  assert [x.name for x in methods.METHODS.values() if has_verifier_law(x)] == [
-    'verifier_only'
-  ]
+@pytest.mark.parametrize(
+  'method', methods.METHODS.values(), ids=lambda m: m.name
+)
+def test_a_method_declares_what_it_reads(method):
+  fns = method.acceptance, method.residual, method.law, method.rule
+  names = set().union(*(_reads(fn) for fn in fns if fn))
+  assert ('lenience' in names) == method.has_lenience
+  assert bool(names & {'q_gate', 'p_gate'}) == method.reads_gates
+  # The rule of `margin` looks at logits.
+  looks = method.reads_gates or 'p_logits' in names
+  assert looks == (method.rule is not None)
+  for lenience in (method.strict, method.drafter_only):
+    config = DecodingConfig(method=method, lenience=lenience)
+    assert config.lenience == lenience
 
 
 def test_a_sweep_drops_what_a_curve_does_not_look_at():

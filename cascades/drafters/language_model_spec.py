@@ -30,7 +30,6 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
     help='Probability of the most probable token below which drafting stops;'
     ' None never stops.',
     applies='language models',
-    needs=('drafting',),
   )
 
   @classmethod

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from cascades import arguments, compilation, decisions, decoding, drafters
-from cascades.config import DecodingConfig, check_effects
+from cascades.config import DecodingConfig
 from cascades.drafters import binding, token_checks
 from cascades.methods import processing
 from cascades.models import checkpoints, memory, sharding, tokenizers, turns
@@ -84,7 +84,6 @@ class Sampler:
       verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     self.verifier = verifier = verifier.shard(self._mesh)
     if isinstance(drafter, drafters.Spec):
-      check_effects(drafter, config)
       drafter = drafter.load(dtype, self._mesh)
     self.tokenizer: Any = tokenizer or verifier.tokenizer
     token_checks.check_tokenizer(verifier, self.tokenizer)

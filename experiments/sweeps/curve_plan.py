@@ -27,7 +27,7 @@ _NO_LENIENCE = (*MODEL_BASELINES, 'always_accept')
 # Options in which the curves of a sweep may differ, beside method and lenience.
 _OPTIONS = ('gamma', *records.OPTIONS)
 # Options that all curves of a sweep share.
-_SHARED_OPTIONS = ('temperature', 'top_k', 'top_p', 'cache_length')
+_SHARED = ('temperature', 'top_k', 'top_p', 'cache_length', 'tree_size')
 # Fields of a config that become curves.
 CURVE_FIELDS = ('method', 'lenience', *_OPTIONS)
 
@@ -74,39 +74,32 @@ class Curve:
     num_examples: int | None = None,
     **options: Any,
   ) -> 'Curve':
-    """Makes a curve of a sweep's config.
+    """Makes a curve of a sweep's config, of the options that it reads."""
+    from cascades.config import DecodingConfig
 
-    A sweep has one config for all curves: each curve takes those options of it
-    that have an effect on it (`DecodingConfig.applicable`).
-    """
-    from cascades.config import DecodingConfig, without_effect
-
-    unknown = sorted(options.keys() - {*_OPTIONS})
-    if unknown:
+    if unknown := sorted(options.keys() - {*_OPTIONS}):
       raise ValueError(
         f'sweep: {unknown[0]} is not an option of a curve; choose from'
         f' {", ".join(_OPTIONS)}.'
       )
     method, confidence = _canonical_name(method), None
-    values = {name: config[name] for name in _SHARED_OPTIONS if name in config}
-    if _makes_drafts(method):
-      values |= {name: config[name] for name in _OPTIONS if name in config}
-      values |= options
-    else:
+    values = {x: config[x] for x in (*_OPTIONS, *_SHARED) if x in config}
+    values |= options
+    if not _makes_drafts(method):
       values['gamma'] = 0
       if method not in MODEL_BASELINES:
         method, confidence = 'drafter_only', method
-    values['tree_size'] = config.get('tree_size')
-    decoding = DecodingConfig.applicable(method=method, **values)
-    unused = without_effect(drafters.declared_options(), decoding)
-    used = [x for x in drafter_options(config).items() if x[0] not in unused]
+    for name in values.keys() & _unread(method, values):
+      del values[name]
+    decoding = DecodingConfig(method=method, **values)
+    used = drafter_options(config) if decoding.gamma else {}
     if not confidence and method in _NO_LENIENCE:
       leniences = ()
     return cls(
       decoding,
       tuple(leniences),
       confidence,
-      drafter_options=tuple(used),
+      drafter_options=tuple(used.items()),
       num_examples=num_examples,
     )
 
@@ -172,6 +165,18 @@ def drafter_options(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the options of the drafter that a config has, by name."""
   values = {name: config.get(name) for name in drafters.declared_options()}
   return {name: value for name, value in values.items() if value is not None}
+
+
+def _unread(method: str, values: Mapping[str, Any]) -> set[str]:
+  """Names options that a curve does not read, and leaves at their defaults."""
+  from cascades.methods import METHODS, processing
+
+  names = set() if METHODS[method].reads_gates else {'gate'}
+  if values.get('temperature', 1.0) < processing.GREEDY_BELOW:
+    names |= {'top_k', 'top_p'}
+  if not values.get('gamma', 1):
+    return {*names, *records.OPTIONS, 'tree_size'}
+  return names if values.get('drafts', 1) > 1 else {*names, 'tree_size'}
 
 
 def _canonical_name(method: str) -> str:

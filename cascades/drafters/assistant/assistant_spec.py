@@ -26,7 +26,6 @@ class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
     help='Tokens outside of the selected groups get the smallest logit minus 1,'
     ' as in transformers; false gives them probability 0.',
     applies='assistants of Gemma 4',
-    needs=('drafting',),
   )
 
   @classmethod

@@ -38,7 +38,6 @@ class RecurrentSpec(drafter_spec.CheckpointSpec['RecurrentCheckpoint']):
     kind=bool,
     help='Several drafts are the best of a beam search instead of draws.',
     applies='recurrent heads',
-    needs=('drafting',),
   )
 
   @classmethod
