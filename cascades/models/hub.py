@@ -12,11 +12,10 @@ belong together. An existing file or folder of the same name takes precedence;
 'hub:OWNER/NAME' selects the hub.
 """
 
-import contextlib
 import logging
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from cascades import extras
@@ -27,21 +26,16 @@ PREFIX = 'hub:'
 _NAME = re.compile(
   r'(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?', re.ASCII
 )
-# Files of the top folder only: a pattern's `*` also matches a slash.
-_SUBFOLDERS = '*/*'
 _LOGGER = logging.getLogger(__name__)
-_PICKLES = '.bin', '.pt', '.pth', '.ckpt', '.pkl'
 # Commits of the names that this process has opened.
 _commits: dict[str, str] = {}
 
 
 def is_name(name: str | pathlib.Path) -> bool:
   """Returns True for the name of a repository that is no path here."""
-  if not isinstance(name, str):
-    return False
-  if name.startswith(PREFIX):
-    return bool(_NAME.fullmatch(name.removeprefix(PREFIX)))
-  return bool(_NAME.fullmatch(name)) and not pathlib.Path(name).exists()
+  plain = str(name).removeprefix(PREFIX)
+  is_form = isinstance(name, str) and _NAME.fullmatch(plain) is not None
+  return is_form and (plain != name or not pathlib.Path(name).exists())
 
 
 def at_revision(name: str | pathlib.Path, revision: str | None) -> Any:
@@ -53,8 +47,8 @@ def at_revision(name: str | pathlib.Path, revision: str | None) -> Any:
     raise ValueError(
       f'revision: {display.printable(str(revision))} cannot be combined with'
       f' the model {display.printable(str(name))}; give a branch, a tag or a'
-      " commit, and a name on the hub such as 'google/gemma-3-1b-it', which an"
-      " existing folder hides unless it begins with 'hub:'."
+      " commit, and a name on the hub, which begins with 'hub:' if a folder has"
+      ' it too.'
     )
   return full_name
 
@@ -85,77 +79,59 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
       f'model: {display.printable(plain)} is not a name on the hub; write'
       ' OWNER/NAME or OWNER/NAME@REVISION.'
     )
-  repo, revision = match['repo'], match['revision']
-  with _one_sentence(plain):
-    commit = _commits.get(name, revision)
-    folder = _download(repo, commit, '*.json', chat_templates.FILE)
-    _commits[name] = commit = folder.name
-    if not (folder / 'tokenizer.json').exists():
-      _download(repo, commit, 'tokenizer.model')
-    if not weights:
-      return folder
-    # A name in the index could be a pattern of other files.
-    indexed_files = [
-      file
-      for file in sorted(tensor_files.weight_files(folder))
-      if file.endswith('.safetensors')
-    ]
-    expected = indexed_files or [tensor_files.SINGLE]
-    if not all((folder / file).exists() for file in expected):
-      _LOGGER.info('downloading %s', plain)
-      _download(
-        repo, commit, *(indexed_files or ['*.safetensors']), quiet=False
-      )
+  commit = _commits.get(name, match['revision'])
+  folder = _download(plain, commit, '*.json', chat_templates.FILE)
+  _commits[name] = commit = folder.name
+  if not (folder / 'tokenizer.json').exists():
+    _download(plain, commit, 'tokenizer.model')
+  if not weights:
+    return folder
+  # A name in the index could be a pattern of other files.
+  files = [
+    file
+    for file in sorted(tensor_files.weight_files(folder))
+    if file.endswith('.safetensors')
+  ]
+  if not all((folder / x).exists() for x in files or [tensor_files.SINGLE]):
+    _LOGGER.info('downloading %s', plain)
+    _download(plain, commit, *(files or ['*.safetensors']), quiet=False)
   if not any(folder.glob('*.safetensors')):
-    import huggingface_hub
-
-    with _one_sentence(plain):
-      files = huggingface_hub.HfApi().list_repo_files(repo, revision=commit)
-    pickles = any(file.endswith(_PICKLES) for file in files)
-    reason = ', and pickles are not downloaded, since they run code'
     raise ValueError(
-      f'model: {plain} has no *.safetensors file{reason if pickles else ""};'
-      ' give a repository with safetensors.'
+      f'model: {plain} has no *.safetensors file; give a repository with'
+      ' safetensors, since pickles, which run code, are not downloaded.'
     )
   return folder
 
 
 def _download(
-  repo: str, revision: str | None, *patterns: str, quiet: bool = True
+  name: str, revision: str | None, *patterns: str, quiet: bool = True
 ) -> pathlib.Path:
   """Downloads files of a repository's top folder; returns their folder."""
-  import huggingface_hub
-  from huggingface_hub.utils import tqdm
-
-  class Silent(tqdm):
-    """A progress bar that prints nothing."""
-
-    def __init__(self, *args, **kwargs):
-      super().__init__(*args, **kwargs | {'disable': True})
-
-  folder = huggingface_hub.snapshot_download(
-    repo,
-    revision=revision,
-    allow_patterns=list(patterns),
-    ignore_patterns=_SUBFOLDERS,
-    tqdm_class=Silent if quiet else None,
-  )
-  return pathlib.Path(folder)
-
-
-@contextlib.contextmanager
-def _one_sentence(name: str) -> Iterator[None]:
-  """Turns errors of `huggingface_hub` into ValueErrors of one sentence."""
   try:
-    yield
+    import huggingface_hub
+    from huggingface_hub.utils import tqdm
+
+    class Silent(tqdm):
+      """A progress bar that prints nothing."""
+
+      def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs | {'disable': True})
+
+    folder = huggingface_hub.snapshot_download(
+      name.partition('@')[0],
+      revision=revision,
+      allow_patterns=list(patterns),
+      # A pattern's `*` also matches a slash.
+      ignore_patterns='*/*',
+      tqdm_class=Silent if quiet else None,
+    )
   except ModuleNotFoundError:
     reason = extras.missing('model', 'huggingface_hub', 'hub')
     raise ValueError(reason) from None
   # A client of the network raises many kinds of errors.
   except Exception as error:
     # A full disk and a folder that cannot be written are not the hub's.
-    is_local = isinstance(error, OSError) and error.errno and error.filename
-    if type(error) is ValueError or is_local:
+    if isinstance(error, OSError) and error.errno and error.filename:
       raise
     raise ValueError(
       f'model: {name} is not a local folder, and the hub has not sent it'
@@ -163,3 +139,4 @@ def _one_sentence(name: str) -> Iterator[None]:
       ' HF_TOKEN, or run the command again, which continues with the files that'
       ' are missing.'
     ) from error
+  return pathlib.Path(folder)

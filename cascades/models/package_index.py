@@ -55,13 +55,13 @@ def fetch(name: str) -> pathlib.Path:
   model = MODELS[name]
   file = compilation.cache_folder().parent / 'models' / model.file
   if file.exists():
-    if _cached_checksum(file, file.stat().st_mtime_ns) != model.sha256:
+    if _checksum((file,), file.stat().st_mtime_ns) != model.sha256:
       raise ValueError(
         f'model: {file} is not {name}, whose checksum is {model.sha256}; remove'
         ' it.'
       )
     return file
-  parts = [_find_part(name, model, package) for package in model.parts]
+  parts = tuple(_find_part(name, model, *part) for part in model.parts)
   if _checksum(parts) != model.sha256:
     raise ValueError(
       f'model: the packages of {name} have another checksum; install them'
@@ -82,27 +82,20 @@ def fetch(name: str) -> pathlib.Path:
 
 
 def _find_part(
-  name: str, model: PackagedModel, part: tuple[str, str]
+  name: str, model: PackagedModel, package: str, path: str
 ) -> pathlib.Path:
   """Returns the path of a part."""
-  package, path = part
   spec = importlib.util.find_spec(package)
-  folders = spec.submodule_search_locations if spec else None
-  file = pathlib.Path(folders[0]) / path if folders else None
-  if file is None or not file.is_file():
-    raise ValueError(extras.missing('model', name, model.extra))
-  return file
+  for folder in (spec and spec.submodule_search_locations) or ():
+    if (file := pathlib.Path(folder) / path).is_file():
+      return file
+  raise ValueError(extras.missing('model', name, model.extra))
 
 
 @functools.lru_cache(maxsize=8)
-def _cached_checksum(file: pathlib.Path, modified_ns: int) -> str:
-  """Returns the SHA-256 of a file; computed once for each modification."""
+def _checksum(files: tuple[pathlib.Path, ...], modified_ns: int = 0) -> str:
+  """Returns the SHA-256 of the concatenation of files, as of a time."""
   del modified_ns
-  return _checksum([file])
-
-
-def _checksum(files: Sequence[pathlib.Path]) -> str:
-  """Returns the SHA-256 of the concatenation of files."""
   digest = hashlib.sha256()
   for path in files:
     with path.open('rb') as file:
