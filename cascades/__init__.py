@@ -22,7 +22,7 @@ above it in this list.
   decisions            settings that a sweep chose, with their evidence
   sampler              strings in, strings and counts out
   proof                audits: a method emits the law that it declares
-  contrib              parts beside the library: audits of engines, lm-eval
+  contrib              parts beside the library: CPUs, engine audits, lm-eval
 
 The names below are imported when they are first used, so that `import cascades`
 alone does not import JAX.

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades.models import blocked_layout
-from cascades.models.blocked_layout import AxisSplit
+from cascades.contrib.cpu.blocked import AxisSplit, BlockedWeight
 
 _TABLE, _COLUMNS = AxisSplit((0,), (1,)), AxisSplit((1,), (0,))
 # Orders of weights, their shapes, and the equations of gemma's modules.
@@ -55,8 +54,8 @@ def plain(x, w, order):
 def test_what_is_packed_is_unpacked_again(name):
   order, w = make(name)
   for array in w, np.asarray(w):
-    packed = blocked_layout.pack(array, order)
-    again = blocked_layout.unpack(packed, order)
+    packed = BlockedWeight.pack(array, order)
+    again = BlockedWeight.unpack(packed, order)
     assert isinstance(again, np.ndarray) == isinstance(array, np.ndarray)
     np.testing.assert_array_equal(again, w)
   widths = [x.shape[-1] for x in jax.tree.leaves(packed)]
@@ -71,15 +70,15 @@ def test_what_is_packed_is_unpacked_again(name):
 
 
 def dot(x, packed, order):
-  return blocked_layout.dot(x, blocked_layout.BlockedWeight(packed, order))
+  return BlockedWeight(packed, order).dot(x)
 
 
 @every_order
 @pytest.mark.parametrize('count', [1, 5, 200])
 def test_products_are_those_of_the_matrix(name, count):
   order, w = make(name)
-  x, packed = rows(order, w.shape, 1, count), blocked_layout.pack(w, order)
-  assert blocked_layout.BlockedWeight(packed, order).shape == w.shape
+  x, packed = rows(order, w.shape, 1, count), BlockedWeight.pack(w, order)
+  assert BlockedWeight(packed, order).shape == w.shape
   got = jax.jit(dot, static_argnums=2)(x, packed, order)
   np.testing.assert_allclose(got, plain(x, w, order), rtol=0, atol=2e-4)
 
@@ -94,7 +93,7 @@ def test_a_single_row_is_two_where_the_weight_is_in_no_cache():
     ('by 48', np.float32, True),
   ):
     order, w = make(name, dtype)
-    packed = blocked_layout.pack(w, order)
+    packed = BlockedWeight.pack(w, order)
     x = rows(order, w.shape, 1, dtype=dtype)
     text = str(jax.make_jaxpr(dot, static_argnums=2)(x, packed, order))
     assert ('pad[' in text) == is_padded
@@ -103,7 +102,7 @@ def test_a_single_row_is_two_where_the_weight_is_in_no_cache():
 @every_order
 def test_rows_of_all_sequences_are_multiplied_together(name):
   order, w = make(name)
-  x, packed = rows(order, w.shape, 3, 2, 4), blocked_layout.pack(w, order)
+  x, packed = rows(order, w.shape, 3, 2, 4), BlockedWeight.pack(w, order)
   one = jax.vmap(lambda x, packed: dot(x, packed, order), (0, None))
   each = jax.vmap(one, (0, None))
   got = jax.jit(each)(x, packed)
@@ -117,7 +116,7 @@ def test_rows_of_all_sequences_are_multiplied_together(name):
 def test_weights_may_differ_as_well():
   order, w = make('queries')
   x = rows(order, w.shape, 3, 2)
-  packed = jnp.stack([blocked_layout.pack(w * i, order) for i in range(3)])
+  packed = jnp.stack([BlockedWeight.pack(w * i, order) for i in range(3)])
   got = jax.vmap(lambda x, packed: dot(x, packed, order))(x, packed)
   want = [plain(x[i], w * i, order) for i in range(3)]
   np.testing.assert_allclose(got, want, rtol=0, atol=5e-4)
@@ -127,7 +126,7 @@ def test_weights_may_differ_as_well():
 def test_half_as_many_bits_give_the_same_product_rounded(count):
   order, w = make('keys and values', jnp.bfloat16)
   x = rows(order, w.shape, count, dtype=jnp.bfloat16)
-  got = dot(x, blocked_layout.pack(w, order), order)
+  got = dot(x, BlockedWeight.pack(w, order), order)
   assert got.dtype == jnp.bfloat16
   assert got.shape == (count, 2, 2, 192)
   want = plain(x, w, order)
@@ -137,7 +136,7 @@ def test_half_as_many_bits_give_the_same_product_rounded(count):
 @pytest.mark.parametrize('name', [n for n in ORDERS if 'table' in n])
 def test_rows_of_a_table_are_found(name):
   order, w = make(name)
-  weight = blocked_layout.BlockedWeight(blocked_layout.pack(w, order), order)
+  weight = BlockedWeight(BlockedWeight.pack(w, order), order)
   last = len(w) - 1
   tokens = jnp.array([[0, 1, last], [last - 1, 17, last // 2]])
   np.testing.assert_array_equal(weight[tokens], w[tokens])

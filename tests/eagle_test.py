@@ -7,7 +7,6 @@ block, is compared with that. `write_head` makes other random ones, as
 `speculators` writes them.
 """
 
-import dataclasses
 import functools
 import inspect
 import json
@@ -25,11 +24,12 @@ import tiers
 from safetensors.numpy import save_file
 
 from cascades import decoding, drafters, load_model, methods, verification
+from cascades.contrib.cpu import blocked
 from cascades.drafters import binding
 from cascades.drafters.eagle import eagle_checkpoint, eagle_drafter
 from cascades.drafters.eagle.eagle_spec import EagleSpec
 from cascades.methods import processing
-from cascades.models import blocked_layout, checkpoints
+from cascades.models import checkpoints
 from cascades.sampler import batching
 
 propose = inspect.getmodule(decoding.propose)
@@ -316,9 +316,9 @@ def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
   write_head(tmp_path / 'head', 24, models_test.VOCAB, _SAID, **options)
   own = model, params
   if packed:
-    monkeypatch.setattr(blocked_layout, '_SMALL', 0)
-    blocked = dataclasses.replace(model, layout='blocked')
-    own = blocked, blocked.pack(params)
+    monkeypatch.setattr(blocked, '_SMALL', 0)
+    model_ = model.with_layout('blocked')
+    own = model_, model_.pack(params)
   bound_drafter = binding.bind_drafter(
     checkpoints.Checkpoint(*own, None), str(tmp_path / 'head')
   )

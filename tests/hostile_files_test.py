@@ -46,7 +46,6 @@ from cascades.models import (
   gguf_files,
   gguf_header,
   huggingface,
-  shared_table,
   tensor_files,
   tokenizer_files,
 )
@@ -267,7 +266,7 @@ OF_MODELS = [
       (1, 'of a layer beyond the 1 of'),
     )
   ),
-  (_fields(shared_table.FILE, verifier=3), 'verifier must be'),
+  (_fields('reduced.json', verifier=3), 'verifier must be'),
   (_cut('*.index.json', 900), OF_INDEX),
   (_bytes('*.index.json', lambda data: b'{}'), OF_INDEX),
   (_index(NORM, SHARD), f'{SHARD} lacks the tensor {NORM}, though model.safe'),
@@ -802,7 +801,7 @@ def test_models_that_share_a_table_in_a_ring_are_refused(tmp_path, ring):
   for name, owner in zip(ring, (*ring[1:], ring[0]), strict=True):
     shutil.copytree(MODEL, tmp_path / name)
     fields = {'verifier': str(tmp_path / owner), 'checksum': '0'}
-    _fields(shared_table.FILE, **fields)(tmp_path / name)
+    _fields('reduced.json', **fields)(tmp_path / name)
   assert str(tmp_path) in gguf_test.refused(tmp_path / 'one')
 
 

@@ -1,7 +1,5 @@
 """Models in eight bits: exact whatever the batch, and on disk."""
 
-import dataclasses
-import functools
 import tracemalloc
 import warnings
 
@@ -15,14 +13,10 @@ import small
 import tiers
 
 import cascades
-from cascades.models import (
-  blocked_layout,
-  checkpoints,
-  config_json,
-  int8_weights,
-  param_mapping,
-)
-from cascades.models.blocked_layout import AxisSplit
+from cascades.contrib.cpu import blocked, files, int8
+from cascades.contrib.cpu.blocked import AxisSplit
+from cascades.contrib.cpu.int8 import Int8Weight
+from cascades.models import checkpoints, config_json, param_mapping
 
 _TOKENS = np.random.default_rng(0).integers(1, models_test.VOCAB, (8, 24))
 
@@ -57,7 +51,7 @@ def _read_exactly(model, params):
 @models_test.every_kind
 def test_logits_have_the_same_bits_in_any_batch_and_block(kind):
   plain, params = models_test.make(kind)
-  model = dataclasses.replace(plain, layout='int8')
+  model = plain.with_layout('int8')
   expected = _read_exactly(model, model.pack(params))
   # The same model, up to eight bits; random weights magnify what is rounded.
   floats = _read(plain, params, 2, 1)
@@ -66,9 +60,9 @@ def test_logits_have_the_same_bits_in_any_batch_and_block(kind):
 
 @pytest.mark.parametrize('layout', tiers.first(['blocked', None]))
 def test_floats_have_the_same_bits_on_demand(layout, monkeypatch):
-  monkeypatch.setattr(blocked_layout, '_SMALL', 0)
+  monkeypatch.setattr(blocked, '_SMALL', 0)
   plain, params = models_test.make('gemma3-mqa')
-  model = dataclasses.replace(plain, layout=layout)
+  model = plain.with_layout(layout)
   checkpoint = checkpoints.Checkpoint(model, model.pack(params), None)
   model, params8, _ = checkpoint.with_exact_rows()
   exact = _read_exactly(model, params8)
@@ -103,22 +97,22 @@ def test_rounding_deviates_by_half_a_scale_and_keeps_zeros():
   x = np.random.default_rng(0).normal(size=(3, 8, 5)).astype(np.float32)
   x[:, :, 2] = 0
   axes = AxisSplit((2,), (0, 1))
-  values, scales = int8_weights.quantize(x, axes)
+  values, scales = Int8Weight.pack(x, axes)
   assert values.dtype == np.int8
   assert (values.shape, scales.shape) == ((5, 3, 8), (5,))
-  again = int8_weights.dequantize((values, scales), axes)
+  again = Int8Weight.unpack((values, scales), axes)
   assert (np.abs(again - x) <= scales / 1.99).all()
   np.testing.assert_array_equal(again[:, :, 2], 0)
   # An array on a device gives the same, and its parts are kept.
-  on_device = int8_weights.quantize(jnp.asarray(x), axes)
+  on_device = Int8Weight.pack(jnp.asarray(x), axes)
   jax.tree.map(np.testing.assert_array_equal, on_device, (values, scales))
-  rounded = int8_weights.to_gemma((values, scales), axes)
-  kept = int8_weights.quantize(rounded, axes)
+  rounded = int8.to_gemma((values, scales), axes)
+  kept = Int8Weight.pack(rounded, axes)
   jax.tree.map(np.testing.assert_array_equal, kept, (values, scales))
   # A channel that is damaged stays damaged.
   x[0, 0, 0] = np.nan
   for broken in x, jnp.asarray(x):
-    scales = np.asarray(int8_weights.quantize(broken, axes)[1])
+    scales = np.asarray(Int8Weight.pack(broken, axes)[1])
     assert np.isnan(scales).tolist() == [True, False, False, False, False]
 
 
@@ -127,12 +121,12 @@ def test_a_product_is_near_that_of_floats_and_shared_under_vmap():
   w = random.normal(size=(2, 48, 24)).astype(np.float32)
   x = random.normal(size=(3, 4, 2, 48)).astype(np.float32)
   axes = AxisSplit((2,), (0, 1))
-  weight = int8_weights.Int8Weight(int8_weights.quantize(w, axes), axes)
+  weight = Int8Weight(Int8Weight.pack(w, axes), axes)
   assert weight.shape == w.shape
-  got = int8_weights.dot(jnp.asarray(x), weight)
+  got = weight.dot(jnp.asarray(x))
   plain = np.tensordot(x, w, 2)
   assert np.abs(got - plain).max() < 0.02 * np.abs(plain).max()
-  run = functools.partial(int8_weights.dot, weight=weight)
+  run = weight.dot
   np.testing.assert_array_equal(jax.vmap(run)(x), got)
   np.testing.assert_array_equal(run(jnp.asarray(x[0, 0])), got[0, 0])
   np.testing.assert_array_equal(run(jnp.zeros((2, 48))), 0)
@@ -146,26 +140,26 @@ def test_a_single_row_has_the_bits_of_a_batch(size, run, monkeypatch):
   random = np.random.default_rng(0)
   shape, axes = (2048, size), AxisSplit((0,), (1,))
   w, x = random.normal(size=shape), random.normal(size=(5, size))
-  parts = int8_weights.quantize(w.astype(np.float32), axes)
-  weight = int8_weights.Int8Weight(parts, axes)
+  parts = Int8Weight.pack(w.astype(np.float32), axes)
+  weight = Int8Weight(parts, axes)
   x = jnp.asarray(x, jnp.float32)
-  expected = int8_weights.dot(x, weight)
-  monkeypatch.setattr(int8_weights, '_LARGE', 0)
-  monkeypatch.setattr(int8_weights, '_RUN', run)
-  np.testing.assert_array_equal(int8_weights.dot(x[3], weight), expected[3])
+  expected = weight.dot(x)
+  monkeypatch.setattr(int8, '_LARGE', 0)
+  monkeypatch.setattr(int8, '_RUN', run)
+  np.testing.assert_array_equal(weight.dot(x[3]), expected[3])
 
   @jax.jit
   def decode(x, parts):
-    weight = int8_weights.Int8Weight(parts, axes)
+    weight = Int8Weight(parts, axes)
 
     def step(_, x):
-      return x + int8_weights.dot(x, weight)[:size]
+      return x + weight.dot(x)[:size]
 
     return jax.lax.fori_loop(0, 5, step, x)
 
   # A copy in 32 bits, made ahead of the loop, would be four times as large.
   memory = decode.lower(x[3], parts).compile().memory_analysis()
-  if int8_weights._run_length(size) or not int8_weights.copies_weights():
+  if int8._run_length(size) or not int8.copies_weights():
     assert memory.temp_size_in_bytes < 2 * w.size
 
 
@@ -198,7 +192,7 @@ def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path, source):
 
 def test_scales_are_stored_without_a_matrix_of_them(tmp_path):
   whole = checkpoints.load_model('tiny-drafter', 'int8')
-  rounded = checkpoints._to_rounded(whole.model, whole.params)
+  rounded = files.to_rounded(whole.model, whole.params)
   checkpoints.save_model(tmp_path, whole)
   config = config_json.read(small.read_json(tmp_path / 'config.json'))
   integers, scales, *_ = param_mapping.tensors(rounded, config)
@@ -220,7 +214,7 @@ def test_eight_bits_of_what_stays_in_floats_are_multiplied(tmp_path):
   floats = {x for x in matrices if tensors[x].dtype == np.float32}
   assert ignored == {x for x in floats if not x.endswith('_scale')}
   name = 'model.layers.0.per_layer_input_gate.weight'
-  values, scales = int8_weights.round_matrix(tensors[name], 1, np)
+  values, scales = int8.round_matrix(tensors[name], 1, np)
   changes = {name: values, f'{name}_scale': scales[:, None]}
   small.rewrite(tmp_path, tensors=tensors | changes)
   read = checkpoints.load_model(tmp_path).params['layer_0']['per_layer_mapping']
@@ -265,16 +259,16 @@ def test_a_folder_with_bad_scales_is_refused(fault, tmp_path):
   ],
 )
 def test_a_device_without_such_products_is_named(product, problem, monkeypatch):
-  monkeypatch.setattr(int8_weights, '_multiply_integers', product)
-  int8_weights.check_device.cache_clear()
+  monkeypatch.setattr(int8, '_multiply_integers', product)
+  int8.check_device.cache_clear()
   pattern = f'^dtype: int8 is {problem} .*[.]$'
   error = pytest.raises((ValueError, UserWarning), match=pattern)
   with error, warnings.catch_warnings(action='error'):
     checkpoints.load_model('tiny-drafter', 'int8')
-  int8_weights.check_device.cache_clear()
+  int8.check_device.cache_clear()
 
 
 def test_jax_takes_the_integers_without_a_copy():
-  array = int8_weights._allocate((3, 64))
+  array = int8.allocate((3, 64))
   array[:] = 1
   assert jax.device_put(array).unsafe_buffer_pointer() == array.ctypes.data

@@ -13,7 +13,8 @@ import pytest
 import tiers
 from flax import linen as nn
 
-from cascades.models import blocked_layout, language
+from cascades.contrib.cpu import blocked
+from cascades.models import language
 
 WINDOW, LENGTH, SLOTS, VOCAB = 5, 24, 32, 50
 KINDS = {
@@ -171,7 +172,7 @@ def gemmas_pass(model, params, tokens, **options):
   """Returns the logits of gemma's module for a text, without a cache.
 
   Of a mixture, its router is given what transformers gives it (see
-  `products.intercept_modules`); that this is right, checkpoints_test.py shows.
+  `language.intercept_modules`); that this is right, checkpoints_test.py shows.
   """
   unnormed = []
 
@@ -301,9 +302,9 @@ def test_hidden_states_make_the_logits_packed_or_not(
 ):
   if in_panels:
     # However small they are.
-    monkeypatch.setattr(blocked_layout, '_SMALL', 0)
+    monkeypatch.setattr(blocked, '_SMALL', 0)
   model, params = make(kind)
-  packed = dataclasses.replace(model, layout='blocked')
+  packed = model.with_layout('blocked')
   theirs = packed.pack(params)
   jax.tree.map(np.testing.assert_array_equal, packed.unpack(theirs), params)
   assert model.unpack(params) is params

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades.models import row_exact
+from cascades.contrib.cpu import row_exact
 
 _KEYS = np.random.default_rng(1).normal(size=(64, 96, 24)).astype(np.float32)
 

@@ -170,7 +170,7 @@ def check_layouts():
       assert {got[key] for key in whole} == {shape}, (name, got)
     # Norms and alike.
     assert all(got[key] == (64,) for key in got if 'ffw_norm' in key)
-    packed = dataclasses.replace(model, layout='blocked')
+    packed = model.with_layout('blocked')
     shards = packed.pack(
       jax.tree.map(
         lambda x: np.zeros(x.addressable_shards[0].data.shape),
@@ -316,7 +316,7 @@ def main(job: str, *args: str) -> None:
   for shape, packed in shapes:
     models_, params_ = pair, params
     if packed:
-      models_ = [dataclasses.replace(m, layout='blocked') for m in pair]
+      models_ = [m.with_layout('blocked') for m in pair]
       params_ = [m.pack(p) for m, p in zip(models_, params, strict=True)]
     check_equal(decode(models_, params_, sharding.make_mesh(*shape)), alone)
   print('fine')

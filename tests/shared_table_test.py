@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import small
 
-from cascades.models import checkpoints, shared_table
+from cascades.models import checkpoints, language
 from experiments.training import reduced_folders
 
 _SAID = np.union1d(np.arange(4, 768, 2), [1, 7, 9])
@@ -148,7 +148,7 @@ def refused(folder) -> str:
 
 
 def test_damaged_folders_are_named(folder):
-  file = folder / shared_table.FILE
+  file = folder / language.OWNER_FILE
   said = small.read_json(file)
   for fields, message in (
     (said | {'verifier': 'tiny-verifier'}, 'the tensor'),
@@ -186,4 +186,4 @@ def test_scales_that_do_not_fit_are_named(tmp_path):
     said = refused(tmp_path)
     assert f'{scale} must be a column of scales for {name} in eight' in said
   small.rewrite(tmp_path, tensors=tensors | {scale: None})
-  assert f'has {name} in eight bits without {scale}' in refused(tmp_path)
+  assert f'has {name}, and eight bits without _scale' in refused(tmp_path)

@@ -1,14 +1,9 @@
 """Language models for one sequence, and the formats they are stored in.
 
 Models
-  language        a model's forward pass, and its cache
-  caches          operations on caches
+  language        a model's forward pass, its cache and its products
   initialization  random parameters
   gemma_library   gemma's modules; alone imports gemma, with `patches`
-  products        matrix products with packed and restricted weights
-  blocked_layout  the order of matrices that a CPU reads fastest
-  int8_weights    matrices in eight bits
-  row_exact       results for a row that do not depend on other rows
   sharding        distribution over the devices of a mesh
   config_json     a config.json, read once into a `GemmaConfig`
 Checkpoints
@@ -17,12 +12,11 @@ Checkpoints
   checkpoint_source   a model that was opened and not read yet
   param_mapping       gemma's parameters as Hugging Face tensors
   param_dtypes        dtypes of parameters as they are read
-  tensor_files        safetensors; `int8_files`
+  tensor_files        safetensors
   hub                 repositories of the Hugging Face hub
   huggingface         folders in that layout; `huggingface_export`
   gguf_files          files of llama.cpp's format; `gguf_header`
   orbax_files         checkpoints of gemma's authors, and gemma's downloads
-  shared_table        layers that share the embedding table of another model
   bundled             models of the package; `assets` holds them
   package_index       models in Python packages; `terms` holds their licences
 Text

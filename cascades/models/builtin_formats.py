@@ -14,8 +14,8 @@ orbax         a folder with an Orbax checkpoint of gemma's, such as its Flax
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
 
 from cascades.models import (
   bundled,
@@ -27,12 +27,10 @@ from cascades.models import (
   gguf_header,
   hub,
   huggingface,
-  int8_files,
   language,
   orbax_files,
   package_index,
   param_mapping,
-  shared_table,
   tensor_files,
   tokenizer_files,
 )
@@ -56,7 +54,7 @@ def _is_huggingface(name: NameOrPath) -> bool:
     path is not None
     and path.is_dir()
     and any(path.glob('*.safetensors*'))
-    and not (path / shared_table.FILE).exists()
+    and not (path / language.OWNER_FILE).exists()
   )
 
 
@@ -73,8 +71,14 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
     config=config,
     model=model,
     tokenizer=tokenizer.with_chat_template(chat_templates.read(path)),
-    tensors=int8_files.join_scales(path, tensor_files.open_folder(path)),
+    tensors=_open_tensors(path),
   )
+
+
+def _open_tensors(path: pathlib.Path) -> Mapping[str, Any]:
+  """Opens the tensors of a folder; those in eight bits with their scales."""
+  tensors = tensor_files.open_folder(path)
+  return language.cpu().files.join_scales(path, tensors)
 
 
 # --- Repositories of the hub ---
@@ -98,33 +102,33 @@ class _HubSource(NamedTuple):
 def _is_shared_table(name: NameOrPath) -> bool:
   """Returns True for a folder that names the owner of its table."""
   path = local_path(name)
-  return path is not None and (path / shared_table.FILE).exists()
+  return path is not None and (path / language.OWNER_FILE).exists()
 
 
 def _open_shared_table(name: NameOrPath) -> TensorSource:
   """Opens a folder of layers and the checkpoint whose table they share."""
   path = pathlib.Path(name)
-  owner_name, checksum = shared_table.read_owner(path)
+  owner_name, checksum = language.cpu().files.read_owner(path)
   # Checked before the owner is opened: it may be this folder.
   owner_name = hub.local_folder(owner_name)
   owner = None if _is_shared_table(owner_name) else open_checkpoint(owner_name)
   if owner is None or getattr(owner, 'vocab_ids', None) is not None:
     raise ValueError(
       f'model: {path} shares the table of {owner_name}, which has no table'
-      f' itself; name a model with a table in {shared_table.FILE}.'
+      f' itself; name a model with a table in {language.OWNER_FILE}.'
     )
   if not isinstance(owner, TensorSource):
     raise ValueError(
       f'model: {path} shares the table of {owner_name}, which is not a folder'
       ' in Hugging Face layout or a GGUF file; name such a model in'
-      f' {shared_table.FILE}.'
+      f' {language.OWNER_FILE}.'
     )
   vocab_size, table = owner.model.vocab_size, param_mapping.TABLE_TENSOR
   tensor_files.check_present(owner.path, owner.tensors, [table])
   # The converter of llama.cpp leaves out rows that pad a table.
   rows = owner.tensors[table].shape[0]
   config = huggingface.read_config(path, vocab_size=rows)
-  tensors = int8_files.join_scales(path, tensor_files.open_folder(path))
+  tensors = _open_tensors(path)
   return TensorSource(
     path=path,
     config=config,
@@ -133,7 +137,7 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
     ),
     tokenizer=owner.tokenizer,
     tensors={**tensors, table: owner.tensors[table]},
-    vocab_ids=shared_table.read_vocab_ids(path, tensors, vocab_size),
+    vocab_ids=language.cpu().files.read_vocab_ids(path, tensors, vocab_size),
     table_path=owner.path,
     table_checksum=checksum,
   )
@@ -256,7 +260,7 @@ _FORMATS: dict[str, CheckpointFormat] = {
     make_source=_open_huggingface,
   ),
   'shared_table': CheckpointFormat(
-    help=f'a folder with {shared_table.FILE}',
+    help=f'a folder with {language.OWNER_FILE}',
     matches=_is_shared_table,
     make_source=_open_shared_table,
   ),

@@ -18,18 +18,14 @@ from jaxtyping import PyTree
 
 from cascades.models import (
   config_json,
-  int8_files,
-  int8_weights,
   language,
   memory,
   param_dtypes,
   param_mapping,
   sharding,
-  shared_table,
   tensor_files,
   tokenizers,
 )
-from cascades.models.blocked_layout import AxisSplit
 
 # Rows of tables that are compared at a time.
 _HEAD_ROWS = 2**11
@@ -62,14 +58,14 @@ class Checkpoint(NamedTuple):
     Logits of decoding are then equal to the bit in any batch and block, as in
     eight bits. Experts of a mixture are excepted. See `row_exact`.
     """
-    model = dataclasses.replace(self.model, is_row_exact=True)
+    model = self.model.with_layout(self.model.layout, is_row_exact=True)
     return self._replace(model=model)
 
   def pack(self) -> 'Checkpoint':
     """Returns the checkpoint with matrices in blocks, the order for CPUs."""
     if self.model.layout is not None:
       return self
-    model = dataclasses.replace(self.model, layout='blocked')
+    model = self.model.with_layout('blocked')
     return self._replace(model=model, params=model.pack(self.params))
 
   def unpack(self) -> 'Checkpoint':
@@ -77,7 +73,7 @@ class Checkpoint(NamedTuple):
 
     Of eight bits, they become float32.
     """
-    model = dataclasses.replace(self.model, layout=None)
+    model = self.model.with_layout(None)
     return self._replace(model=model, params=self.model.unpack(self.params))
 
 
@@ -181,28 +177,6 @@ def match_tokenizer(
   return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
-def _read_rounded(
-  mapping: param_mapping.ParamMapping,
-  tensors: list[tensor_files.TensorHandle],
-) -> int8_weights.Rounded:
-  """Reads a leaf in eight bits; never holds all floats of a tensor."""
-  integers, scales = zip(*map(_round, tensors), strict=True)
-  if mapping.path != param_mapping.TABLE:
-    integers = map(np.asarray, integers)
-  return int8_weights.Rounded(mapping.pack(integers), mapping.pack(scales))
-
-
-def _round(tensor: tensor_files.TensorHandle) -> tuple[Any, np.ndarray]:
-  """Returns integers of a tensor, and scales in the same shape."""
-  if isinstance(tensor, int8_files.Int8Handle):
-    values, scales = tensor.integers, tensor.scales()
-  else:
-    # The rows of a tensor are the output channels.
-    values, scales = int8_weights.quantize(tensor, AxisSplit((0,), (1,)))
-    scales = scales[:, None]
-  return values, np.broadcast_to(scales, values.shape)
-
-
 class TensorSource(NamedTuple):
   """A checkpoint of named tensors, each of which can be read alone."""
 
@@ -286,10 +260,11 @@ class TensorSource(NamedTuple):
       [x for mapping, xs in mapped if mapping.path != table for x in xs],
       options,
     )
+    cpu = language.cpu()
     if dtype == 'int8':
-      int8_weights.check_device()
+      cpu.int8.check_device()
     dtype = options.float_dtype and jnp.dtype(options.float_dtype)
-    model = dataclasses.replace(self.model, layout=options.layout)
+    model = self.model.with_layout(options.layout)
     params: dict[str, Any] = {}
     table_path = self.table_path or self.path
     key = table_path, file_versions(table_path), options
@@ -297,13 +272,13 @@ class TensorSource(NamedTuple):
       is_table = mapping.path == param_mapping.TABLE
 
       def read(mapping=mapping, tensors=tensors, is_table=is_table):
-        is_int8 = all(isinstance(x, int8_files.Int8Handle) for x in tensors)
-        is_matrix = model.axis_split(mapping.path) is not None
+        is_int8 = all(isinstance(x, cpu.files.Int8Handle) for x in tensors)
+        is_matrix = cpu.engine.axis_split(model, mapping.path) is not None
         # Rows of a table of floats are read as they are placed, and some
         # matrices that are never read have no tensor.
         by_tensor = tensors and is_matrix and (is_int8 or not is_table)
         if options.layout == 'int8' and by_tensor:
-          leaf = _read_rounded(mapping, tensors)
+          leaf = cpu.files.read_rounded(mapping, tensors)
         else:
           # One tensor at a time: a leaf may be a fifth of the model.
           parts = (x if is_table else np.asarray(x, dtype) for x in tensors)
@@ -314,7 +289,7 @@ class TensorSource(NamedTuple):
       _set_at(params, mapping.path, leaf)
     if self.vocab_ids is not None:
       table = self.tensors[param_mapping.TABLE_TENSOR]
-      checksum = shared_table.stored_checksum(model, table)
+      checksum = language.cpu().files.checksum(model, table)
       if checksum != self.table_checksum:
         raise ValueError(
           f'model: {self.path} was trained with the embedding table'

@@ -8,7 +8,6 @@ pad their embedding tables to different sizes, and rows that pad a table are no
 tokens.
 """
 
-import dataclasses
 import functools
 import logging
 import pathlib
@@ -23,7 +22,6 @@ from cascades.models import (
   builtin_formats,
   hub,
   huggingface_export,
-  int8_weights,
   language,
   param_dtypes,
 )
@@ -83,7 +81,7 @@ def load_model(
   compilation.enable_cache()
   check_dtype(dtype)
   if dtype == 'int8':
-    int8_weights.check_device()
+    language.cpu().int8.check_device()
   pack = jax.default_backend() == 'cpu'
   name = hub.at_revision(name, revision)
   source = builtin_formats.open_checkpoint(hub.local_folder(name))
@@ -115,7 +113,7 @@ def save_model(
   keeps_int8 = stored is None and model.layout == 'int8'
   if keeps_int8 or stored == 'int8':
     params = _exportable_params(
-      model, params, functools.partial(_to_rounded, model)
+      model, params, functools.partial(language.cpu().files.to_rounded, model)
     )
   else:
     params = _exportable_params(model, params, model.unpack)
@@ -147,17 +145,6 @@ def _exportable_params(
     # Views of the arrays, since packed models are on a CPU.
     params = jax.tree.map(np.asarray, params)
   return unpack(params)
-
-
-def _to_rounded(
-  model: language.LanguageModel, params: language.Params
-) -> language.Params:
-  """Returns parameters in gemma's order, with matrices in eight bits."""
-  if model.layout != 'int8':
-    params = model.unpack(params)
-    model = dataclasses.replace(model, layout='int8')
-    params = model.pack(params)
-  return model.map_matrices(params, int8_weights.to_gemma)
 
 
 def check_dtype(

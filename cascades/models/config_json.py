@@ -86,7 +86,7 @@ class GemmaConfig(Schema):
     layer_types: The attention type of each layer, `FULL` or `SLIDING`.
     ropes: The rotary embedding of each attention type.
     stored_dtype: Dtype that the file declares, 'int8' for the eight bits of
-      `int8_files`; None if it declares none.
+      `contrib.cpu`; None if it declares none.
   """
 
   model_type: str

@@ -13,11 +13,9 @@ from cascades.models import (
   chat_templates,
   config_json,
   gemma_library,
-  int8_files,
   language,
   memory,
   param_mapping,
-  shared_table,
   tensor_files,
   tokenizers,
 )
@@ -184,7 +182,7 @@ def save(
   resolved = config_json.read(config)
   tensors = [*param_mapping.tensors(params, resolved, gate_by_rows)]
   if any(x.struct.dtype == 'int8' for x in tensors):
-    fields = int8_files.quantization_config(
+    fields = language.cpu().files.quantization_config(
       {x.name: len(x.struct.shape) for x in tensors}
     )
     config = {**config, 'quantization_config': fields}
@@ -200,7 +198,7 @@ def save(
     file_names = {file.name for file in part.iterdir()}
   # Files of a model that was here before.
   stale = (
-    *(chat_templates.FILE, 'chat_template.json', shared_table.FILE),
+    *(chat_templates.FILE, 'chat_template.json', language.OWNER_FILE),
     *('tokenizer.json', 'added_tokens.json', 'special_tokens_map.json'),
   )
   files = map(folder.joinpath, stale)

@@ -15,32 +15,147 @@ Parameters are an argument of every function, so that compiled code serves all
 checkpoints of the same shapes.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import meta
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.methods import processing
 from cascades.models import (
-  blocked_layout,
-  caches,
   config_json,
   gemma_library,
   initialization,
   param_dtypes,
-  products,
-  row_exact,
 )
-from cascades.models.caches import Cache
-from cascades.models.patches import ragged_dot
-from cascades.models.products import RESTRICTED_TABLE, VOCAB_IDS
+from cascades.models.patches import ragged_dot, router_norm
 
 Params = PyTree
+# A dict of layers, 'layer_0' and so on, each with keys, values, positions and
+# `end_index`, the number of tokens that were written.
+Cache = PyTree
+# Beside the embedding table: the rows of the tokens that a model can emit, if
+# its vocabulary is restricted, and the ids of these tokens.
+RESTRICTED_TABLE, VOCAB_IDS = 'restricted_table', 'vocab_ids'
+# The file of a model that shares another's table, read by `contrib.cpu.files`.
+OWNER_FILE = 'reduced.json'
+# Axes of a cache's arrays behind the axis of slots.
+_TRAILING_AXES = {'k': 2, 'v': 2, 'positions': 0}
+
+
+def cpu() -> types.ModuleType:
+  """Imports the engine of CPUs, on which the core does not depend."""
+  return importlib.import_module('cascades.contrib.cpu')
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+  """Products of gemma's modules; `cascades.contrib.cpu` has other ones.
+
+  Attributes:
+    layout: Form of the parameters' matrices; None for gemma's.
+    is_row_exact: True if results for a sequence are equal to the bit whatever
+      is computed with it.
+  """
+
+  layout: str | None = None
+  is_row_exact: bool = False
+
+  def pack(
+    self, model: 'LanguageModel', params: Params, place: Callable[[Any], Any]
+  ) -> Params:
+    """Returns parameters with matrices in the layout; places each array."""
+    del model
+    return jax.tree.map(place, params)
+
+  def unpack(self, model: 'LanguageModel', params: Params) -> Params:
+    """Returns parameters in gemma's order."""
+    del model
+    return params
+
+  def box(self, model: 'LanguageModel', params: Params) -> Params:
+    """Returns parameters as flax modules read them."""
+    del model
+    return params
+
+  def product(
+    self, call: Callable[..., Any], module: Any, equation: str, x: Array
+  ) -> Array:
+    """Returns what gemma's module of a product returns."""
+    del module
+    return call(equation, x)
+
+  def table(self, parts: Any) -> Any:
+    """Returns an embedding table, [tokens, width], of which rows are taken."""
+    return parts
+
+  def take_rows(self, parts: Any, tokens: np.ndarray) -> Any:
+    """Returns some rows of a table, in the layout."""
+    return jnp.asarray(parts[tokens])
+
+  def decode(self, x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
+    """Returns products of states with a table, in float32.
+
+    In bfloat16, tokens with similar logits would have equal ones.
+    """
+    return jnp.dot(x, table.T, preferred_element_type=jnp.float32)
+
+  def exact(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function whose results for a row depend on no other row."""
+    return function
+
+  def sharded_axis(
+    self, model: 'LanguageModel', path: Any, x: Any, axis: int, devices: int
+  ) -> int:
+    """Returns the axis of an array that stands for a matrix's axis."""
+    del model, path, x, devices
+    return axis
+
+
+@contextlib.contextmanager
+def intercept_modules(
+  engine: Engine, readers: Sequence[str] = ()
+) -> Iterator[str]:
+  """Replaces products of gemma's modules, and restricts the vocabulary.
+
+  Modules are compiled once for each structure of parameters, engine and set of
+  readers, and the replacement depends on nothing else.
+  """
+  from flax import linen as nn
+
+  collection = '/'.join(['given', *readers])
+  router = router_norm.RouterNorm()
+
+  def intercept(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    context: nn.module.InterceptorContext,
+  ) -> Any:
+    module, method = context.module, context.method_name
+    if method == 'decode' and hasattr(module, 'input_embedding_table'):
+      table = module.get_variable('params', RESTRICTED_TABLE)
+      table = module.input_embedding_table if table is None else table
+      return engine.decode(args[0], meta.unbox(table))
+    if method != '__call__':
+      return call(*args, **kwargs)
+    if module.name in readers:
+      module.sow(collection, 'states', args[0])
+    args = router.replace_args(module.name, args)
+    if hasattr(module, 'weight_name') and len(args) == 2:
+      return engine.product(call, module, *args)
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(intercept):
+    yield collection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,22 +163,33 @@ class LanguageModel:
   """A Gemma transformer as a function of one sequence.
 
   Hashable, so that it can be a static argument of `jax.jit`: models of equal
-  configuration share one compilation.
+  configuration share one compilation. `decoding.model.Model` documents the
+  methods that decoding calls.
 
   Attributes:
     module: gemma's flax module.
     vocab_size: Number of logits. The embedding table may have more rows, which
       pad it and are no tokens.
-    layout: Form of the parameters' matrices, a key of `products.LAYOUTS`; None
-      for gemma's.
-    is_row_exact: True if results for a sequence are equal to the bit whatever
-      is computed with it (see `row_exact`); always so in eight bits.
+    engine: Computes the products.
   """
 
   module: Any
   vocab_size: int
-  layout: str | None = None
-  is_row_exact: bool = False
+  engine: Engine = Engine()
+
+  @property
+  def layout(self) -> str | None:
+    """Form of the parameters' matrices: 'blocked', 'int8', None for gemma's."""
+    return self.engine.layout
+
+  def with_layout(
+    self, layout: str | None, is_row_exact: bool = False
+  ) -> 'LanguageModel':
+    """Returns the model of parameters in a layout; see `Engine`."""
+    engine = Engine()
+    if layout or is_row_exact:
+      engine = cpu().engine.make_engine(layout, is_row_exact)
+    return dataclasses.replace(self, engine=engine)
 
   def pack(
     self, params: Params, place: Callable[[Any], Any] = lambda x: x
@@ -74,45 +200,11 @@ class LanguageModel:
       params: All or some parameters, in gemma's order.
       place: Applied to each array before the next one is made.
     """
-    if self.layout is None:
-      return jax.tree.map(place, params)
-    pack = functools.partial(products.LAYOUTS[self.layout].pack, place=place)
-    return self.map_matrices(params, pack, place)
+    return self.engine.pack(self, params, place)
 
   def unpack(self, params: Params) -> Params:
     """Returns parameters in gemma's order; of eight bits, in float32."""
-    if self.layout is None:
-      return params
-    return self.map_matrices(params, products.LAYOUTS[self.layout].unpack)
-
-  def axis_split(self, path: Sequence[Any]) -> blocked_layout.AxisSplit | None:
-    """Returns the axes of a matrix; None for leaves that are never packed.
-
-    Args:
-      path: Path of the leaf, as in `jax.tree_util`.
-    """
-    name = products.matrix_name(path)
-    if name is None:
-      return None
-    if name == 'gating_einsum' and self.gate_by_rows:
-      return products.GATE_BY_ROWS
-    return products.AXIS_SPLITS[name]
-
-  def map_matrices(
-    self,
-    params: Params,
-    matrix_function: Callable[..., Any],
-    leaf_function: Callable[[Any], Any] = lambda x: x,
-  ) -> Params:
-    """Applies a function to each matrix that can be packed."""
-
-    def apply(path, x):
-      axes = self.axis_split(path)
-      return leaf_function(x) if axes is None else matrix_function(x, axes)
-
-    # A matrix in another layout may be a tuple of arrays.
-    is_leaf = lambda x: isinstance(x, tuple)  # noqa: E731
-    return jax.tree_util.tree_map_with_path(apply, params, is_leaf=is_leaf)
+    return self.engine.unpack(self, params)
 
   @property
   def gate_by_rows(self) -> bool:
@@ -142,28 +234,16 @@ class LanguageModel:
   def apply_rope(
     self, x: Float[Array, 'N h'], position: Int[Array, ''], attention_type: str
   ) -> Float[Array, 'N h']:
-    """Applies the rotary embedding of a Gemma 4's layers to queries.
-
-    Args:
-      x: Queries of N heads.
-      position: Index in the sequence.
-      attention_type: gemma's name of the layers' attention type.
-    """
-    rope = self.ropes[attention_type]
-    return gemma_library.apply_rope(x, position, rope)
+    """Applies the rotary embedding of a Gemma 4's layers to queries."""
+    return gemma_library.apply_rope(x, position, self.ropes[attention_type])
 
   def _drop_shared_caches(self, cache: Cache) -> Cache:
     """Returns a cache without layers that read another layer's."""
-    sources = enumerate(self._cache_layers)
-    return caches.select_layers(cache, [i for i, x in sources if i == x])
+    layers = enumerate(self._cache_layers)
+    return {f'layer_{i}': cache[f'layer_{i}'] for i, x in layers if i == x}
 
   def init_cache(self, params: Params, cache_length: int) -> Cache:
-    """Returns an empty cache for one sequence.
-
-    Args:
-      params: The parameters, whose dtype the cache has.
-      cache_length: Number of slots.
-    """
+    """Returns an empty cache for one sequence, in the parameters' dtype."""
     param_dtypes.check_dtypes(params)
     cache = self.module.config.init_cache(
       batch_size=1,
@@ -172,13 +252,13 @@ class LanguageModel:
     )
     return self._drop_shared_caches(cache)
 
-  def param_shapes(self) -> PyTree:
-    """Returns shapes and dtypes of the parameters without allocating any."""
-    return _param_shapes(self.module)
-
   def cache_length(self, cache: Cache) -> int:
     """Returns the number of slots of a cache."""
     return next(iter(cache.values()))['k'].shape[-3]
+
+  def param_shapes(self) -> PyTree:
+    """Returns shapes and dtypes of the parameters without allocating any."""
+    return _param_shapes(self.module)
 
   def init_params(self, key: jax.Array) -> Params:
     """Returns random parameters for training from scratch."""
@@ -199,19 +279,7 @@ class LanguageModel:
     mask: Bool[Array, 'L S'],
     cache: Cache | None = None,
   ) -> tuple[Float[Array, 'L V'], Cache | None]:
-    """Computes logits after each token, and appends the tokens to the cache.
-
-    Args:
-      params: The parameters.
-      tokens: Token ids.
-      positions: Position of each token in the sequence, from 0.
-      mask: True for the cache slots (without a cache: for the tokens) that each
-        token may attend to. Sliding windows are applied on top of it.
-      cache: From `init_cache` or a previous call; None for no cache.
-
-    Returns:
-      Logits, float32, and the new cache.
-    """
+    """Returns logits and cache of `with_hidden`, which has the arguments."""
     logits, _, cache = self.with_hidden(
       params, tokens, positions, mask, cache=cache
     )
@@ -234,7 +302,8 @@ class LanguageModel:
       positions: Position of each token in the sequence, from 0.
       mask: True for the cache slots (without a cache: for the tokens) that each
         token may attend to. Sliding windows are applied on top of it.
-      cache: From `init_cache` or a previous call; None for no cache.
+      cache: From `init_cache` or a previous call, to which the tokens are
+        appended; None for no cache.
       hidden_layers: Numbers of layers, from 0 to all, after which hidden states
         are returned, concatenated; not supported by Gemma 3n, whose layers pass
         on four states. Empty for the normalized states that logits are made
@@ -258,12 +327,9 @@ class LanguageModel:
       }
 
     def read_batch(params, tokens, positions, mask, cache):
-      if self.layout is not None:
-        box = functools.partial(products.PackedParam, layout=self.layout)
-        params = self.map_matrices(params, box)
-      with products.intercept_modules(readers) as collection:
+      with intercept_modules(self.engine, readers) as collection:
         out, inputs = self.module.apply(
-          {'params': params},
+          {'params': self.engine.box(self, params)},
           tokens,
           positions=positions,
           attention_mask=mask,
@@ -275,8 +341,7 @@ class LanguageModel:
       states = jnp.concatenate(states, -1) if states else out.hidden_states
       return out.logits, states, out.cache
 
-    if self.is_row_exact or self.layout == 'int8':
-      read_batch = row_exact.row_exact(read_batch)
+    read_batch = self.engine.exact(read_batch)
     if getattr(self.module.config, 'enable_moe', False):
       read_batch = ragged_dot.vmap_as_batch(read_batch)
     batched = tokens[None], positions[None], mask[None], cache
@@ -309,13 +374,9 @@ class LanguageModel:
       tokens: Distinct token ids.
     """
     tokens = np.sort(np.asarray(tokens, np.int32))
-    if self.layout == 'int8':
-      table = params['embedder']['input_embedding']
-      rows = {RESTRICTED_TABLE: jax.tree.map(lambda x: x[tokens], table)}
-    else:
-      rows = {RESTRICTED_TABLE: jnp.asarray(self._table(params)[tokens])}
-      rows = self.pack(rows)
-    extra = rows | {VOCAB_IDS: jnp.asarray(tokens)}
+    table = params['embedder']['input_embedding']
+    rows = self.engine.take_rows(table, tokens)
+    extra = {RESTRICTED_TABLE: rows, VOCAB_IDS: jnp.asarray(tokens)}
     return params | {'embedder': params['embedder'] | extra}
 
   def split_vocab_ids(
@@ -337,12 +398,7 @@ class LanguageModel:
   def hidden_size(
     self, params: Params, hidden_layers: tuple[int, ...] = ()
   ) -> int:
-    """Returns the size of a hidden state of `with_hidden`.
-
-    Args:
-      params: The parameters.
-      hidden_layers: As for `with_hidden`.
-    """
+    """Returns the size of a hidden state of `with_hidden`."""
     del params
     return self.module.config.embed_dim * max(1, len(hidden_layers))
 
@@ -352,11 +408,7 @@ class LanguageModel:
 
   def _table(self, params: Params, name: str = 'input_embedding') -> Any:
     """Returns the embedding table, [tokens, width], packed or not."""
-    table = params['embedder'][name]
-    if self.layout is None:
-      return table
-    weight = products.LAYOUTS[self.layout].weight
-    return weight(table, products.AXIS_SPLITS[name])
+    return self.engine.table(params['embedder'][name])
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
     """Returns a token's row of the embedding table, as it is stored."""
@@ -368,7 +420,7 @@ class LanguageModel:
     """Returns the logits of a normalized hidden state."""
     is_restricted = RESTRICTED_TABLE in params['embedder']
     name = RESTRICTED_TABLE if is_restricted else 'input_embedding'
-    logits = products.decode(hidden, self._table(params, name))
+    logits = self.engine.decode(hidden, self._table(params, name))
     cap = self.module.config.final_logit_softcap
     logits = logits if cap is None else jnp.tanh(logits / cap) * cap
     return self._to_vocab(params, logits)
@@ -397,17 +449,15 @@ class LanguageModel:
         f'layers: must be from 1 to {config.num_layers - 1}, as the verifier'
         f' has {config.num_layers}, got {layers}.'
       )
-    config = dataclasses.replace(
-      config,
-      attention_types=tuple(config.attention_types)[:layers],
-    )
-    return dataclasses.replace(
-      self, module=dataclasses.replace(self.module, config=config)
-    )
+    attention_types = tuple(config.attention_types)[:layers]
+    config = dataclasses.replace(config, attention_types=attention_types)
+    module = dataclasses.replace(self.module, config=config)
+    return dataclasses.replace(self, module=module)
 
   def first_layers_cache(self, cache: Cache) -> Cache:
     """Returns the part of a larger model's cache that belongs to this model."""
-    return caches.select_layers(cache, range(self.module.config.num_layers))
+    layers = range(self.module.config.num_layers)
+    return {f'layer_{i}': cache[f'layer_{i}'] for i in layers}
 
   def rewind(self, cache: Cache, length: Int[Array, '']) -> Cache:
     """Returns the cache as it was with `length` tokens.
@@ -415,30 +465,37 @@ class LanguageModel:
     Only integers change: slots past `length` keep their content and are masked
     until they are written again.
     """
-    return caches.rewind(cache, length)
+    return {
+      name: layer | {'end_index': jnp.full_like(layer['end_index'], length)}
+      for name, layer in cache.items()
+    }
 
   def move(
     self, cache: Cache, at: Int[Array, ''], slots: Int[Array, 'N']
   ) -> Cache:
-    """Returns the cache with some slots copied to other slots.
+    """Returns the cache with some slots copied to those from `at` on."""
 
-    Args:
-      cache: The cache.
-      at: First slot to write.
-      slots: Slots to copy from, in order.
-    """
-    return caches.move(cache, at, slots)
+    def move_leaf(name, x):
+      if name not in _TRAILING_AXES:
+        return x
+      axis = x.ndim - 1 - _TRAILING_AXES[name]
+      copies = jnp.take(x, slots, axis=axis)
+      return jax.lax.dynamic_update_slice_in_dim(x, copies, at, axis)
+
+    return {
+      layer: {name: move_leaf(name, x) for name, x in arrays.items()}
+      for layer, arrays in cache.items()
+    }
 
   def resize(self, params: Params, cache: Cache, cache_length: int) -> Cache:
-    """Returns the cache with more slots.
+    """Returns the cache padded with zeros to more slots."""
+    larger = jax.eval_shape(lambda: self.init_cache(params, cache_length))
 
-    Args:
-      params: The parameters.
-      cache: The cache.
-      cache_length: New number of slots.
-    """
-    empty = jax.eval_shape(lambda: self.init_cache(params, cache_length))
-    return caches.pad(cache, empty)
+    def pad(x, y):
+      sizes = zip(x.shape, y.shape, strict=True)
+      return jnp.pad(x, [(0, n - m) for m, n in sizes])
+
+    return jax.tree.map(pad, cache, larger)
 
 
 @functools.cache

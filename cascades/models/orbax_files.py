@@ -1,6 +1,5 @@
 """Orbax checkpoints of gemma's: in folders, and those that gemma downloads."""
 
-import dataclasses
 import difflib
 import pathlib
 from collections.abc import Mapping
@@ -64,7 +63,7 @@ class OrbaxSource(NamedTuple):
     except Exception as error:
       message = _message(error, self.path, 'is damaged', 'fetch it again.')
       raise ValueError(message) from error
-    model = dataclasses.replace(self.model, layout=options.layout)
+    model = self.model.with_layout(options.layout)
     return Checkpoint(model, params, self.tokenizer)
 
 
@@ -90,7 +89,7 @@ class GemmaSource(NamedTuple):
     if self.name.endswith('-it'):
       tokenizer = turns.with_turn_end(tokenizer)
     model = match_tokenizer(file, model, tokenizer)
-    model = dataclasses.replace(model, layout=options.layout)
+    model = model.with_layout(options.layout)
     return Checkpoint(model, params, tokenizer)
 
 
@@ -256,7 +255,7 @@ def _restore(
     shapes,
     layout,
   )
-  model = dataclasses.replace(model, layout=options.layout)
+  model = model.with_layout(options.layout)
   layers = gemma_library.restore_layers(folder, structs)
   # A layer is packed before the next one is read.
   return {x: place_params(model, (x,), part, options) for x, part in layers}

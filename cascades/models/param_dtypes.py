@@ -12,7 +12,7 @@ import numpy as np
 from cascades.untrusted import display
 
 FLOATS = 'bfloat16', 'float32'
-# 'int8' rounds matrices of language models; see `int8_weights`.
+# 'int8' rounds matrices of language models; see `contrib.cpu`.
 DTYPES = *FLOATS, 'int8'
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.models import int8_files, int8_weights, tensor_files
+from cascades.models import tensor_files
 from cascades.models.config_json import FULL, GemmaConfig
 
 # Path of the embedding table, the largest leaf of a small model.
@@ -151,14 +151,14 @@ def tensors(
   """Yields the tensors of a model, in the order of its leaves."""
   for mapping in param_mappings(config, gate_by_rows):
     leaf = get(params, mapping.path)
-    if not isinstance(leaf, int8_weights.Rounded):
+    if not isinstance(leaf, tuple):
       yield from _leaf_tensors(mapping, leaf)
       continue
     yield from _leaf_tensors(mapping, leaf.values)
     # A view of few numbers, of which all columns would be a matrix of floats.
     for name, struct, make in _leaf_tensors(mapping, leaf.scales, slice(1)):
       column = jax.ShapeDtypeStruct((struct.shape[0], 1), struct.dtype)
-      yield Tensor(name + int8_files.SCALE, column, make)
+      yield Tensor(name + '_scale', column, make)
 
 
 def _leaf_tensors(

@@ -13,6 +13,7 @@ On several hosts, every process runs the same program on the same inputs, and
 """
 
 import inspect
+from collections.abc import Container, Sequence
 from typing import Any
 
 import jax
@@ -21,24 +22,22 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from cascades.models import blocked_layout, products
+from cascades.models import language
 
-# The axis of a matrix that is divided, by the matrix's name: an index into its
-# free axes followed by its summed axes, the order of a packed matrix (see
-# `blocked_layout`).
+# The axis of a matrix that is divided, by the end of its path.
 _MATRIX_AXES = {
   'input_embedding': 0,
-  products.RESTRICTED_TABLE: 0,
+  language.RESTRICTED_TABLE: 0,
   'qkv_einsum/w': 1,
   'q_einsum/w': 0,
   'k_einsum/w': 0,
   'kv_einsum/w': 1,
-  'attn_vec_einsum/w': 1,
-  'gating_einsum': 1,
-  'linear': 1,
+  'attn_vec_einsum/w': 0,
+  'gating_einsum': 2,
+  'linear': 0,
 }
-# Mesh axes of leaves that are never packed, by name and number of axes. Leaves
-# in neither table are small, and are copied to every device.
+# Mesh axes of other leaves, by name and number of axes. Leaves in neither table
+# are small, and are copied to every device.
 _LEAF_AXES = {
   # Hidden units of each expert, so that all devices do equal work for any
   # expert.
@@ -103,6 +102,21 @@ def make_mesh(data: int, model: int) -> Mesh:
   return Mesh(grid, ('data', 'model'))
 
 
+def tree_keys(path: Sequence[Any]) -> list[str]:
+  """Returns the keys on the path to a leaf."""
+  return [
+    str(getattr(entry, 'key', getattr(entry, 'name', entry))) for entry in path
+  ]
+
+
+def matrix_name(path: Sequence[Any], names: Container[str]) -> str | None:
+  """Returns the name, one or two keys, that ends the path to a matrix."""
+  # A packed matrix may be a tuple of arrays.
+  keys = [key for key in tree_keys(path) if not key.startswith('[')]
+  ends = '/'.join(keys[-1:]), '/'.join(keys[-2:])
+  return next((end for end in ends if end in names), None)
+
+
 def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   """Divides parameters along the mesh's `model` axis.
 
@@ -113,27 +127,17 @@ def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
 
 def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   """Returns the shardings of `shard_params`."""
-  if not hasattr(model, 'pack'):
-    replicated = NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(lambda x: replicated, params)
 
   def shard(path, x):
-    name = products.matrix_name(path)
+    name = matrix_name(path, _MATRIX_AXES)
     if name is not None:
-      split, axis = model.axis_split(path), _MATRIX_AXES[name]
-      axes = *split.free, *split.summed
-      if model.layout is None:
-        axis = axes[axis]
-      elif model.layout == 'int8':
-        # Integers have the free axes, then the summed ones; scales the former.
-        axis = min(axis, np.ndim(x))
-      elif blocked_layout.is_undivided(x, split):
-        axis = (*split.summed, *split.free).index(axes[axis])
-      elif axis == len(split.free) - 1 and x.shape[axis] % mesh.shape['model']:
-        # The blocks cannot be divided evenly: divides the columns of each.
-        axis = x.ndim - 1
+      axis = _MATRIX_AXES[name]
+      if name == 'gating_einsum' and model.gate_by_rows:
+        axis = 1
+      devices = mesh.shape['model']
+      axis = model.engine.sharded_axis(model, path, x, axis, devices)
       return _sharding(x, [None] * axis + ['model'], mesh)
-    keys = ((name, np.ndim(x)) for name in products.tree_keys(path))
+    keys = ((name, np.ndim(x)) for name in tree_keys(path))
     names = next((_LEAF_AXES[key] for key in keys if key in _LEAF_AXES), ())
     return _sharding(x, names, mesh)
 
@@ -155,7 +159,7 @@ def rows_layout(rows: PyTree, mesh: Mesh) -> PyTree:
   def shard(path, x):
     names = ['data']
     # [B, 1, T, K, h]: `LanguageModel.init_cache` under `vmap`.
-    if products.tree_keys(path)[-1:] in (['k'], ['v']) and np.ndim(x) == 5:
+    if tree_keys(path)[-1:] in (['k'], ['v']) and np.ndim(x) == 5:
       names = ['data', None, None, 'model']
     return _sharding(x, names, mesh)
 

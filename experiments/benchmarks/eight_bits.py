@@ -26,7 +26,10 @@ from ml_collections import ConfigDict
 
 from cascades import decoding, drafters, load_model
 from cascades.config import DecodingConfig
-from cascades.models import checkpoints, int8_weights, package_index, products
+from cascades.contrib.cpu import engine
+from cascades.contrib.cpu.blocked import AxisSplit
+from cascades.contrib.cpu.int8 import Int8Weight
+from cascades.models import checkpoints, package_index, sharding
 from cascades.sampler import sampler
 from experiments import tasks
 from experiments.benchmarks import entrants, harness, peers
@@ -119,7 +122,7 @@ def _fused_weights(layer: Any) -> list[tuple[Array, Array]]:
     layer, is_leaf=lambda x: isinstance(x, tuple)
   )[0]
   for path, leaf in leaves:
-    name = products.matrix_name(path)
+    name = sharding.matrix_name(path, engine.AXIS_SPLITS)
     if name is not None:
       values, scales = leaf
       matrices[name] = values.reshape(scales.size, -1), scales.ravel()
@@ -136,8 +139,7 @@ def _multiply(
   x: Float[Array, 'M K'], parts: tuple[Array, Array]
 ) -> Float[Array, 'M N']:
   """Multiplies rows with a matrix in eight bits."""
-  axes = int8_weights.AxisSplit((0,), (1,))
-  return int8_weights.dot(x, int8_weights.Int8Weight(parts, axes))
+  return Int8Weight(parts, AxisSplit((0,), (1,))).dot(x)
 
 
 def _attend(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from cascades.models import gemma_library, language, products
+from cascades.models import gemma_library, language
 
 
 def split_sampler(
@@ -42,7 +42,7 @@ def split_sampler(
     special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
   )
 
-  @products.intercept_modules()
+  @language.intercept_modules(language.Engine())
   def prefill():
     return _prefill.prefill(
       model=model.module,
@@ -56,7 +56,7 @@ def split_sampler(
       sharding=None,
     )
 
-  @products.intercept_modules()
+  @language.intercept_modules(language.Engine())
   def decode(state):
     return loop.sample(
       params=params, init_state=state, max_new_tokens=jnp.asarray(new_tokens)

@@ -1,4 +1,4 @@
-"""Writes models that share the table of another; see `models.shared_table`."""
+"""Writes models that share the table of another; see `cpu.files`."""
 
 import pathlib
 
@@ -6,14 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, atomic
+from cascades.contrib.cpu import files, int8
 from cascades.models import (
   checkpoints,
   config_json,
   huggingface_export,
-  int8_files,
-  int8_weights,
+  language,
   param_mapping,
-  shared_table,
   tensor_files,
 )
 
@@ -42,22 +41,21 @@ def save(
   model, params, _ = checkpoint
   folder = pathlib.Path(folder)
   config = huggingface_export.make_config(model, params, (1,))
-  tensors = {shared_table.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
+  tensors = {files.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
   resolved = config_json.read(config)
   for tensor in param_mapping.tensors(params, resolved, model.gate_by_rows):
     if tensor.name == param_mapping.TABLE_TENSOR:
       continue
     name, x = tensor.name, tensor.make()
     if stored == 'int8' and x.ndim == 2:
-      x, scales = int8_weights.round_matrix(x.astype(np.float32), 1, np)
-      tensors[name + int8_files.SCALE] = scales[:, None]
+      x, scales = int8.round_matrix(x.astype(np.float32), 1, np)
+      tensors[name + files.SCALE] = scales[:, None]
     elif stored and stored != 'int8':
       x = x.astype(jnp.dtype(stored))
     tensors[name] = x
-  owner = shared_table.TableOwner(
-    verifier, shared_table.checksum(model, params)
-  )
+  table = params['embedder']['input_embedding']
+  owner = dict(verifier=verifier, checksum=files.checksum(model, table))
   with atomic.replace_files(folder) as part:
     tensor_files.save_tensors(part / 'model.safetensors', tensors)
     tensor_files.write_json(part / 'config.json', config)
-    tensor_files.write_json(part / shared_table.FILE, owner._asdict())
+    tensor_files.write_json(part / language.OWNER_FILE, owner)

@@ -22,7 +22,8 @@ batches of 1 to 64 and blocks of 1 to 40 tokens, to the bit):
                     that are chosen by the number of rows.
 
 Everything else is exact in any order: one operation on each number, maxima,
-and integers.
+and integers. Operations are replaced in what JAX traced, since gemma writes
+norms and attention anew in each family, inside of its modules.
 """
 
 import functools
@@ -64,74 +65,55 @@ def row_exact(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
   @functools.wraps(function)
   def exact(*args):
-    leaves, tree = jax.tree.flatten(args)
-    trees = []
-
-    def flat(*leaves):
-      out, out_tree = jax.tree.flatten(
-        function(*jax.tree.unflatten(tree, leaves))
-      )
-      trees.append(out_tree)
-      return out
-
-    closed = jax.make_jaxpr(flat)(*leaves)
-    out = _Evaluator().evaluate(closed.jaxpr, closed.consts, leaves)
-    return jax.tree.unflatten(trees[0], out)
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    out = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args), {})
+    return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
   return exact
 
 
-class _Evaluator:
-  """Evaluates jaxprs, with exact operations in the place of others.
+def _evaluate(
+  jaxpr: Any,
+  consts: Sequence[Any],
+  args: Sequence[Any],
+  results: dict[Any, tuple[list[Any], Sequence[Any]]],
+) -> list[Any]:
+  """Evaluates a jaxpr, with exact operations in the place of others.
 
   Equal operations on equal operands, such as the angles of each layer's
   positions, are evaluated once: XLA does not merge what stands between
-  barriers.
+  barriers. `results` has operands too, so that their ids stay theirs.
   """
+  values: dict[Any, Any] = {}
 
-  def __init__(self):
-    # Results by operation; operands are kept, so that their ids stay theirs.
-    self._done: dict[Any, tuple[list[Any], Sequence[Any]]] = {}
+  def read(atom):
+    return atom.val if isinstance(atom, core.Literal) else values[atom]
 
-  def evaluate(
-    self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]
-  ) -> list[Any]:
-    """Returns the results of a jaxpr."""
-    values: dict[Any, Any] = {}
-
-    def read(atom):
-      return atom.val if isinstance(atom, core.Literal) else values[atom]
-
-    values.update(zip(jaxpr.constvars, consts, strict=True))
-    values.update(zip(jaxpr.invars, args, strict=True))
-    for eqn in jaxpr.eqns:
-      operands = [read(atom) for atom in eqn.invars]
-      inner = _inner_jaxpr(eqn)
-      if inner is not None:
-        # A jaxpr is closed over constants, or has none.
-        closed = getattr(inner, 'consts', ())
-        out = self.evaluate(getattr(inner, 'jaxpr', inner), closed, operands)
-      else:
-        out = self._operate_once(eqn, operands)
-      values.update(zip(eqn.outvars, out, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
-
-  def _operate_once(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
-    """Returns the results of an operation, which may have been evaluated."""
-    ids = tuple(
-      (x.val, str(x.aval)) if isinstance(x, core.Literal) else id(operand)
-      for x, operand in zip(eqn.invars, operands, strict=True)
-    )
-    key = eqn.primitive, ids, tuple(sorted(eqn.params.items()))
-    try:
-      _, out = self._done[key]
-    except KeyError:
-      out = _operate(eqn, operands)
-      self._done[key] = operands, out
-    except TypeError:
-      # A parameter that cannot be compared.
-      out = _operate(eqn, operands)
-    return out
+  values.update(zip(jaxpr.constvars, consts, strict=True))
+  values.update(zip(jaxpr.invars, args, strict=True))
+  for eqn in jaxpr.eqns:
+    operands = [read(atom) for atom in eqn.invars]
+    inner = _inner_jaxpr(eqn)
+    if inner is not None:
+      # A jaxpr is closed over constants, or has none.
+      closed = getattr(inner, 'consts', ())
+      body = getattr(inner, 'jaxpr', inner)
+      out = _evaluate(body, closed, operands, results)
+    else:
+      ids = tuple(
+        (x.val, str(x.aval)) if isinstance(x, core.Literal) else id(operand)
+        for x, operand in zip(eqn.invars, operands, strict=True)
+      )
+      key = eqn.primitive, ids, tuple(sorted(eqn.params.items()))
+      try:
+        if key not in results:
+          results[key] = operands, _operate(eqn, operands)
+        _, out = results[key]
+      except TypeError:
+        # A parameter that cannot be compared.
+        out = _operate(eqn, operands)
+    values.update(zip(eqn.outvars, out, strict=True))
+  return [read(atom) for atom in jaxpr.outvars]
 
 
 def _inner_jaxpr(eqn: Any) -> Any:
@@ -145,48 +127,44 @@ def _inner_jaxpr(eqn: Any) -> Any:
     return eqn.params[_CALLS[name]]
   if name == 'custom_vmap_call':
     call = eqn.params['call']
-    is_product = [
-      x.primitive.name == 'dot_general'
-      and jnp.issubdtype(x.outvars[0].aval.dtype, jnp.floating)
+    if any(
+      x.primitive.name == 'dot_general' and _is_float(x)
       for x in call.jaxpr.eqns
-    ]
-    return call if any(is_product) else None
+    ):
+      return call
   return None
+
+
+def _is_float(eqn: Any) -> bool:
+  return jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating)
 
 
 def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
   """Returns the results of an operation."""
   name, params = eqn.primitive.name, eqn.params
-  if not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
-    return _bind(eqn, operands)
-  if name == 'reduce_sum':
-    return [_sum(operands[0], params['axes'])]
-  if name == 'div':
-    x, denominator = operands
-    return [x * _reciprocal(denominator).astype(x.dtype)]
-  if name == 'rsqrt':
-    return [_reciprocal(jnp.sqrt(operands[0]))]
-  if name == 'logistic':
-    return [_reciprocal(1 + _barrier(jnp.exp(_barrier(-operands[0]))))]
-  if name == 'dot_general':
-    x, y = operands
-    return [_dot(x, y, params)]
-  if name in _FUNCTIONS or name in _SUMS:
-    operands = [x if jnp.ndim(x) == 0 else _barrier(x) for x in operands]
-  out = _bind(eqn, operands)
-  return _barrier(out) if name in _FUNCTIONS else out
-
-
-def _bind(eqn: Any, operands: Sequence[Any]) -> list[Any]:
-  """Returns the results of an operation as it is."""
+  if _is_float(eqn):
+    if name == 'reduce_sum':
+      return [_sum(operands[0], params['axes'])]
+    if name == 'div':
+      x, denominator = operands
+      return [x * _reciprocal(denominator).astype(x.dtype)]
+    if name == 'rsqrt':
+      return [_reciprocal(jnp.sqrt(operands[0]))]
+    if name == 'logistic':
+      return [_reciprocal(1 + _barrier(jnp.exp(_barrier(-operands[0]))))]
+    if name == 'dot_general':
+      return [_dot(*operands, params)]
+    if name in _FUNCTIONS or name in _SUMS:
+      operands = [x if jnp.ndim(x) == 0 else _barrier(x) for x in operands]
   primitive: Any = eqn.primitive
   functions: Sequence[Any] = ()
-  params: Any = primitive.get_bind_params(eqn.params)
-  if isinstance(params, tuple):
+  bound: Any = primitive.get_bind_params(params)
+  if isinstance(bound, tuple):
     # JAX before 0.12 takes functions as operands.
-    functions, params = params
-  out = primitive.bind(*functions, *operands, **params)
-  return list(out) if primitive.multiple_results else [out]
+    functions, bound = bound
+  out = primitive.bind(*functions, *operands, **bound)
+  out = list(out) if primitive.multiple_results else [out]
+  return _barrier(out) if _is_float(eqn) and name in _FUNCTIONS else out
 
 
 def _reciprocal(x: Any) -> Any:
@@ -226,17 +204,17 @@ def _dot(x: Array, y: Array, params: dict[str, Any]) -> Array:
   ]
   # A CPU adds vectors along the last axis of an operand that is not summed
   # over it, else along the last axis of both.
-  keeps = [free[k][-1:] == [z.ndim - 1] for k, z in enumerate((x, y))]
-  side = 0 if keeps[0] else 1
+  is_free_last = [free[k][-1:] == [z.ndim - 1] for k, z in enumerate((x, y))]
+  side = 0 if is_free_last[0] else 1
   matrices = []
   for k, z in enumerate((x, y)):
     groups = [batch[k], free[k], summed[k]]
-    if k == side and keeps[side]:
+    if k == side and is_free_last[side]:
       groups = [batch[k], summed[k], free[k]]
+    shape = [math.prod(z.shape[i] for i in group) for group in groups]
     z = z.astype(sum_dtype).transpose([i for group in groups for i in group])
-    shape = [math.prod((x, y)[k].shape[i] for i in group) for group in groups]
     matrices.append(z.reshape(shape))
-  multiply = _multiply_wide if keeps[side] else _multiply
+  multiply = _multiply_wide if is_free_last[side] else _multiply
   out = multiply(matrices[1 - side], matrices[side]).astype(dtype)
   if side == 0:
     out = out.swapaxes(-1, -2)
@@ -247,10 +225,7 @@ def _dot(x: Array, y: Array, params: dict[str, Any]) -> Array:
 def _multiply(
   x: Float[Array, 'B M K'], y: Float[Array, 'B N K']
 ) -> Float[Array, 'B M N']:
-  """Returns products of all rows, with sums of a fixed order.
-
-  Each of 16 lanes adds every sixteenth product, and the lanes are added.
-  """
+  """Adds every sixteenth product in each of 16 lanes, then the lanes."""
   x, y = (_pad(z, -1, _LANES) for z in (x, y))
   lanes: Any = 0
   for i in range(0, x.shape[-1], _LANES):
@@ -262,10 +237,7 @@ def _multiply(
 def _multiply_wide(
   x: Float[Array, 'B M K'], y: Float[Array, 'B K N']
 ) -> Float[Array, 'B M N']:
-  """Returns products of all rows and columns, with sums of a fixed order.
-
-  Groups of 16 products are added, then pairs of groups.
-  """
+  """Adds groups of 16 products, then pairs of groups."""
   x, y = _pad(x, -1, _LANES), _pad(y, -2, _LANES)
   x = x.reshape(*x.shape[:-1], -1, _LANES)
   y = y.reshape(len(y), -1, _LANES, y.shape[-1])
