@@ -128,7 +128,7 @@ strict_sign: the strict lenience of Diff is 1, not -1
   'defer if mq < mp - lam', => 'defer if mq < mp - lam', strict=1.0,
 
 === theory_test:test_targets_are_their_formulas
-@@ cascades.methods.relaxed:speed_acceptance 'speed'
+@@ cascades.methods.relaxed:speed 'speed'
 stricter_than_strict: lenient decoding divides by 1 + lam
   1 - lenience => 1 + lenience
 
@@ -139,7 +139,7 @@ opt_prices_the_gates: OPT takes TV of what the gate sees, not of what is sampled
 @@ cascades.methods.relaxed:fuzzy_kl_pq 'fuzzy_kl_pq'
 kl_reversed: KL(q || p) instead of KL(p || q)
   d.p_gate, d.q_gate => d.q_gate, d.p_gate
-@@ cascades.methods.relaxed:typical 'typical'
+@@ cascades.methods.relaxed:typical_rule 'typical'
 typical_entropy_sign: typical acceptance with exp(H)
   jnp.exp(-entropy => jnp.exp(entropy
 

@@ -24,7 +24,6 @@ TRUNCATIONS: list[Method] = []
 _baseline = declares(
   METHODS,
   from_target,
-  reference='baseline',
   strict=None,
   drafter_only=0.0,
   has_lenience=False,
@@ -34,13 +33,14 @@ _truncation = declares(
   TRUNCATIONS,
   from_target,
   strict=0.0,
+  strict_up_to=0.0,
   drafter_only=None,
   law_uses_q=False,
   reads_gates=False,
 )
 
 
-@_baseline('pi = q')
+@_baseline('pi = q', 'baseline')
 def drafter_only(d: Distributions, lenience: Lenience) -> Probs:
   return d.q
 
@@ -63,15 +63,13 @@ METHODS.append(
 )
 
 
-@_baseline('pi = q, read by the verifier all the same')
+@_baseline('pi = q, read by the verifier all the same', 'baseline')
 def always_accept(d: Distributions, lenience: Lenience) -> Probs:
   return d.q
 
 
 @_truncation(
-  'pi = norm(p where p >= lam mp)',
-  reference='Nguyen et al. 2024, arXiv 2407.01082',
-  strict_up_to=0.0,
+  'pi = norm(p where p >= lam mp)', 'Nguyen et al. 2024, arXiv 2407.01082'
 )
 def min_p(d: Distributions, lenience: Lenience) -> Probs:
   return processing.truncate(d.p, min_p=jnp.clip(lenience, 0, 1))
@@ -79,8 +77,7 @@ def min_p(d: Distributions, lenience: Lenience) -> Probs:
 
 @_truncation(
   'pi = norm(p on the fewest tokens of mass 1 - lam)',
-  reference='Holtzman et al. 2020, arXiv 1904.09751',
-  strict_up_to=0.0,
+  'Holtzman et al. 2020, arXiv 1904.09751',
 )
 def top_p(d: Distributions, lenience: Lenience) -> Probs:
   return processing.truncate(d.p, top_p=jnp.clip(1 - lenience, 0, 1))
@@ -88,8 +85,9 @@ def top_p(d: Distributions, lenience: Lenience) -> Probs:
 
 @_truncation(
   'pi = norm(p on its lam likeliest tokens)',
-  reference='Fan et al. 2018, arXiv 1805.04833',
+  'Fan et al. 2018, arXiv 1805.04833',
   strict=_INF,
+  strict_up_to=None,
 )
 def top_k(d: Distributions, lenience: Lenience) -> Probs:
   # With all ties of the last token.
@@ -99,8 +97,7 @@ def top_k(d: Distributions, lenience: Lenience) -> Probs:
 
 @_truncation(
   'pi = norm(p where p >= min(lam, sqrt(lam) exp(-H(p))))',
-  reference='Hewitt et al. 2022, arXiv 2210.15191',
-  strict_up_to=0.0,
+  'Hewitt et al. 2022, arXiv 2210.15191',
 )
 def eta(d: Distributions, lenience: Lenience) -> Probs:
   return processing.truncate(d.p, eta=jnp.maximum(lenience, 0))

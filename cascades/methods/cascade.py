@@ -18,22 +18,17 @@ from cascades.methods.method import (
 )
 
 METHODS: list[Method] = []
-_rule = declares(
-  METHODS,
-  from_rule,
-  reference='Narasimhan et al. 2025, arXiv 2405.19261',
-  strict=-1.0,
-  drafter_only=1.0,
-)
+_PAPER = 'Narasimhan et al. 2025, arXiv 2405.19261'
+_rule = declares(METHODS, from_rule, strict=-1.0, drafter_only=1.0)
 
 
-@_rule('defer if mq < 1 - lam', strict_up_to=BELOW_ZERO)
+@_rule('defer if mq < 1 - lam', _PAPER, strict_up_to=BELOW_ZERO)
 def chow(d: Distributions, lenience: Lenience):
   """Eq. (2): the drafter is not confident."""
   return d.q_gate.max(-1) < 1 - lenience
 
 
-@_rule('defer if mq < mp - lam', strict_up_to=-1.0)
+@_rule('defer if mq < mp - lam', _PAPER, strict_up_to=-1.0)
 def diff(d: Distributions, lenience: Lenience):
   """Eq. (5)."""
   return d.q_gate.max(-1) < d.p_gate.max(-1) - lenience
@@ -42,7 +37,9 @@ def diff(d: Distributions, lenience: Lenience):
 _INF = float('inf')
 
 
-@_rule('defer if mq < mp - lam TV(p, q)', strict=-_INF, drafter_only=_INF)
+@_rule(
+  'defer if mq < mp - lam TV(p, q)', _PAPER, strict=-_INF, drafter_only=_INF
+)
 def opt(d: Distributions, lenience: Lenience):
   """Eq. (10): the larger TV(p, q), the likelier a rejection: hence minus."""
   cost = lenience * total_variation(d.p, d.q)
@@ -51,20 +48,20 @@ def opt(d: Distributions, lenience: Lenience):
   return d.q_gate.max(-1) < d.p_gate.max(-1) - cost
 
 
-@_rule('defer v if q(v) < mp - lam', strict_up_to=-1.0)
+@_rule('defer v if q(v) < mp - lam', _PAPER, strict_up_to=-1.0)
 def token_v1(d: Distributions, lenience: Lenience):
   """Eq. (13)."""
   return d.q_gate < d.p_gate.max(-1) - lenience
 
 
 # Strict at any negative lenience; at 0 the verifier's argmax is kept.
-@_rule('defer v if p(v) < mp - lam', strict_up_to=BELOW_ZERO)
+@_rule('defer v if p(v) < mp - lam', _PAPER, strict_up_to=BELOW_ZERO)
 def token_v2(d: Distributions, lenience: Lenience):
   """Eq. (14)."""
   return d.p_gate < d.p_gate.max(-1) - lenience
 
 
-@_rule('defer v if p(v) < (1 - lam) mp', strict_up_to=BELOW_ZERO)
+@_rule('defer v if p(v) < (1 - lam) mp', _PAPER, strict_up_to=BELOW_ZERO)
 def token_v3(d: Distributions, lenience: Lenience):
   """Eq. (15)."""
   return d.p_gate < (1 - lenience) * d.p_gate.max(-1)

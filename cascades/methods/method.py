@@ -134,8 +134,7 @@ def total_variation(
 def normalize(weights: Probs, fallback: Probs) -> Probs:
   """Returns weights / sum(weights), or `fallback` if the sum is < 1e-30.
 
-  Rounding can cause a rejection of probability 0, whose residual is 0 / 0; the
-  fallback keeps the result a distribution.
+  Rounding can cause a rejection of probability 0, whose residual is 0 / 0.
   """
   # Computed once: if the weights are rounding errors, computing them again for
   # the sum could give others.
@@ -163,14 +162,8 @@ def mixture[ArrayT: (Array, np.ndarray)](
 ) -> ArrayT:
   """Computes the target of a rule, q (1 - r) + (sum r q) p, eq. (11).
 
-  Args:
-    r: 1 where the drafter's token is deferred, 0 where it is kept; [] for
-      rules about the whole distribution, [V] for rules about tokens.
-    q: Drafter, [V].
-    p: Verifier, [V].
-
-  Returns:
-    pi, [V]; exactly q where nothing is deferred, exactly p where all is.
+  r, [] or [V], is 1 where the drafter's token is deferred. The result is
+  exactly q where nothing is deferred, exactly p where all is.
   """
   # Dividing by sum q, which is 1 up to rounding, makes all-deferred exact.
   deferred = (r * q).sum(-1) / q.sum(-1)
@@ -223,9 +216,10 @@ def declares(
 ) -> Callable[..., Callable]:
   """Returns a decorator that lists the method of the function below it."""
 
-  def declare(equation: str, **attributes: Any):
+  def declare(equation: str, reference: str, **attributes: Any):
     def add(function):
-      attributes.update(name=function.__name__, equation=equation)
+      attributes.update(equation=equation, reference=reference)
+      attributes.update(name=function.__name__)
       methods.append(make(function, **usual | attributes))
       return function
 

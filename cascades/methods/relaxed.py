@@ -29,10 +29,25 @@ from cascades.methods.processing import argmax_lowest_id
 _INF = float('inf')
 _FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'
 METHODS: list[Method] = []
+
+
+def _from_acceptance(acceptance, residual, **attributes) -> Method:
+  """Makes the method of an acceptance and a residual."""
+  return Method(
+    acceptance=acceptance,
+    residual=residual,
+    law=law_of(acceptance, residual),
+    **attributes,
+  )
+
+
+_acceptance = declares(METHODS, _from_acceptance)
 _target = declares(
   METHODS, from_target, strict=0.0, strict_up_to=0.0, reads_gates=False
 )
-_rule = declares(METHODS, from_rule, strict=-1.0, strict_up_to=BELOW_ZERO)
+_rule = declares(
+  METHODS, from_rule, strict=-1.0, strict_up_to=BELOW_ZERO, drafter_only=_INF
+)
 
 
 def entropy(p: Probs) -> Float[Array, '']:
@@ -48,31 +63,19 @@ def kl(p: Probs, q: Probs) -> Float[Array, '']:
 # --- Lenient speculative decoding (Leviathan et al. 2023, appendix A.5).
 
 
-def speed_acceptance(d: Distributions, lenience: Lenience) -> Probs:
-  """Computes min(1, p / ((1 - lam) q)); from lam = 1 on, 1 where q > 0."""
+@_acceptance(
+  'a = min(1, p / ((1 - lam) q)), residual norm(max(0, p - q))',
+  'Leviathan et al. 2023, arXiv 2211.17192, appendix A.5',
+  residual=lambda d, lenience: normalize(jnp.maximum(0, d.p - d.q), d.p),
+  strict=0.0,
+  drafter_only=1.0,
+  reads_gates=False,
+)
+def speed(d: Distributions, lenience: Lenience) -> Probs:
+  """From lam = 1 on, a = 1 where q > 0."""
   # Infinity times 0 must be 0; a nan must stay nan.
   scaled_q = jnp.where(d.q == 0, 0, jnp.maximum(1 - lenience, 0) * d.q)
   return jnp.where((lenience >= 1) & (d.q > 0), 1.0, ratio(d.p, scaled_q))
-
-
-def speed_residual(d: Distributions, lenience: Lenience) -> Probs:
-  """Computes norm(max(0, p - q)) at every lenience."""
-  return normalize(jnp.maximum(0, d.p - d.q), d.p)
-
-
-METHODS.append(
-  Method(
-    name='speed',
-    equation='a = min(1, p / ((1 - lam) q)), residual norm(max(0, p - q))',
-    reference='Leviathan et al. 2023, arXiv 2211.17192, appendix A.5',
-    acceptance=speed_acceptance,
-    residual=speed_residual,
-    law=law_of(speed_acceptance, speed_residual),
-    strict=0.0,
-    drafter_only=1.0,
-    reads_gates=False,
-  )
-)
 
 
 # --- The largest acceptance near p (Tran-Thien 2023).
@@ -105,7 +108,7 @@ def _clipped(q: Probs, p: Probs, keep: Float[Array, '']) -> Probs:
 
 @_target(
   'pi = max(min(q, p / (1 - lam)), p / b), b normalising',
-  reference='Narasimhan et al. 2025, appendix (unverified)',
+  'Narasimhan et al. 2025, appendix (unverified)',
   drafter_only=1.0,
 )
 def lossy(d: Distributions, lenience: Lenience) -> Probs:
@@ -122,7 +125,7 @@ def _with_limits(d, lenience, pi, drafter_only) -> Probs:
 
 @_target(
   'lossy at the largest lenience for which KL(pi || p) <= lam',
-  reference='Tran-Thien 2023, mentored decoding',
+  'Tran-Thien 2023, mentored decoding',
   drafter_only=_INF,
 )
 def mentored(d: Distributions, lenience: Lenience) -> Probs:
@@ -148,15 +151,14 @@ def mentored(d: Distributions, lenience: Lenience) -> Probs:
 
 @_rule(
   'defer if -log p(argmax q) > lam',
-  reference='Kim et al. 2023, arXiv 2302.07863, as BiLD* in 2405.19261',
-  drafter_only=_INF,
+  'Kim et al. 2023, arXiv 2302.07863, as BiLD* in 2405.19261',
 )
 def bild(d: Distributions, lenience: Lenience):
   token = argmax_lowest_id(d.q_gate)
   return -jnp.log(jnp.take(d.p_gate, token, axis=-1)) > lenience
 
 
-@_rule('defer if TV(p, q) > lam', reference=_FUZZY, drafter_only=1.0)
+@_rule('defer if TV(p, q) > lam', _FUZZY, drafter_only=1.0)
 def fuzzy_tv(d: Distributions, lenience: Lenience):
   # Rounding could make TV of two disjoint distributions more than 1.
   return jnp.minimum(total_variation(d.p_gate, d.q_gate), 1) > lenience
@@ -164,19 +166,18 @@ def fuzzy_tv(d: Distributions, lenience: Lenience):
 
 @_rule(
   'defer if KL(q || p) > lam',
-  reference=f"{_FUZZY}, its authors' default",
-  drafter_only=_INF,
+  f"{_FUZZY}, its authors' default",
 )
 def fuzzy_kl_qp(d: Distributions, lenience: Lenience):
   return kl(d.q_gate, d.p_gate) > lenience
 
 
-@_rule('defer if KL(p || q) > lam', reference=_FUZZY, drafter_only=_INF)
+@_rule('defer if KL(p || q) > lam', _FUZZY)
 def fuzzy_kl_pq(d: Distributions, lenience: Lenience):
   return kl(d.p_gate, d.q_gate) > lenience
 
 
-@_rule('defer if JS(p, q) > lam', reference=_FUZZY, drafter_only=1.0)
+@_rule('defer if JS(p, q) > lam', _FUZZY, drafter_only=1.0)
 def fuzzy_js(d: Distributions, lenience: Lenience):
   """JS <= log 2 is the mean of KL(p || m) and KL(q || m), m = (p + q) / 2."""
   m = (d.p_gate + d.q_gate) / 2
@@ -185,8 +186,7 @@ def fuzzy_js(d: Distributions, lenience: Lenience):
 
 @_rule(
   'defer if (KL(m || p) + KL(m || q)) / 2 > lam, m = (p + q) / 2',
-  reference=f"{_FUZZY}, as its authors' code",
-  drafter_only=_INF,
+  f"{_FUZZY}, as its authors' code",
 )
 def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
   """Their code calls this mean JS; inf if p or q lacks a token of the other."""
@@ -196,7 +196,7 @@ def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
 
 @_rule(
   'defer if H(top 3 of p) < (1 - lam) log 3',
-  reference='FLy, arXiv 2511.22972, its gate (unverified)',
+  'FLy, arXiv 2511.22972, its gate (unverified)',
   drafter_only=1.0,
 )
 def undecided(d: Distributions, lenience: Lenience):
@@ -211,7 +211,7 @@ def undecided(d: Distributions, lenience: Lenience):
 
 @_rule(
   'defer v if z(v) < (1 - lam) max z, or if it is not in the top 2',
-  reference='MARS, arXiv 2601.15498 (unverified)',
+  'MARS, arXiv 2601.15498 (unverified)',
   drafter_only=None,
   reads_gates=False,
 )
@@ -234,39 +234,27 @@ def margin(d: Distributions, lenience: Lenience):
 # --- Typical acceptance (Medusa, Cai et al. 2024).
 
 
-def typical(d: Distributions, lenience: Lenience):
-  """Medusa's eps is 0.09, lam = 0.91.
+def typical_rule(d: Distributions, lenience: Lenience):
+  """Medusa's eps is 0.09, lam = 0.91. The law is eq. (11) with this rule.
 
-  The law is eq. (11) with this rule; the published acceptance, 0 or 1, rejects
-  more drafts than that law requires.
+  The published acceptance, 0 or 1, rejects more drafts than the law requires.
   """
   eps = 1 - lenience
   scale = jnp.sqrt(jnp.maximum(eps, 0)) * jnp.exp(-entropy(d.p_gate))
   return d.p_gate <= jnp.minimum(eps, scale)
 
 
-def typical_acceptance(d: Distributions, lenience: Lenience) -> Probs:
-  return (~typical(d, lenience)).astype(d.q.dtype)
-
-
-def typical_residual(d: Distributions, lenience: Lenience) -> Probs:
-  return d.p
-
-
-METHODS.append(
-  Method(
-    name='typical',
-    equation='defer v if p(v) <= min(eps, sqrt(eps) exp(-H(p))), eps = 1 - lam',
-    reference='Cai et al. 2024 (Medusa), arXiv 2401.10774',
-    acceptance=typical_acceptance,
-    residual=typical_residual,
-    law=law_of(typical_acceptance, typical_residual),
-    # exp(-H(p)) can be far below max p, so no finite lenience is strict.
-    strict=-_INF,
-    drafter_only=2.0,
-    rule=typical,
-  )
+@_acceptance(
+  'defer v if p(v) <= min(eps, sqrt(eps) exp(-H(p))), eps = 1 - lam',
+  'Cai et al. 2024 (Medusa), arXiv 2401.10774',
+  residual=lambda d, lenience: d.p,
+  # exp(-H(p)) can be far below max p, so no finite lenience is strict.
+  strict=-_INF,
+  drafter_only=2.0,
+  rule=typical_rule,
 )
+def typical(d: Distributions, lenience: Lenience) -> Probs:
+  return (~typical_rule(d, lenience)).astype(d.q.dtype)
 
 
 # --- Blends.
@@ -274,7 +262,7 @@ METHODS.append(
 
 @_target(
   'pi = lam q + (1 - lam) p',
-  reference='static ensemble, baseline of arXiv 2604.07622',
+  'static ensemble, baseline of arXiv 2604.07622',
   drafter_only=1.0,
 )
 def ensemble(d: Distributions, lenience: Lenience) -> Probs:
@@ -288,7 +276,7 @@ _PLAUSIBLE = 0.1
 
 @_target(
   'pi = norm(p^(1 + lam) / q^lam where p >= mp / 10)',
-  reference='Li et al. 2022, arXiv 2210.15097',
+  'Li et al. 2022, arXiv 2210.15097',
   strict=None,
   strict_up_to=None,
   drafter_only=None,
@@ -319,11 +307,6 @@ def _raised(d: Distributions, lenience: Lenience) -> Probs:
   # Infinity times 0 must be 0.
   step = jnp.where(variance > 0, 2 * jnp.maximum(lenience, 0) * variance, 0)
   return jnp.minimum(1, d.p + jnp.sqrt(step))
-
-
-def cactus_acceptance(d: Distributions, lenience: Lenience) -> Probs:
-  """Computes min(1, h(x) / q(x)); the target for x is p raised to h(x) at x."""
-  return ratio(_raised(d, lenience), d.q)
 
 
 def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
@@ -365,18 +348,16 @@ def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
   return normalize(jnp.maximum(p * sums_c - q * sums_1, 0), p)
 
 
-METHODS.append(
-  Method(
-    name='cactus',
-    equation='a = min(1, h / q), h = min(1, p + sqrt(2 lam p (1 - p)))',
-    reference='arXiv 2604.04987',
-    acceptance=cactus_acceptance,
-    residual=cactus_residual,
-    law=law_of(cactus_acceptance, cactus_residual),
-    strict=0.0,
-    drafter_only=None,
-    single_target=False,
-    strict_up_to=0.0,
-    reads_gates=False,
-  )
+@_acceptance(
+  'a = min(1, h / q), h = min(1, p + sqrt(2 lam p (1 - p)))',
+  'arXiv 2604.04987',
+  residual=cactus_residual,
+  strict=0.0,
+  strict_up_to=0.0,
+  drafter_only=None,
+  single_target=False,
+  reads_gates=False,
 )
+def cactus(d: Distributions, lenience: Lenience) -> Probs:
+  """The target for x is p raised to h(x) at x."""
+  return ratio(_raised(d, lenience), d.q)
