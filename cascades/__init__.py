@@ -13,8 +13,8 @@ above it in this list.
   registries           the values that an option can name
   verification_config  kinds of verification, and sources of tokens
   methods              one position: q and p to the distribution to sample
-  config               the options of decoding, checked
   verification         one block: accepts drafts, samples the token after them
+  config               the options of decoding, checked
   models               language models for one sequence, and their files
   decoding             one sequence: its state, one block, the compiled loop
   drafters             the kinds of drafters, their names and their options
@@ -29,33 +29,25 @@ alone does not import JAX.
 """
 
 import importlib
+import re
 
 # The only source of the package's version; pyproject.toml reads it here.
 __version__ = '0.2.0'
 
-_HOME = {
-  'Conversation': 'models.conversations',
-  'DecodingConfig': 'config',
-  'Sampler': 'sampler.sampler',
-  'SampleOutput': 'sampler.outputs',
-  'agreement': 'sampler.agreement',
-  'explain': 'sampler.explanations',
-  'load_model': 'models.checkpoints',
-  'METHODS': 'methods',
-  'Method': 'methods',
-  'Distributions': 'methods',
-  'register': 'methods',
-  'from_target': 'methods',
-  'from_rule': 'methods',
-  'get_acceptance_residual_fns': 'methods',
-  'audit': 'proof.audit',
-  'AuditResult': 'proof.audit',
+_NAMES = {
+  'config': 'DecodingConfig',
+  'methods': 'Distributions METHODS Method from_rule from_target'
+  ' get_acceptance_residual_fns register',
+  'models.checkpoints': 'load_model',
+  'models.conversations': 'Conversation',
+  'proof.audit': 'AuditResult audit',
+  'sampler.agreement': 'agreement',
+  'sampler.explanations': 'explain',
+  'sampler.outputs': 'SampleOutput',
+  'sampler.sampler': 'Sampler',
 }
-ROOMS = (
-  'arguments declarations untrusted extras compilation plain atomic registries'
-  ' verification_config methods config verification models decoding drafters'
-  ' fingerprints decisions sampler proof contrib'
-).split()
+_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
+ROOMS = re.findall(r'^  (\w+) ', __doc__, re.M)
 
 __all__ = sorted([*_HOME, *ROOMS])
 

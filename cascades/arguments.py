@@ -40,14 +40,12 @@ def number(name: str, value: Any, low: float, high: float) -> float:
     real = float(value) if is_real and not isinstance(value, bool) else math.nan
   except (ValueError, OverflowError):
     real = math.nan
-  if math.isfinite(real) and abs(real) > MAX_FLOAT32:
+  is_beyond = MAX_FLOAT32 < abs(real) < math.inf
+  if is_beyond or not low <= real <= high:
+    reason = ', beyond the range of float32' if is_beyond else ''
     raise ValueError(
-      f'{name}: {quote(value)} exceeds the range of float32; give a number'
-      f' from {-MAX_FLOAT32:.2g} to {MAX_FLOAT32:.2g}, or infinity.'
-    )
-  if not low <= real <= high:
-    raise ValueError(
-      f'{name}: must be a number from {low:g} to {high:g}, got {quote(value)}.'
+      f'{name}: must be a number from {low:g} to {high:g}, got'
+      f' {quote(value)}{reason}.'
     )
   return real
 
@@ -56,13 +54,14 @@ def integer(name: str, value: Any, low: int, high: float = MAX_INT32) -> int:
   """Returns a whole number from low to high."""
   is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
   real: Any = value if is_real else math.nan
-  # nan and infinity modulo 1 are nan, which is not 0.
-  if real % 1 != 0:
-    raise ValueError(f'{name}: must be a whole number, got {quote(value)}.')
-  if real < low:
-    raise ValueError(f'{name}: must be {low} or more, got {quote(value)}.')
-  if real > high:
-    raise ValueError(f'{name}: must be {high} or less, got {quote(value)}.')
+  for is_wrong, expected in (
+    # nan and infinity modulo 1 are nan, which is not 0.
+    (real % 1 != 0, 'a whole number'),
+    (real < low, f'{low} or more'),
+    (real > high, f'{high} or less'),
+  ):
+    if is_wrong:
+      raise ValueError(f'{name}: must be {expected}, got {quote(value)}.')
   return int(real)
 
 

@@ -19,8 +19,8 @@ def _method(method: Any) -> Any:
   # Imports JAX, which flags and help do not wait for.
   from cascades import methods
 
-  types = str | methods.Method
-  arguments.instance('method', method, types, 'a name or a cascades.Method')
+  expected = 'a name or a cascades.Method'
+  arguments.instance('method', method, str | methods.Method, expected)
   return methods.get_method(method)
 
 
@@ -39,99 +39,83 @@ class DecodingConfig(Declared):
 
   method: Any = option(
     'token_v3',
-    kind=str,
+    'Method: which drafted tokens are accepted; a name in METHODS.',
     check=_method,
-    help='Method: which drafted tokens are accepted; a name in METHODS.',
   )
   lenience: float | None = option(
     None,
-    kind=float,
-    help='Threshold of the method, from strict (lossless) to drafter-only; None'
+    'Threshold of the method, from strict (lossless) to drafter-only; None'
     " is the method's strict value.",
   )
   gamma: int = option(
-    4,
-    kind=int,
-    low=0,
-    help='Tokens drafted per block; 0 decodes with the verifier alone.',
+    4, 'Tokens drafted per block; 0 decodes with the verifier alone.', low=0
   )
   temperature: float = option(
     1.0,
-    kind=float,
+    'Sampling temperature of both models; 0 is greedy.',
     low=0,
     high=1e6,
-    help='Sampling temperature of both models; 0 is greedy.',
   )
   top_k: int | None = option(
     None,
-    kind=int,
+    'Keeps the k most probable tokens of both models; None keeps all.',
     low=1,
     # A number above the size of the vocabulary keeps all tokens.
     high=2**64,
-    help='Keeps the k most probable tokens of both models; None keeps all.',
   )
   top_p: float | None = option(
     None,
-    kind=float,
+    'Keeps the most probable tokens that hold this mass; None keeps all.',
     low=0,
     high=1,
-    help='Keeps the most probable tokens that hold this mass; None keeps all.',
   )
   cache_length: int = option(
-    4096,
-    kind=int,
-    low=1,
-    help='Most tokens of a sequence, prompt included.',
+    4096, 'Most tokens of a sequence, prompt included.', low=1
   )
   batch_size: int = option(
-    64,
-    kind=int,
-    low=1,
-    help='Most rows decoded at a time; a row is a prompt at a lenience.',
+    64, 'Most rows decoded at a time; a row is a prompt at a lenience.', low=1
   )
   verification: str = option(
     'token',
-    kind=str,
-    help='Verification of a block: token, block, look_ahead; of several'
+    'Verification of a block: token, block, look_ahead; of several'
     ' drafts: multi_round, k_seq, match, traversal.',
   )
   gate: str = option(
     'raw',
-    kind=str,
-    choices=GATES,
-    help='Probabilities that deferral rules read: at temperature 1 (raw), or'
+    'Probabilities that deferral rules read: at temperature 1 (raw), or'
     ' after temperature and truncation (processed).',
+    choices=GATES,
   )
   bonus: str = option(
     'target',
-    kind=str,
-    choices=BONUSES,
-    help="Distribution of the token after a fully accepted block: the method's"
+    "Distribution of the token after a fully accepted block: the method's"
     ' law (target) or p (verifier).',
+    choices=BONUSES,
   )
-  drafts: int = option(
-    1, kind=int, low=1, help='Drafts per block, side by side.'
-  )
+  drafts: int = option(1, 'Drafts per block, side by side.', low=1)
   tree_size: int | None = option(
     None,
-    kind=int,
+    'Most drafted tokens that the verifier reads per block; None reads'
+    ' all. Drafts with a common prefix share it.',
     low=1,
     applies='several drafts',
-    help='Most drafted tokens that the verifier reads per block; None reads'
-    ' all. Drafts with a common prefix share it.',
   )
 
   def __post_init__(self) -> None:
+    # Imports JAX, which flags and help do not wait for.
+    from cascades import verification  # noqa: F401
+
     super().__post_init__()
     config = self.verification_config
     config.check(self.method, self.drafts)
     if self.tree_size is not None:
       arguments.integer('tree_size', self.tree_size, self.drafts)
-    refuse = config.kind.refuse
-    if (
-      self.gamma and refuse and (reason := refuse(config.argument, self.gamma))
-    ):
-      raise ValueError(f'verification: {self.verification!r} {reason}.')
+    if 0 < self.gamma < (config.window or 0):
+      raise ValueError(
+        f'verification: {self.verification!r} looks at {config.window} drafts,'
+        f' but gamma is {self.gamma}; raise gamma to {config.window}, or give a'
+        ' smaller number.'
+      )
 
   @property
   def effective_lenience(self) -> float:

@@ -4,9 +4,7 @@ A frozen dataclass that derives from `Declared` declares its options as fields:
 
   @dataclasses.dataclass(frozen=True, kw_only=True)
   class NgramSpec(Declared):
-    window: int | None = option(
-      None, kind=int, low=1, high=256, help='Tokens that must match.'
-    )
+    window: int | None = option(None, 'Tokens that must match.', low=1)
 
 Values are checked and converted when an instance is made. Command-line flags,
 config fields, help texts and the tables of the guides are made of the
@@ -16,7 +14,7 @@ declarations, so this module imports no JAX.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from cascades import arguments
 
@@ -25,31 +23,19 @@ _KEY = 'option'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-  """The declaration of one option.
-
-  Attributes:
-    name: Name of the field, the flag, the config field and the column.
-    kind: Type of its values: str, int, float or bool.
-    default: Value of an option that is not given. None is allowed as a value
-      if it is the default.
-    help: One line that says what the option does and what None means.
-    applies: Noun phrase for what the option applies to, such as 'EAGLE heads';
-      empty if it applies to everything.
-    low: Smallest number.
-    high: Largest number.
-    choices: Allowed texts; empty if other checks decide.
-    check: Called with a value; returns the value to use, or raises a ValueError
-      that starts with the option's name. None: type, range and choices decide.
-  """
+  """The declaration of an option; None is a value if it is the default."""
 
   name: str = ''
-  kind: type
+  # Of the default, or of the annotation if that is None.
+  kind: type = str
   default: Any
   help: str
+  # Noun phrase for what the option applies to, such as 'EAGLE heads'.
   applies: str = ''
   low: float = -math.inf
   high: float = math.inf
   choices: tuple[str, ...] = ()
+  # Returns the value to use; stands for type, range and choices.
   check: Callable[[Any], Any] | None = None
 
   def validate(self, value: Any) -> Any:
@@ -58,26 +44,25 @@ class Option:
       return None
     if self.check is not None:
       return self.check(value)
-    if self.kind is bool:
-      arguments.booleans(**{self.name: value})
-      return bool(value)
     if self.kind is float:
       return arguments.number(self.name, value, self.low, self.high)
     if self.kind is int:
       high = arguments.MAX_INT32 if self.high == math.inf else self.high
       return arguments.integer(self.name, value, int(self.low), high)
-    arguments.instance(self.name, value, str, 'a text')
-    if self.choices and value not in self.choices:
+    if self.kind is bool:
+      arguments.booleans(**{self.name: value})
+      return bool(value)
+    if not isinstance(value, str) or value not in (self.choices or (value,)):
+      expected = ' or '.join(map(repr, self.choices)) or 'a text'
       raise ValueError(
-        f'{self.name}: must be {" or ".join(map(repr, self.choices))}, got'
-        f' {arguments.quote(value)}.'
+        f'{self.name}: must be {expected}, got {arguments.quote(value)}.'
       )
     return value
 
 
-def option(default: Any, *, kind: type, help: str, **declaration: Any) -> Any:
+def option(default: Any, help: str, **declaration: Any) -> Any:
   """Returns the dataclass field of an option."""
-  metadata = Option(kind=kind, default=default, help=help, **declaration)
+  metadata = Option(default=default, help=help, **declaration)
   return dataclasses.field(default=default, metadata={_KEY: metadata})
 
 
@@ -94,14 +79,6 @@ class Declared:
     """Returns a copy with some options changed, checked again."""
     return dataclasses.replace(self, **changes)
 
-  def changed(self) -> dict[str, Any]:
-    """Returns the options that differ from their defaults, by name."""
-    return {
-      name: getattr(self, name)
-      for name, declaration in options_of(self).items()
-      if getattr(self, name) != declaration.default
-    }
-
   def to_dict(self) -> dict[str, Any]:
     """Returns every option by name, with values that JSON can hold."""
     return {name: getattr(self, name) for name in options_of(self)}
@@ -109,22 +86,26 @@ class Declared:
   @classmethod
   def from_dict(cls, fields: dict[str, Any]) -> Self:
     """Makes an instance of the options that `to_dict` returned."""
-    declared = options_of(cls)
-    for name, value in fields.items():
-      if name not in declared:
-        text = f'is not an option of {cls.__name__}; choose from'
-        raise ValueError(f'{name}: {text} {", ".join(declared)}.')
-      declared[name].validate(value)
-    for name in declared:
-      if name not in fields:
-        raise ValueError(f'{name}: is missing; give all options.')
+    names = options_of(cls)
+    for name in (*fields, *names):
+      if name not in names or name not in fields:
+        raise ValueError(
+          f'{name}: is not an option of {cls.__name__}, or is missing; give all'
+          f' of {", ".join(names)}.'
+        )
+      names[name].validate(fields[name])
     return cls(**fields)
 
 
 def options_of(declared: type[Declared] | Declared) -> dict[str, Option]:
   """Returns the options that a class declares, by name."""
-  return {
-    field.name: dataclasses.replace(field.metadata[_KEY], name=field.name)
-    for field in dataclasses.fields(declared)
-    if _KEY in field.metadata
-  }
+  options = {}
+  for field in dataclasses.fields(declared):
+    if _KEY in field.metadata:
+      types = get_args(field.type) if field.default is None else ()
+      options[field.name] = dataclasses.replace(
+        field.metadata[_KEY],
+        name=field.name,
+        kind=types[0] if types else type(field.default),
+      )
+  return options

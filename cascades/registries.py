@@ -1,35 +1,27 @@
 """Registries: named entries that an option can choose.
 
-A registry holds entries of one kind by name. The core registers its own as it
-is imported, and a user's module registers others: `DRAFTERS.register(name,
-entry)`, which `--import=MODULE` runs in a command.
+The core registers its own as it is imported, and a user's module, which
+`--import=MODULE` runs in a command, registers others.
 """
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cascades import arguments
 
-# Marks that no default was given.
-_REFUSE = object()
-# Separates a name from its argument, as in 'look_ahead:6'.
-_COLON = ':'
 _NAME = re.compile(r'[A-Za-z_][A-Za-z0-9_.-]*')
 
 
 def split(spec: str) -> tuple[str, str]:
-  """Splits 'look_ahead:6' into a name, 'look_ahead', and an argument, '6'.
-
-  The argument is empty where there is none.
-  """
-  name, _, argument = spec.partition(_COLON)
+  """Splits 'look_ahead:6' into 'look_ahead' and an argument, '6', or ''."""
+  name, _, argument = spec.partition(':')
   return name, argument
 
 
-class Registry[Entry](Mapping[str, Entry]):
-  """Entries of one kind by name: a mapping.
+class Registry[Entry](dict[str, Entry]):
+  """Entries of one kind by name; an unknown name is a ValueError.
 
   Attributes:
     option: The option that takes the names as values; begins error messages.
@@ -43,72 +35,37 @@ class Registry[Entry](Mapping[str, Entry]):
     kind: type[Entry],
     aliases: Mapping[str, str] | None = None,
   ):
-    self.option = option
-    self.kind = kind
-    self.aliases = dict(aliases or {})
-    self._entries: dict[str, Entry] = {}
-    # The library's own entries.
-    self._core: dict[str, Entry] = {}
+    super().__init__()
+    self.option, self.kind, self.aliases = option, kind, dict(aliases or {})
+    self._core: set[str] = set()
 
   def register(self, name: str, entry: Entry, builtin: bool = False) -> Entry:
-    """Adds an entry."""
-    arguments.instance('name', name, str, 'a text')
-    if not _NAME.fullmatch(name):
+    """Adds an entry; `builtin` marks the library's own."""
+    is_taken = self.get(name, entry) is not entry or name in self.aliases
+    is_entry = isinstance(entry, self.kind)
+    if is_taken or not is_entry or not _NAME.fullmatch(name):
       raise ValueError(
-        f'{self.option}: {arguments.quote(name)} cannot be a name; take'
-        ' letters, digits, dots, hyphens and underscores.'
+        f'{self.option}: {arguments.quote(name)} cannot be registered; give a'
+        f' {self.kind.__name__}, and a name that is not taken, of letters,'
+        ' digits, dots, hyphens and underscores.'
       )
-    if not isinstance(entry, self.kind):
-      raise ValueError(
-        f'{self.option}: {name!r} is a {type(entry).__name__}; give a'
-        f' {self.kind.__name__}.'
-      )
-    entry_name = getattr(entry, 'name', name)
-    if entry_name != name:
-      raise ValueError(
-        f'{self.option}: {name!r} has the name {arguments.quote(entry_name)};'
-        ' give both the same name.'
-      )
-    is_other = self._entries.get(name, entry) is not entry
-    if is_other or name in self.aliases:
-      raise ValueError(
-        f'{self.option}: the name {name!r} is taken; choose another.'
-      )
-    self._entries[name] = entry
+    self[name] = entry
     if builtin:
-      self._core[name] = entry
+      self._core.add(name)
     return entry
 
-  def unregister(self, name: str) -> None:
-    """Removes an entry that `register` added."""
-    del self._entries[name]
-
-  def get(self, name: Any, default: Any = _REFUSE) -> Entry:
-    """Returns the entry of a name or an alias."""
-    canonical = self.aliases.get(name, name) if isinstance(name, str) else None
-    if canonical in self._entries:
-      return self._entries[canonical]
-    if default is not _REFUSE:
-      return default
-    raise ValueError(self.unknown(name))
-
   def find(self, spec: str) -> tuple[Entry, str]:
-    """Returns the entry of 'NAME:ARGUMENT', and the argument."""
-    name, argument = split(spec) if isinstance(spec, str) else ('', '')
+    """Returns the entry of 'NAME' or 'NAME:ARGUMENT', and the argument."""
+    name, argument = split(spec)
     if name not in self and name not in self.aliases:
       raise ValueError(self.unknown(spec))
-    if spec.endswith(_COLON) and not argument:
-      raise ValueError(
-        f'{self.option}: {arguments.quote(spec)} has nothing after its colon;'
-        ' leave the colon out or give an argument.'
-      )
-    return self.get(name), argument
+    return self[name], argument
 
   def unknown(self, name: Any, option: str = '') -> str:
     """Returns the error for an unknown name, with the nearest and all names."""
-    known_names = [*self, *self.aliases]
-    text, _ = split(name[:99]) if isinstance(name, str) else ('', '')
-    near = difflib.get_close_matches(text, known_names, 1, 0.0)
+    near = difflib.get_close_matches(
+      str(name)[:99], [*self, *self.aliases], 1, 0.0
+    )
     guess = f' did you mean {near[0]!r}?' if near else ''
     return (
       f'{option or self.option}: {arguments.quote(name)} is not known;{guess}'
@@ -117,20 +74,13 @@ class Registry[Entry](Mapping[str, Entry]):
 
   def core(self) -> dict[str, Entry]:
     """Returns the entries that the core registers."""
-    return dict(self._core)
+    return {name: entry for name, entry in self.items() if name in self._core}
 
   def is_builtin(self, name: str) -> bool:
     """True if an entry is the library's own."""
     return name in self._core
 
-  def __getitem__(self, name: str) -> Entry:
-    return self._entries[name]
-
-  def __contains__(self, name: object) -> bool:
-    return isinstance(name, str) and name in self._entries
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(self._entries)
-
-  def __len__(self) -> int:
-    return len(self._entries)
+  def __missing__(self, name: str) -> Entry:
+    if name not in self.aliases:
+      raise ValueError(self.unknown(name))
+    return self[self.aliases[name]]

@@ -60,7 +60,7 @@ TOY = checkpoint_formats.CheckpointFormat(
 def registered():
   _FORMATS.register('toy', TOY)
   yield
-  _FORMATS.unregister('toy')
+  del _FORMATS['toy']
 
 
 @pytest.fixture

@@ -32,10 +32,10 @@ def test_a_dictionary_with_another_option_is_refused():
 def test_a_value_is_checked_as_it_is_declared():
   @dataclasses.dataclass(frozen=True, kw_only=True)
   class Spec(Declared):
-    window: int = option(3, kind=int, low=1, high=9, help='Tokens compared.')
-    order: str = option('up', kind=str, choices=('up', 'down'), help='Order.')
+    window: int = option(3, low=1, high=9, help='Tokens compared.')
+    order: str = option('up', choices=('up', 'down'), help='Order.')
 
-  assert Spec().replace(window=4).changed() == {'window': 4}
+  assert Spec().replace(window=4).to_dict() == {'window': 4, 'order': 'up'}
   for values, sentence in (
     (dict(window=0), 'window: must be 1 or more, got 0.'),
     (dict(window=10), 'window: must be 9 or less, got 10.'),

@@ -553,7 +553,7 @@ def _apply(patch: pytest.MonkeyPatch, mutant: Mutant) -> None:
       made = {'__name__': rules.__name__}
       exec(inspect.getsource(rules).replace(source, changed), made)
       for one in (*made['METHODS'], *made.get('TRUNCATIONS', ())):
-        patch.setitem(methods.METHODS._entries, one.name, one)
+        patch.setitem(methods.METHODS, one.name, one)
 
 
 # Tests that pass on the library as it is, as far as this file has to tell.

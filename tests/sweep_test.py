@@ -622,7 +622,7 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   metric = Metric(name='odd', help='', scores=('exact_match',), score=score)
   load = lambda **_: iter([examples[0], long, *examples[2:]])  # noqa: E731
   odd = dataclasses.replace(task, load=load, metrics=(metric,))
-  monkeypatch.setitem(TASKS._entries, 'numerals', odd)
+  monkeypatch.setitem(TASKS, 'numerals', odd)
   config = small.config(cache_length=256, num_examples=5)
   make = functools.partial(curve_plan.Curve.from_config, config)
   curves = [make('verifier_only', ()), make('drafter_only', ())]

@@ -67,8 +67,7 @@ class StepConfig:
       has a draft; used to time blocks.
 
   Raises:
-    ValueError: The verification does not support the method, or the drafter
-      does not support so many drafts.
+    ValueError: The drafter does not support so many drafts, or their use.
   """
 
   models: Models
@@ -81,7 +80,6 @@ class StepConfig:
 
   def __post_init__(self):
     if self.gamma:
-      self.verification.check(self.method, self.drafts)
       _check_drafter(self.models.drafter, self.verification, self.drafts)
     else:
       for name, value in _WITHOUT_DRAFTS.items():

@@ -104,7 +104,7 @@ def kind_of(name: str) -> DrafterKind:
   """
   prefix, _ = split(name)
   if prefix in DRAFTERS:
-    kind = DRAFTERS.get(prefix)
+    kind = DRAFTERS[prefix]
     if kind.claims is None:
       return kind
   arguments.file_name('drafter', name)

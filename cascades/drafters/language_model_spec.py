@@ -24,7 +24,6 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
 
   stop_below: float | None = option(
     None,
-    kind=float,
     low=0,
     high=1,
     help='Probability of the most probable token below which drafting stops;'

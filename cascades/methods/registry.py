@@ -34,7 +34,7 @@ def register(method: Method) -> Method:
 
 def get_method(method: str | Method) -> Method:
   """Returns the method of a name or an alias; a `Method` as it is."""
-  return method if isinstance(method, Method) else METHODS.get(method)
+  return method if isinstance(method, Method) else METHODS[method]
 
 
 def is_builtin(method: Method) -> bool:

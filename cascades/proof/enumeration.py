@@ -6,7 +6,6 @@ equations are those of the modules of `verification`. A probability is an array
 """
 
 import itertools
-import pkgutil
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -93,7 +92,9 @@ def blocks(
   elif config.verification == 'token':
     yield from _by_token(start, (), start.certain)
   elif config.kind.blocks:
-    yield from pkgutil.resolve_name(config.kind.blocks)(start, config.argument)
+    yield from config.kind.blocks(start)
+  elif config.window:
+    yield from look_ahead_blocks(start, config.window)
   else:
     yield from _by_block(start)
 

@@ -22,8 +22,6 @@ One draft or several (`multi_draft`), each with the same law:
   traversal   Accepts the longest path of the tree from its leaves (`traversal`,
               arXiv 2505.12398); with one draft it is `block`.
 
-These are entries of the registry `VERIFICATIONS`.
-
 After a fully accepted draft one more token, the bonus, is sampled from the
 method's law, or from the verifier with bonus='verifier'.
 
@@ -34,6 +32,9 @@ stores the targets along a path. Sizes in shapes: K drafts of gamma tokens,
 gamma_1 = gamma + 1, n uniform numbers that sample one token.
 """
 
+from cascades.verification import multi_draft, single_draft
+from cascades.verification.look_ahead import look_ahead
+from cascades.verification.traversal import traversal
 from cascades.verification.verdict import Verdict
 from cascades.verification.verification_inputs import VerificationInputs
 from cascades.verification.verify import verify
@@ -41,15 +42,25 @@ from cascades.verification_config import (
   MULTI_DRAFT,
   STANDARD,
   VERIFICATIONS,
+  Verification,
   VerificationConfig,
 )
 
-__all__ = [
-  'MULTI_DRAFT',
-  'STANDARD',
-  'VERIFICATIONS',
-  'Verdict',
-  'VerificationConfig',
-  'VerificationInputs',
-  'verify',
-]
+__all__ = (
+  'MULTI_DRAFT STANDARD VERIFICATIONS Verdict Verification VerificationConfig'
+  ' VerificationInputs verify'
+).split()
+
+_drafts = dict(any_drafts=True, single_target=True)
+for _name, _entry in {
+  'token': Verification(decide=single_draft.token),
+  'block': Verification(decide=single_draft.block, single_target=True),
+  'multi_round': Verification(decide=multi_draft.multi_round, **_drafts),
+  'k_seq': Verification(decide=multi_draft.k_seq, **_drafts),
+  'match': Verification(decide=multi_draft.match, draws_tokens=True, **_drafts),
+  'traversal': Verification(decide=traversal, **_drafts),
+  'look_ahead': Verification(
+    decide=look_ahead, keeps_law=False, window=4, shortest='look_ahead:2'
+  ),
+}.items():
+  VERIFICATIONS.register(_name, _entry, builtin=True)

@@ -28,7 +28,7 @@ def look_ahead(
   inputs: VerificationInputs,
   accept_uniforms: Float[Array, 'gamma'],
   sample_uniforms: Float[Array, 'n'],
-  argument: int,
+  window: int,
 ) -> Verdict:
   """Accepts tokens from the left, each by itself or by the tokens after it.
 
@@ -50,7 +50,6 @@ def look_ahead(
   the method's strict lenience the law is p. Otherwise the law depends on where
   blocks begin: a text has no single probability.
   """
-  window = argument
   method, draft_length = inputs.method, inputs.draft_lengths[0]
   functions = _strict_acceptance, method.acceptance, method.rule
   strict, acceptance, deferred = single_draft.values_at_draft(

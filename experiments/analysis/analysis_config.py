@@ -31,26 +31,22 @@ class AnalysisConfig(Declared):
 
   margin: float = option(
     0.03,
-    kind=float,
     low=0,
     high=1,
     help="Largest loss (best score = 1) that counts as the verifier's quality.",
   )
   resamples: int = option(
     stats.RESAMPLES,
-    kind=int,
     low=1,
     help='Number of bootstrap resamples of the examples.',
   )
   seed: int = option(
     0,
-    kind=int,
     low=0,
     help='Seed of the resamples.',
   )
   risk: float = option(
     0.05,
-    kind=float,
     low=0.001,
     high=1,
     check=lambda value: share('risk', value, 0.001, 0.999),
@@ -59,7 +55,6 @@ class AnalysisConfig(Declared):
   )
   delta: float = option(
     0.1,
-    kind=float,
     low=0.0001,
     high=0.9999,
     help='Probability with which the guarantee may fail.',

@@ -37,14 +37,13 @@ class Curve:
   """A method with its options, decoded at several leniences.
 
   Attributes:
-    config: The options, except lenience and batch size. A cascade of whole
-      answers decodes nothing itself and has the options of the drafter alone.
+    config: The options, except lenience and batch size; of a cascade of whole
+      answers those of the drafter alone.
     leniences: Leniences of the points; empty if the method has none.
     confidence: Key of `sequence.CONFIDENCES` for a cascade of whole answers;
       None for all other curves.
     drafter_options: Names and values of options of the drafter's spec.
-    num_examples: Largest number of examples of each task, the first ones; None
-      for all of the sweep's.
+    num_examples: Most examples of a task, its first ones; None for all.
   """
 
   config: 'DecodingConfig'

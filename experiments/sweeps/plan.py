@@ -8,7 +8,6 @@ made again.
 import dataclasses
 import itertools
 import pathlib
-import pkgutil
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -256,7 +255,7 @@ def _outside(curve: Curve, drafter: str, task: Any) -> list[str]:
     used += task.external_parts()
   kind, _ = split(curve.config.verification)
   if not VERIFICATIONS.is_builtin(kind):
-    used.append(pkgutil.resolve_name(VERIFICATIONS[kind].decide))
+    used.append(VERIFICATIONS[kind].decide)
   kind, _ = split(drafter)
   if kind in drafters.DRAFTERS and not drafters.DRAFTERS.is_builtin(kind):
     used.append(drafters.DRAFTERS[kind])

@@ -36,7 +36,7 @@ def find(spec: str, option: str = 'metric') -> Metric:
       f'{METRICS.unknown(spec, option)[:-1]}, {_REGEX}:PATTERN and'
       ' module:function.'
     )
-  return METRICS.get(name)
+  return METRICS[name]
 
 
 def of_task(task: str) -> Metric | None:

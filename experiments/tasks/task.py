@@ -77,7 +77,7 @@ class Task:
 
   def __post_init__(self):
     entries = tuple(
-      METRICS.get(metric) if isinstance(metric, str) else metric
+      METRICS[metric] if isinstance(metric, str) else metric
       for metric in self.metrics
     )
     object.__setattr__(self, 'metrics', entries)

@@ -22,7 +22,6 @@ class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
 
   fill_unselected_logits: bool = option(
     True,
-    kind=bool,
     help='Tokens outside of the selected groups get the smallest logit minus 1,'
     ' as in transformers; false gives them probability 0.',
     applies='assistants of Gemma 4',

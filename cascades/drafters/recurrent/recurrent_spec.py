@@ -35,7 +35,6 @@ class RecurrentSpec(drafter_spec.CheckpointSpec['RecurrentCheckpoint']):
 
   beam: bool = option(
     False,
-    kind=bool,
     help='Several drafts are the best of a beam search instead of draws.',
     applies='recurrent heads',
   )
