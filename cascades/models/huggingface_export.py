@@ -5,7 +5,7 @@ Beside the parameters, memory holds the tensors of one file at a time.
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cascades import atomic
@@ -20,6 +20,13 @@ from cascades.models import (
   tokenizers,
 )
 
+# Files of a model that was in the folder before.
+_STALE = (
+  *('model*.safetensors*', chat_templates.FILE, 'chat_template.json'),
+  *(language.OWNER_FILE, 'tokenizer.json', 'added_tokens.json'),
+  'special_tokens_map.json',
+)
+
 
 def make_config(
   model: language.LanguageModel, params: language.Params, stops: tuple[int, ...]
@@ -29,46 +36,14 @@ def make_config(
   No field is left to defaults, and names are those of transformers 5.
   """
   c = model.module.config
-  make_fields = {
-    type(language.from_config({'model_type': family}).module.config): function
-    for family, function in (
-      ('gemma2', _classic_fields),
-      ('gemma3n_text', _gemma3n_fields),
-      ('gemma4_text', _gemma4_fields),
-    )
-  }
-  if type(c) in make_fields:
-    fields = _common_fields(model, str(model.dtype(params)), stops)
-    fields |= make_fields[type(c)](c, fields['rope_parameters'])
-    inverse = language.from_config(fields).module.config
-    if hasattr(c, 'transpose_gating_einsum'):
-      # The order of axes of a matrix, which config.json has no field for.
-      inverse = dataclasses.replace(
-        inverse, transpose_gating_einsum=c.transpose_gating_einsum
-      )
-    if c == inverse:
-      return fields
-  raise ValueError(
-    f'model: a {type(model.module).__name__} with this configuration is not'
-    ' supported by config.json; give a Gemma 2, 3, 3n or 4, text only.'
-  )
-
-
-def _common_fields(
-  model: language.LanguageModel, dtype: str, stops: tuple[int, ...]
-) -> dict[str, Any]:
-  """Returns the fields that all families have."""
-  c = model.module.config
-  layer_types = {
-    gemma_name: name for name, gemma_name in config_json.ATTENTION_TYPES.items()
-  }
-  ropes = {}
+  layer_types = {x: name for name, x in config_json.ATTENTION_TYPES.items()}
+  ropes: dict[str, dict[str, Any]] = {}
   for gemma_name, rope in model.ropes.items():
     fields = {'rope_type': 'default', 'rope_theta': float(rope.theta)}
     if rope.factor != 1:
       fields |= {'rope_type': 'linear', 'factor': float(rope.factor)}
     ropes[layer_types[gemma_name]] = fields
-  return {
+  fields = {
     **{name: getattr(c, field) for field, name in gemma_library.SIZES.items()},
     'num_hidden_layers': c.num_layers,
     'layer_types': [layer_types[x.name] for x in c.attention_types],
@@ -77,9 +52,28 @@ def _common_fields(
     'attention_dropout': 0.0,
     'initializer_range': 0.02,
     'use_cache': True,
-    'dtype': dtype,
+    'dtype': str(model.dtype(params)),
     **_special_ids(stops),
   }
+  # gemma has a class of this name for each family.
+  package = type(c).__module__
+  if 'gemma3n' in package:
+    fields |= _gemma3n_fields(c)
+  elif 'gemma4' in package:
+    fields |= _gemma4_fields(c, ropes[config_json.FULL])
+  else:
+    fields |= _classic_fields(c, ropes)
+  inverse = language.from_config(fields).module.config
+  if hasattr(c, 'transpose_gating_einsum'):
+    # The order of axes of a matrix, which config.json has no field for.
+    order = c.transpose_gating_einsum
+    inverse = dataclasses.replace(inverse, transpose_gating_einsum=order)
+  if c != inverse:
+    raise ValueError(
+      f'model: a {type(model.module).__name__} with this configuration is not'
+      ' supported by config.json; give a Gemma 2, 3, 3n or 4, text only.'
+    )
+  return fields
 
 
 def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
@@ -89,9 +83,7 @@ def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
   scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
   return {
     'model_type': 'gemma3_text' if is_gemma3 else 'gemma2',
-    'architectures': [
-      'Gemma3ForCausalLM' if is_gemma3 else 'Gemma2ForCausalLM'
-    ],
+    'architectures': [f'Gemma{3 if is_gemma3 else 2}ForCausalLM'],
     'query_pre_attn_scalar': scalar,
     'attn_logit_softcapping': c.attn_logits_soft_cap,
     # No property of the parameters: the length that families were trained for.
@@ -100,7 +92,7 @@ def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def _gemma3n_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
+def _gemma3n_fields(c: Any) -> dict[str, Any]:
   """Returns the fields that only Gemma 3n has; see `_classic_fields`."""
   return {
     'model_type': 'gemma3n_text',
@@ -116,16 +108,13 @@ def _gemma3n_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
     'altup_active_idx': 0,
     'altup_correct_scale': True,
     'max_position_embeddings': 32768,
-    'rope_parameters': ropes,
   }
 
 
-def _gemma4_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
+def _gemma4_fields(c: Any, full_rope: dict[str, Any]) -> dict[str, Any]:
   """Returns the fields that only Gemma 4 has; see `_classic_fields`."""
-  proportional = {
-    'rope_type': 'proportional',
-    'partial_rotary_factor': c.global_rope_proportion,
-  }
+  full_rope['rope_type'] = 'proportional'
+  full_rope['partial_rotary_factor'] = c.global_rope_proportion
   return {
     'model_type': 'gemma4_text',
     'architectures': ['Gemma4ForCausalLM'],
@@ -142,19 +131,14 @@ def _gemma4_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
     'top_k_experts': c.top_k_experts if c.enable_moe else None,
     'moe_intermediate_size': c.expert_dim or None,
     'max_position_embeddings': 131072,
-    'rope_parameters': ropes
-    | {config_json.FULL: ropes[config_json.FULL] | proportional},
   }
 
 
 def _shared_layers(c: Any) -> int:
   """Returns the number of layers that read another layer's cache."""
   sharing = c.kv_cache_sharing_config
-  if sharing is None:
-    return 0
-  return c.num_layers - int(
-    c.num_layers - sharing.frac_shared_layers * c.num_layers
-  )
+  share = sharing.frac_shared_layers if sharing else 0
+  return c.num_layers - int(c.num_layers - share * c.num_layers)
 
 
 def _special_ids(stops: tuple[int, ...]) -> dict[str, Any]:
@@ -182,62 +166,35 @@ def save(
   resolved = config_json.read(config)
   tensors = [*param_mapping.tensors(params, resolved, gate_by_rows)]
   if any(x.struct.dtype == 'int8' for x in tensors):
-    fields = language.cpu().files.quantization_config(
-      {x.name: len(x.struct.shape) for x in tensors}
-    )
+    ranks = {x.name: len(x.struct.shape) for x in tensors}
+    fields = language.cpu().files.quantization_config(ranks)
     config = {**config, 'quantization_config': fields}
-  shards = _divide_into_shards(tensors, shard_gb * 1e9)
+  shards, size = [[]], 0
+  for tensor in tensors:
+    size += memory.num_bytes(tensor.struct)
+    if size > shard_gb * 1e9 and shards[-1]:
+      shards.append([])
+      size = memory.num_bytes(tensor.struct)
+    shards[-1].append(tensor)
   with atomic.replace_files(folder) as part:
-    for file, shard in shards.items():
+    weight_map: dict[str, str] = {}
+    for i, shard in enumerate(shards, 1):
+      file = f'model-{i:05}-of-{len(shards):05}.safetensors'
+      file = file if len(shards) > 1 else tensor_files.SINGLE
       arrays = {tensor.name: tensor.make() for tensor in shard}
       tensor_files.save_tensors(part / file, arrays)
+      weight_map |= dict.fromkeys(arrays, file)
+      del arrays
     if len(shards) > 1:
-      _write_index(part, shards)
+      total = sum(memory.num_bytes(x.struct) for x in tensors)
+      index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
+      tensor_files.write_json(part / tensor_files.INDEX, index)
     tensor_files.write_json(part / 'config.json', config)
     _write_tokenizer(part, tokenizer)
-    file_names = {file.name for file in part.iterdir()}
-  # Files of a model that was here before.
-  stale = (
-    *(chat_templates.FILE, 'chat_template.json', language.OWNER_FILE),
-    *('tokenizer.json', 'added_tokens.json', 'special_tokens_map.json'),
-  )
-  files = map(folder.joinpath, stale)
-  for file in (*folder.glob('model*.safetensors*'), *files):
-    if file.name not in file_names:
-      file.unlink(missing_ok=True)
-
-
-def _divide_into_shards(
-  tensors: Iterable[param_mapping.Tensor], limit: float
-) -> dict[str, list[param_mapping.Tensor]]:
-  """Divides tensors, in their order, among files."""
-  shards: list[list[param_mapping.Tensor]] = [[]]
-  bytes_left = limit
-  for tensor in tensors:
-    if memory.num_bytes(tensor.struct) > bytes_left and shards[-1]:
-      shards.append([])
-      bytes_left = limit
-    shards[-1].append(tensor)
-    bytes_left -= memory.num_bytes(tensor.struct)
-  count = len(shards)
-  if count == 1:
-    return {tensor_files.SINGLE: shards[0]}
-  return {
-    f'model-{i:05}-of-{count:05}.safetensors': shard
-    for i, shard in enumerate(shards, 1)
-  }
-
-
-def _write_index(
-  folder: pathlib.Path, shards: Mapping[str, list[param_mapping.Tensor]]
-) -> None:
-  """Writes the index: the file of each tensor, and their size in bytes."""
-  total = sum(
-    memory.num_bytes(x.struct) for shard in shards.values() for x in shard
-  )
-  weight_map = {x.name: file for file, shard in shards.items() for x in shard}
-  fields = {'metadata': {'total_size': total}, 'weight_map': weight_map}
-  tensor_files.write_json(folder / tensor_files.INDEX, fields)
+    new_names = {file.name for file in part.iterdir()}
+  for file in [file for name in _STALE for file in folder.glob(name)]:
+    if file.name not in new_names:
+      file.unlink()
 
 
 def _write_tokenizer(
@@ -251,13 +208,12 @@ def _write_tokenizer(
   atomic.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
   if tokenizer.chat_template is not None:
     atomic.write_text(folder / chat_templates.FILE, tokenizer.chat_template)
+  fields = {
+    'tokenizer_class': 'GemmaTokenizer',
+    'add_bos_token': True,
+    'add_eos_token': False,
+    'clean_up_tokenization_spaces': False,
+  }
   tensor_files.write_json(
-    folder / 'tokenizer_config.json',
-    tokenizer.special_tokens()
-    | {
-      'tokenizer_class': 'GemmaTokenizer',
-      'add_bos_token': True,
-      'add_eos_token': False,
-      'clean_up_tokenization_spaces': False,
-    },
+    folder / 'tokenizer_config.json', tokenizer.special_tokens() | fields
   )
