@@ -123,6 +123,11 @@ class GemmaConfig(Schema):
   stored_dtype: Any = None
 
   @property
+  def is_gemma3n(self) -> bool:
+    """True for a Gemma 3n."""
+    return self.model_type == 'gemma3n_text'
+
+  @property
   def is_gemma4(self) -> bool:
     """True for a Gemma 4."""
     return self.model_type.startswith('gemma4')
@@ -432,7 +437,7 @@ def _check(c: GemmaConfig) -> None:
   last = c.layer_types[: max(0, layers - shared)][-2:]
   expected = 'such that a sliding and a full layer precede the shared ones'
   require(name, not shared or last == [SLIDING, FULL], expected)
-  if c.model_type == 'gemma3n_text' and queries == c.num_key_value_heads:
+  if c.is_gemma3n and queries == c.num_key_value_heads:
     require(name, not shared, '0 with as many key heads as query heads')
   if c.enable_moe_block:
     for name in ('num_experts', 'top_k_experts', 'moe_intermediate_size'):

@@ -186,7 +186,7 @@ def ropes(config: Any) -> dict[str, Rope]:
 def transformer(config: GemmaConfig, dtype: Any) -> Any:
   """Returns gemma's flax module of a model."""
   import_gemma()
-  if config.model_type == 'gemma3n_text':
+  if config.is_gemma3n:
     from gemma.gm.nn.gemma3n import _config, _modules, _transformer
 
     make: Any = _transformer.Gemma3nTransformer

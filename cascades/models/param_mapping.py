@@ -21,6 +21,46 @@ from cascades.models.config_json import FULL, GemmaConfig
 TABLE = 'embedder', 'input_embedding'
 TABLE_TENSOR = 'model.embed_tokens.weight'
 _SAME, _TRANSPOSED = '... -> ...', 'o i -> i o'
+# gemma's and Hugging Face's names of the norms of a layer.
+_COMMON_NORMS = {
+  'pre_attention_norm': 'input_layernorm',
+  'post_attention_norm': 'post_attention_layernorm',
+  'post_ffw_norm': 'post_feedforward_layernorm',
+}
+_NORMS = _COMMON_NORMS | {'pre_ffw_norm': 'pre_feedforward_layernorm'}
+_MIXED_NORMS = _COMMON_NORMS | {
+  'pre_ffw2_norm': 'pre_feedforward_layernorm',
+  'post_ffw2_norm': 'post_feedforward_layernorm_1',
+  'pre_ffw_norm': 'pre_feedforward_layernorm_2',
+  'post_ffw1_norm': 'post_feedforward_layernorm_2',
+}
+# AltUp and LAuReL in a layer of a Gemma 3n.
+_STREAMS = (
+  ('altup/correct_output_scale', 'altup.correct_output_scale', _SAME),
+  ('altup/correction_coefs', 'altup.correction_coefs.weight', _TRANSPOSED),
+  ('altup/modality_router/w', 'altup.modality_router.weight', _TRANSPOSED),
+  ('altup/router_norm_layer/scale', 'altup.router_norm.weight', _SAME),
+  ('laurel/linear_left/w', 'laurel.linear_left.weight', _TRANSPOSED),
+  ('laurel/linear_right/w', 'laurel.linear_right.weight', _TRANSPOSED),
+  ('post_laurel_norm/scale', 'laurel.post_laurel_norm.weight', _SAME),
+)
+# A mixture of experts, and its router.
+_EXPERTS = (
+  ('mlp/router_logits/w', 'router.proj.weight', _TRANSPOSED),
+  ('mlp/router_scale', 'router.scale', _SAME),
+  ('mlp/per_expert_scale', 'router.per_expert_scale', _SAME),
+  ('mlp/linear/w', 'experts.down_proj', 'e d f -> e f d'),
+)
+# The embedding of a layer, added to the states after it.
+_LAYER_INPUT = (
+  ('per_layer_input_gate/w', 'per_layer_input_gate.weight', _TRANSPOSED),
+  ('per_layer_projection/w', 'per_layer_projection.weight', _TRANSPOSED),
+  (
+    'post_per_layer_input_norm/scale',
+    'post_per_layer_input_norm.weight',
+    _SAME,
+  ),
+)
 
 
 class ParamMapping(NamedTuple):
@@ -50,12 +90,6 @@ class Tensor(NamedTuple):
 def get(tree: Any, path: Iterable[str]) -> Any:
   """Returns the part of a tree at a path of keys."""
   return functools.reduce(lambda part, key: part[key], path, tree)
-
-
-def _only(parts: Iterable[Any]) -> Any:
-  """Returns the only part."""
-  (part,) = parts
-  return part
 
 
 def _stack(parts: Iterable[Any], count: int) -> Any:
@@ -97,7 +131,7 @@ def _leaf(
 
   def pack(tensors):
     parts = (einops.rearrange(x, pattern, **sizes) for x in tensors)
-    return _stack(parts, len(names)) if is_stack else _only(parts)
+    return _stack(parts, len(names)) if is_stack else next(parts)
 
   def unpack(x):
     parts = x if is_stack else [x]
@@ -108,14 +142,9 @@ def _leaf(
 
 def _unused(path: str, layer: int, shape: tuple[int, ...]) -> ParamMapping:
   """Returns the mapping of a leaf that gemma declares but never reads."""
-
-  def pack(tensors):
-    del tensors
-    return np.zeros(shape, jnp.bfloat16)
-
-  return ParamMapping(
-    (f'layer_{layer}', *path.split('/')), (), pack, lambda x: []
-  )
+  keys = f'layer_{layer}', *path.split('/')
+  pack = lambda _: np.zeros(shape, jnp.bfloat16)  # noqa: E731
+  return ParamMapping(keys, (), pack, lambda x: [])
 
 
 def param_mappings(
@@ -125,24 +154,43 @@ def param_mappings(
   yield _table(config)
   yield _leaf('final_norm/scale', 'model.norm.weight')
   if config.hidden_size_per_layer_input:
-    yield from _per_layer_inputs(config)
-  if config.model_type == 'gemma3n_text':
+    yield from _per_layer_embeddings(config)
+  if config.is_gemma3n:
     # Projections from one stream to all, and back to one.
     for name in ('altup_projection', 'altup_unembed_projection'):
       for j in range(config.altup_num_inputs - 1):
         path = f'{name}_{j}/{name}_{j}'
         yield _leaf(path, f'model.{name}s.{j}.weight', _TRANSPOSED)
   for i in range(config.num_hidden_layers):
-    for norm, name in _norms(config):
-      yield _leaf(f'{norm}/scale', f'{name}.weight', layer=i)
-    yield from _attention(config, i)
-    yield from _feed_forward(config, i, gate_by_rows)
-    if config.model_type == 'gemma3n_text':
-      yield from _streams(config, i)
-    elif config.is_gemma4:
-      yield _leaf('skip_scale', 'layer_scalar', layer=i)
-    if config.hidden_size_per_layer_input:
-      yield from _per_layer_input(config, i)
+    yield from _layer(config, i, _SAME if gate_by_rows else _TRANSPOSED)
+
+
+def _layer(config: GemmaConfig, i: int, gate: str) -> Iterator[ParamMapping]:
+  """Yields the mappings of a layer."""
+  leaf, rows = functools.partial(_leaf, layer=i), []
+  is_mixed = config.enable_moe_block
+  for norm, name in (_MIXED_NORMS if is_mixed else _NORMS).items():
+    yield leaf(f'{norm}/scale', f'{name}.weight')
+  yield from _attention(config, i)
+  gates, dense = ('mlp.gate_proj.weight', 'mlp.up_proj.weight'), 'mlp'
+  if is_mixed:
+    rows, dense = [*_EXPERTS], 'mlp2'
+    name, pattern = 'experts.gate_up_proj', 'e (two f) d -> e two f d'
+    yield leaf('mlp/gating_einsum/w', name, pattern, two=2)
+  yield leaf(f'{dense}/gating_einsum', gates, gate)
+  yield leaf(f'{dense}/linear', 'mlp.down_proj.weight', _TRANSPOSED)
+  if config.is_gemma3n:
+    rows += _STREAMS
+    name, pattern = 'altup.prediction_coefs.weight', '(s t) m -> m s t'
+    count = config.altup_num_inputs
+    yield leaf('altup/prediction_coefs', name, pattern, s=count)
+  elif config.is_gemma4:
+    rows.append(('skip_scale', 'layer_scalar', _SAME))
+  if config.hidden_size_per_layer_input:
+    prefix = 'per_layer_mapping/' if config.is_gemma3n else ''
+    rows += [(prefix + path, *rest) for path, *rest in _LAYER_INPUT]
+  for path, name, pattern in rows:
+    yield leaf(path, name, pattern)
 
 
 def tensors(
@@ -183,7 +231,7 @@ def _table(config: GemmaConfig) -> ParamMapping:
   padding = config.table_size - rows
 
   def pack(tensors):
-    table = _only(tensors)
+    (table,) = tensors
     if not padding:
       return table
     if isinstance(table, tensor_files.TensorHandle):
@@ -201,36 +249,15 @@ def _table(config: GemmaConfig) -> ParamMapping:
   return ParamMapping(TABLE, (TABLE_TENSOR,), pack, unpack)
 
 
-def _norms(config: GemmaConfig) -> list[tuple[str, str]]:
-  """Returns gemma's and Hugging Face's names of the norms of a layer."""
-  common = [
-    ('pre_attention_norm', 'input_layernorm'),
-    ('post_attention_norm', 'post_attention_layernorm'),
-    ('post_ffw_norm', 'post_feedforward_layernorm'),
-  ]
-  if not config.enable_moe_block:
-    return [*common, ('pre_ffw_norm', 'pre_feedforward_layernorm')]
-  return [
-    *common,
-    ('pre_ffw2_norm', 'pre_feedforward_layernorm'),
-    ('post_ffw2_norm', 'post_feedforward_layernorm_1'),
-    ('pre_ffw_norm', 'pre_feedforward_layernorm_2'),
-    ('post_ffw1_norm', 'post_feedforward_layernorm_2'),
-  ]
-
-
 def _attention(config: GemmaConfig, layer: int) -> Iterator[ParamMapping]:
   """Yields the mappings of the attention of a layer."""
-  is_gemma4 = config.is_gemma4
-  query_heads = config.num_attention_heads
-  num_key_heads, dim = config.key_heads(layer)
-  first_shared = config.num_hidden_layers - config.num_kv_shared_layers
-  has_cache = layer < first_shared
+  query_heads, is_gemma4 = config.num_attention_heads, config.is_gemma4
+  key_heads, dim = config.key_heads(layer)
+  has_cache = layer < config.num_hidden_layers - config.num_kv_shared_layers
+  leaf = functools.partial(_leaf, layer=layer)
+  by_head = functools.partial(leaf, pattern='(n h) d -> n d h', h=dim)
   q, k, v = (f'self_attn.{x}_proj.weight' for x in 'qkv')
-  by_head = functools.partial(
-    _leaf, pattern='(n h) d -> n d h', layer=layer, h=dim
-  )
-  if query_heads == num_key_heads and not is_gemma4:
+  if query_heads == key_heads and not is_gemma4:
     yield by_head('attn/qkv_einsum/w', (q, k, v), n=query_heads)
   else:
     yield by_head('attn/q_einsum/w', q, n=query_heads)
@@ -238,87 +265,34 @@ def _attention(config: GemmaConfig, layer: int) -> Iterator[ParamMapping]:
     shares_values = is_gemma4 and is_full and config.attention_k_eq_v
     path = f'attn/{"k" if shares_values else "kv"}_einsum/w'
     if has_cache:
-      yield by_head(path, k if shares_values else (k, v), n=num_key_heads)
+      yield by_head(path, k if shares_values else (k, v), n=key_heads)
     elif is_gemma4:
-      shape = num_key_heads, config.hidden_size, dim
+      shape = key_heads, config.hidden_size, dim
       yield _unused(path, layer, shape if shares_values else (2, *shape))
-  name = 'self_attn.o_proj.weight'
-  pattern = 'd (n h) -> n h d'
-  yield _leaf('attn/attn_vec_einsum/w', name, pattern, layer, n=query_heads)
+  out, pattern = 'self_attn.o_proj.weight', 'd (n h) -> n h d'
+  yield leaf('attn/attn_vec_einsum/w', out, pattern, n=query_heads)
   if config.model_type == 'gemma2':
     return
   prefix = 'attn/_' if config.model_type == 'gemma3_text' else 'attn/'
-  name = 'self_attn.q_norm.weight'
-  yield _leaf(f'{prefix}query_norm/scale', name, layer=layer)
+  yield leaf(f'{prefix}query_norm/scale', 'self_attn.q_norm.weight')
   path = f'{prefix}key_norm/scale'
   if has_cache:
-    yield _leaf(path, 'self_attn.k_norm.weight', layer=layer)
+    yield leaf(path, 'self_attn.k_norm.weight')
   elif is_gemma4:
     yield _unused(path, layer, (dim,))
 
 
-def _feed_forward(
-  config: GemmaConfig, i: int, gate_by_rows: bool
-) -> Iterator[ParamMapping]:
-  """Yields the mappings of a feed-forward layer, of experts and router."""
-  experts = config.enable_moe_block
-  dense = 'mlp2' if experts else 'mlp'
-  gates = 'mlp.gate_proj.weight', 'mlp.up_proj.weight'
-  pattern = _SAME if gate_by_rows else _TRANSPOSED
-  yield _leaf(f'{dense}/gating_einsum', gates, pattern, i)
-  yield _leaf(f'{dense}/linear', 'mlp.down_proj.weight', _TRANSPOSED, i)
-  if not experts:
-    return
-  yield _leaf('mlp/router_logits/w', 'router.proj.weight', _TRANSPOSED, i)
-  yield _leaf('mlp/router_scale', 'router.scale', layer=i)
-  yield _leaf('mlp/per_expert_scale', 'router.per_expert_scale', layer=i)
-  name, pattern = 'experts.gate_up_proj', 'e (two f) d -> e two f d'
-  yield _leaf('mlp/gating_einsum/w', name, pattern, i, two=2)
-  yield _leaf('mlp/linear/w', 'experts.down_proj', 'e d f -> e f d', i)
-
-
-def _per_layer_inputs(config: GemmaConfig) -> Iterator[ParamMapping]:
+def _per_layer_embeddings(config: GemmaConfig) -> Iterator[ParamMapping]:
   """Yields the mappings of the model's per-layer embeddings."""
   layers = config.num_hidden_layers
-  if config.model_type == 'gemma3n_text':
-    table, projection = (
-      'per_layer_input_embedding',
-      'per_layer_input_projection',
-    )
-  else:
-    table, projection = 'per_layer_embeddings', 'per_layer_model_projection'
+  table, projection = (
+    ('per_layer_input_embedding', 'per_layer_input_projection')
+    if config.is_gemma3n
+    else ('per_layer_embeddings', 'per_layer_model_projection')
+  )
   name = 'model.embed_tokens_per_layer.weight'
   yield _leaf(f'embedder/{table}', name, 'v (l p) -> v l p', l=layers)
   name = 'model.per_layer_model_projection.weight'
   yield _leaf(f'embedder/{projection}/w', name, '(l p) d -> d l p', l=layers)
   name = 'per_layer_projection_norm'
   yield _leaf(f'embedder/{name}/scale', f'model.{name}.weight')
-
-
-def _per_layer_input(config: GemmaConfig, i: int) -> Iterator[ParamMapping]:
-  """Yields the mappings of a layer's per-layer embedding."""
-  is_gemma3n = config.model_type == 'gemma3n_text'
-  prefix = 'per_layer_mapping/' if is_gemma3n else ''
-  for name in ('per_layer_input_gate', 'per_layer_projection'):
-    yield _leaf(f'{prefix}{name}/w', f'{name}.weight', _TRANSPOSED, i)
-  name = 'post_per_layer_input_norm'
-  yield _leaf(f'{prefix}{name}/scale', f'{name}.weight', layer=i)
-
-
-def _streams(config: GemmaConfig, i: int) -> Iterator[ParamMapping]:
-  """Yields the mappings of AltUp and LAuReL in a layer of a Gemma 3n."""
-  name = 'altup/correct_output_scale'
-  yield _leaf(name, name.replace('/', '.'), layer=i)
-  name = 'altup.correction_coefs.weight'
-  yield _leaf('altup/correction_coefs', name, _TRANSPOSED, i)
-  name, pattern = 'altup.prediction_coefs.weight', '(s t) m -> m s t'
-  count = config.altup_num_inputs
-  yield _leaf('altup/prediction_coefs', name, pattern, i, s=count)
-  for path, name, pattern in (
-    ('altup/modality_router/w', 'altup.modality_router', _TRANSPOSED),
-    ('altup/router_norm_layer/scale', 'altup.router_norm', _SAME),
-    ('laurel/linear_left/w', 'laurel.linear_left', _TRANSPOSED),
-    ('laurel/linear_right/w', 'laurel.linear_right', _TRANSPOSED),
-    ('post_laurel_norm/scale', 'laurel.post_laurel_norm', _SAME),
-  ):
-    yield _leaf(path, f'{name}.weight', pattern, i)
