@@ -15,7 +15,6 @@ from cascades.models import (
   chat_templates,
   checkpoints,
   gguf_files,
-  gguf_header,
   language,
   tokenizer_files,
   turns,
@@ -333,7 +332,7 @@ def test_a_template_of_a_gguf_that_is_no_text_is_refused(tmp_path, monkeypatch):
   monkeypatch.setattr(_checkpoint().tokenizer, 'chat_template', 'x')
   file = tmp_path / 'model.gguf'
   gguf_writer.save_gguf(file, _checkpoint())
-  header = gguf_header.read_header(file)
+  header = gguf_files.read_header(file)
   header.fields['tokenizer.chat_template'] = 3
-  with pytest.raises(ValueError, match=r'chat_template: must be a text, got 3'):
+  with pytest.raises(ValueError, match=r'chat_template must be .* got 3'):
     gguf_files.read_tokenizer(header)

@@ -1,4 +1,4 @@
-"""Tests of reading and writing checkpoints.
+"""Tests of reading and writing checkpoints, and of their formats.
 
 The fixtures were made by transformers itself (see make_hf_fixtures.py there),
 so that its weights, names, config.json and logits are the reference here.
@@ -7,6 +7,7 @@ so that its weights, names, config.json and logits are the reference here.
 import dataclasses
 import functools
 import json
+import pathlib
 import re
 import shutil
 import socket
@@ -22,16 +23,16 @@ import tiers
 from safetensors.numpy import load_file, save_file
 from small import FIXTURES, dtypes, load, same, stored
 
+import cascades
 from cascades import decoding
 from cascades.methods import processing
 from cascades.models import (
-  checkpoint_source,
+  bundled,
   checkpoints,
   config_json,
   gemma_library,
   huggingface_export,
   language,
-  orbax_files,
   param_mapping,
   tensor_files,
   tokenizers,
@@ -81,11 +82,6 @@ def check_logits(checkpoint: checkpoints.Checkpoint, folder: str) -> None:
   tokens, logits = expected(folder)
   ours = uncached(*checkpoint[:2], tokens)
   np.testing.assert_allclose(ours, logits, rtol=0, atol=1e-4)
-
-
-def like(tree):
-  """Returns the structure, shapes and dtypes of parameters."""
-  return jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype)), tree)
 
 
 @pytest.mark.parametrize('folder', FOLDERS)
@@ -147,40 +143,36 @@ def test_a_text_beyond_the_window_equals_that_of_transformers(window):
   np.testing.assert_allclose(probs, drawn_from, rtol=0, atol=2e-5)
 
 
-def _rope_4(**fields):
-  """In the flat fields of transformers 4, which reach the model as well."""
-  return {'rope_parameters': None, **fields}
+_ROPE_4 = {'rope_parameters': None, 'rope_theta': 1000.0}
+_MISREAD = [
+  *(
+    ('hf_gemma2', field)
+    for field in (
+      {'attn_logit_softcapping': None},
+      {'final_logit_softcapping': None},
+      {'layer_types': [FULL, FULL, SLIDING]},
+      _ROPE_4,
+    )
+  ),
+  *((f'hf_gemma{x}', {'sliding_window': 5}) for x in ('2', '3', '3n')),
+  *((f'hf_gemma{x}', {'query_pre_attn_scalar': 8}) for x in '23'),
+  ('hf_gemma3n', {'activation_sparsity_pattern': [0.0] * 6}),
+  ('hf_gemma3n', {'final_logit_softcapping': None}),
+  ('hf_gemma4_shared', {'sliding_window': 5}),
+  ('hf_gemma4_dense', {'rope_parameters': None}),
+  ('hf_gemma4_experts', {'top_k_experts': 3}),
+  *(
+    ('hf_gemma3', _ROPE_4 | {'rope_local_base_freq': base} | scaling)
+    for base, scaling in (
+      (100.0, {}),
+      (1000.0, {'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}}),
+    )
+  ),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('folder', 'changes'),
-  [
-    ('hf_gemma2', {'attn_logit_softcapping': None}),
-    ('hf_gemma2', {'final_logit_softcapping': None}),
-    ('hf_gemma2', {'sliding_window': 5}),
-    ('hf_gemma2', {'query_pre_attn_scalar': 8}),
-    ('hf_gemma2', {'layer_types': [FULL, FULL, SLIDING]}),
-    ('hf_gemma2', _rope_4(rope_theta=1000.0)),
-    ('hf_gemma3', {'sliding_window': 5}),
-    ('hf_gemma3n', {'sliding_window': 5}),
-    ('hf_gemma3n', {'activation_sparsity_pattern': [0.0] * 6}),
-    ('hf_gemma3n', {'final_logit_softcapping': None}),
-    ('hf_gemma4_shared', {'sliding_window': 5}),
-    ('hf_gemma4_dense', {'rope_parameters': None}),
-    ('hf_gemma4_experts', {'top_k_experts': 3}),
-    ('hf_gemma3', {'query_pre_attn_scalar': 8}),
-    ('hf_gemma3', _rope_4(rope_theta=1000.0, rope_local_base_freq=100.0)),
-    (
-      'hf_gemma3',
-      _rope_4(
-        rope_theta=1000.0,
-        rope_local_base_freq=1000.0,
-        rope_scaling={'rope_type': 'linear', 'factor': 8.0},
-      ),
-    ),
-  ],
-)
+@pytest.mark.parametrize(('folder', 'changes'), _MISREAD)
 def test_the_reference_notices_a_misread_field(folder, changes):
   # Without this, equality above could hold because nothing matters.
   model = language.from_config(read_config(folder) | changes)
@@ -229,16 +221,6 @@ def test_the_text_part_of_a_multimodal_checkpoint(copied, root):
   read = checkpoints.load_model(str(there)).unpack()
   assert read.model == load('hf_gemma3').model
   same(read.params, load('hf_gemma3').params)
-
-
-@pytest.mark.parametrize('folder', CLASSIC)
-def test_packed_parameters_are_the_same_model(folder):
-  plain = load(folder)
-  packed = plain.pack()
-  assert packed.pack() is packed
-  assert like(packed.params) != like(plain.params)
-  same(packed.unpack().params, plain.params)
-  check_logits(packed, folder)
 
 
 # --- Writing ---
@@ -301,28 +283,23 @@ def test_tensors_that_are_rounded_are_read_as_what_they_were(tmp_path):
     checkpoints.save_model(tmp_path, whole, stored='int4')
 
 
-@pytest.mark.parametrize(
-  ('said', 'want'),
-  [
-    ({'dtype': 'bfloat16'}, 'bfloat16'),
-    ({'torch_dtype': 'bfloat16'}, 'bfloat16'),
-    # One that is null is none.
-    ({'dtype': None, 'torch_dtype': 'bfloat16'}, 'bfloat16'),
-    # What neither names nor allows stays as it is stored.
-    ({'dtype': 'float16'}, 'stored'),
-    ({'torch_dtype': 'float16'}, 'stored'),
-    ({}, 'stored'),
-  ],
-  ids=str,
-)
 @pytest.mark.parametrize('kept', ['float32', 'bfloat16'])
-def test_config_json_says_what_parameters_become(tmp_path, said, want, kept):
-  whole = checkpoints.load_model('tiny-drafter')
-  checkpoints.save_model(tmp_path, whole, stored=kept)
-  small.rewrite(tmp_path, {'dtype': ..., 'torch_dtype': ...} | said)
-  # Packed on a CPU; and as they lie on every other device.
-  for call in checkpoints.load_model, checkpoints.load_folder:
-    assert dtypes(call(tmp_path).params) == {kept if want == 'stored' else want}
+def test_config_json_says_what_parameters_become(tmp_path, kept):
+  checkpoints.save_model(tmp_path, load('tiny-drafter'), stored=kept)
+  half = 'bfloat16'
+  for said, want in (
+    ({'dtype': half}, half),
+    ({'torch_dtype': half}, half),
+    # One that is null is none.
+    ({'dtype': None, 'torch_dtype': half}, half),
+    # What neither names nor allows stays as it is stored.
+    *(({name: 'float16'}, kept) for name in ('dtype', 'torch_dtype')),
+    ({}, kept),
+  ):
+    small.rewrite(tmp_path, {'dtype': ..., 'torch_dtype': ...} | said)
+    # Packed on a CPU; and as they lie on every other device.
+    for call in checkpoints.load_model, checkpoints.load_folder:
+      assert dtypes(call(tmp_path).params) == {want}, said
 
 
 # --- Orbax ---
@@ -428,7 +405,7 @@ def test_what_does_not_fit_is_not_damaged(downloads, monkeypatch, tmp_path):
   def fail(*args):
     raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory')
 
-  monkeypatch.setattr(orbax_files, '_restore', fail)
+  monkeypatch.setattr(gemma_library, 'restore_layers', fail)
   folder = shutil.copytree(downloads / 'nested', tmp_path / 'a b')
   folder /= 'gemma3-tiny-it'
   message = conftest.refused('model', checkpoints.load_model, folder)
@@ -448,7 +425,8 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
   )
   refused(f'gemma4-tiny:{folder}', "'gemma4-tiny' is not an architecture of")
   refused(
-    f'gemma3-tiny:{FIXTURES / "hf_gemma3"}', 'declares its own architecture'
+    f'gemma3-tiny:{FIXTURES / "hf_gemma3"}',
+    'an architecture precedes an Orbax folder only',
   )
   ones = {'w': jnp.ones((2, 3))}
   save = gemma_library.import_gemma().ckpts.save_params
@@ -457,24 +435,12 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
   del catalogue['gemma3-tiny-it']
   refused(folder, 'has 4 layers of width 24, which no model')
   shutil.copytree(source, folder / 'other')
-  refused(folder, 'holds several checkpoints (it, other)')
+  refused(folder, 'one Orbax checkpoint, got it, other;')
   (folder / 'it' / '_METADATA').write_text('{')
-  refused(folder / 'it', 'is not a checkpoint that Orbax can read')
+  refused(folder / 'it', 'cannot be read')
 
 
 # --- Folders that cannot be read ---
-
-
-def _index(change):
-  """Changes the weight_map of a folder's index."""
-
-  def apply(folder):
-    file = folder / tensor_files.INDEX
-    index = small.read_json(file)
-    change(index['weight_map'])
-    file.write_text(json.dumps(index))
-
-  return apply
 
 
 def _read_all(folder):
@@ -504,7 +470,8 @@ def test_the_index_says_which_copy_of_a_tensor_is_read(shards):
   save_file({'odd': np.zeros(3)}, shards / 'model.safetensors')
   same(_read_all(shards), want)
   # Nor is a tensor that it does not map.
-  _index(lambda files: files.pop(NORM))(shards)
+  fields = {'weight_map': {x: f for x, f in index.items() if x != NORM}}
+  (shards / tensor_files.INDEX).write_text(json.dumps(fields))
   assert NORM not in tensor_files.open_folder(shards)
 
 
@@ -515,8 +482,6 @@ def test_without_an_index_there_is_one_file(shards):
   want = _read_all(shards)
   (shards / tensor_files.INDEX).unlink()
   message = conftest.refused('model', tensor_files.open_folder, shards)
-  assert ' several files' in message
-  check_message(message, shards)
   assert all(file.name in message for file in shards.glob('*.safetensors'))
   # The usual name decides, whatever else lies there.
   save_file(want, shards / 'model.safetensors')
@@ -551,7 +516,7 @@ def test_an_output_head_that_is_no_table_is_refused(
   copied, monkeypatch, change, is_tied, prefix
 ):
   folder, table = copied('hf_gemma3'), stored(FIXTURES / 'hf_gemma3')[TABLE]
-  monkeypatch.setattr(checkpoint_source, '_HEAD_ROWS', 5, raising=False)
+  monkeypatch.setattr(checkpoints, '_HEAD_ROWS', 5)
   tensors = {f'{prefix}lm_head.weight': change(table)}
   for declared in (True, ...):
     small.rewrite(folder, {'tie_word_embeddings': declared}, tensors)
@@ -579,49 +544,6 @@ def test_an_output_head_may_have_another_type(tmp_path, dtype):
   assert 'lm_head.weight differs' in message
 
 
-@pytest.mark.parametrize(
-  ('parts', 'kind', 'said'),
-  [
-    # AWQ and GPTQ, pack-quantized, HQQ, bitsandbytes, MLX, and float8.
-    (('qweight', 'qzeros'), None, "q_proj.qweight', as quantised models do"),
-    (('weight_packed',), None, "q_proj.weight_packed', as quantised models"),
-    (('W_q',), None, "q_proj.W_q', as quantised models do"),
-    (('weight.absmax',), 'U8', 'q_proj.weight is quantised (U8)'),
-    (('SCB',), 'I8', 'fetch the model before quantisation, or'),
-    (('scales', 'biases'), 'U32', 'q_proj.weight is quantised (U32)'),
-    (('weight_scale',), 'F8_E4M3', 'q_proj.weight is quantised (F8_E4M3)'),
-  ],
-)
-def test_a_quantised_model_is_no_incomplete_download(copied, parts, kind, said):
-  folder, name = copied('hf_gemma3'), 'model.layers.0.self_attn.q_proj'
-  tensors = {f'{name}.{x}': np.ones((48, 1), np.int32) for x in parts}
-  name += '.weight'
-  small.rewrite(folder, tensors=tensors | {name: kind and np.ones(1)})
-  if kind:
-    small.as_type(folder / 'model.safetensors', name, kind, (48, 3))
-  assert said in conftest.refused('model', checkpoints.load_model, folder)
-
-
-@pytest.mark.parametrize('prefix', ['base_model.model.', '_orig_mod.'])
-def test_a_wrapped_model_and_an_adapter_are_no_models(copied, prefix):
-  folder = copied('hf_gemma3')
-  tensors = stored(folder)
-  wrapped = {prefix + name: x for name, x in tensors.items()}
-  small.rewrite(folder, tensors=dict.fromkeys(tensors) | wrapped)
-  message = conftest.refused('model', checkpoints.load_model, folder)
-  assert f"has '{prefix}model." in message
-  (folder / 'config.json').rename(folder / 'adapter_config.json')
-  message = conftest.refused('model', checkpoints.load_model, folder)
-  assert 'has no config.json but an adapter; give' in message
-
-
-def test_a_tensor_by_two_names_is_refused(tmp_path):
-  tensors = {x: np.ones(2) for x in (NORM, f'language_model.{NORM}')}
-  save_file(tensors, tmp_path / 'model.safetensors')
-  with pytest.raises(ValueError, match=r'the tensor model\.norm\.weight twice'):
-    tensor_files.open_folder(tmp_path)
-
-
 @pytest.mark.parametrize('number', ['4', '9' * 5000, '٩'])
 def test_a_layer_that_a_model_does_not_have_is_refused(number):
   names = 'model.layers.3.x', 'model.layers.x', f'model.layers.{number}.x'
@@ -629,13 +551,6 @@ def test_a_layer_that_a_model_does_not_have_is_refused(number):
   with pytest.raises(ValueError, match='of a layer beyond the 4 of ') as error:
     tensor_files.check_layers('FOLDER', names, 4, 'model.layers.')
   assert len(str(error.value)) < 300
-
-
-def check_message(message: str, folder=None) -> None:
-  """One sentence that says what to do."""
-  message = message.replace(str(folder), 'FOLDER')
-  assert '. ' not in message
-  assert re.search(r'\b(fetch|give|check)\b', message), message
 
 
 # --- config.json ---
@@ -670,61 +585,56 @@ def test_a_multimodal_config_may_say_little_of_its_text_part(text):
   )
 
 
-def frequencies(family='gemma3_text', **fields):
-  """Returns rope bases and scales of local and global layers."""
-  config = built({'model_type': family, **fields})
-  return (
-    config.local_base_frequency,
-    config.local_scale_factor,
-    config.global_base_frequency,
-    config.global_scale_factor,
-  )
+_LINEAR = {'rope_type': 'linear', 'factor': 2.0}
+_OF_4 = {'rope_local_base_freq': 100.0, 'rope_theta': 1000.0}
 
 
 def test_rope_fields_of_transformers_4_and_5_mean_the_same():
   five = read_config('hf_gemma3')
-  four = {k: v for k, v in five.items() if k != 'rope_parameters'}
-  four |= {
-    'rope_theta': 1000.0,
-    'rope_local_base_freq': 100.0,
-    'rope_scaling': {'rope_type': 'linear', 'factor': 8.0},
-  }
+  scaling = {'rope_type': 'linear', 'factor': 8.0}
+  four = five | _OF_4 | {'rope_scaling': scaling}
+  del four['rope_parameters']
   assert built(four) == built(five)
-  assert frequencies(**four) == (100, 1, 1000, 8)
-
-
-_LINEAR = {'rope_type': 'linear', 'factor': 2.0}
-_DEFAULT = {'rope_type': 'default', 'factor': 8.0}
 
 
 @pytest.mark.parametrize(
-  ('fields', 'want'),
+  ('family', 'fields', 'want'),
   [
-    ({}, (10_000, 1, 1_000_000, 1)),
-    ({'rope_scaling': None}, (10_000, 1, 1_000_000, 1)),
+    ('gemma3_text', {}, (10_000, 1, 1_000_000, 1)),
+    ('gemma3_text', {'rope_scaling': None}, (10_000, 1, 1_000_000, 1)),
     # Older configs say `type`; and 4 scales no local layer.
     (
-      {'rope_scaling': {'type': 'linear', 'factor': 4.0}},
-      (10_000, 1, 1_000_000, 4),
+      'gemma3_text',
+      _OF_4 | {'rope_scaling': {'type': 'linear', 'factor': 4.0}},
+      (100, 1, 1000, 4),
     ),
     (
+      'gemma3_text',
       {'rope_parameters': {SLIDING: {'rope_theta': 500.0}}},
       (500, 1, 1_000_000, 1),
     ),
-    ({'rope_parameters': {FULL: _DEFAULT}}, (10_000, 1, 1_000_000, 1)),
+    (
+      'gemma3_text',
+      {'rope_parameters': {FULL: {'rope_type': 'default', 'factor': 8.0}}},
+      (10_000, 1, 1_000_000, 1),
+    ),
+    # A Gemma 2 turns all layers alike.
+    ('gemma2', {'rope_theta': 10_000.0}, (10_000, 1) * 2),
+    ('gemma2', {'rope_theta': 500.0, 'rope_scaling': _LINEAR}, (500, 2) * 2),
+    (
+      'gemma2',
+      {'rope_parameters': _LINEAR | {'rope_theta': 500.0}},
+      (500, 2) * 2,
+    ),
   ],
 )
-def test_positions_turn_as_a_config_says(fields, want):
-  assert frequencies(**fields) == want
-
-
-def test_a_gemma_2_turns_all_layers_alike():
-  for fields, theta, factor in (
-    ({'rope_theta': 10_000.0}, 10_000, 1),
-    ({'rope_theta': 500.0, 'rope_scaling': _LINEAR}, 500, 2),
-    ({'rope_parameters': _LINEAR | {'rope_theta': 500.0}}, 500, 2),
-  ):
-    assert frequencies('gemma2', **fields) == (theta, factor) * 2
+def test_positions_turn_as_a_config_says(family, fields, want):
+  config = built({'model_type': family, **fields})
+  found = (
+    *(config.local_base_frequency, config.local_scale_factor),
+    *(config.global_base_frequency, config.global_scale_factor),
+  )
+  assert found == want
 
 
 def test_layer_types_from_a_pattern_or_spelled_out():
@@ -862,11 +772,9 @@ def test_gemmas_checkpoints_are_told_apart_and_have_their_tokenizers():
     if not re.match('gemma[23]-', size):
       continue
     model, tokenizer = own_model(size)
-    config = model.module.config
-    found = orbax_files.find_gemma(config.num_layers, config.embed_dim)
+    found = checkpoints._name_by_shapes(tokenizer, model.param_shapes())
     assert found.startswith(f'{size}-')
     assert re.search(rf'gemma{size[5]}.*\.model$', tokenizer)
-  assert orbax_files.find_gemma(26, 26) is None
   names = gemma_library.gemma_checkpoints()
   assert names['gemma2-2b-it'].value.endswith('/gemma2-2b-it')
 
@@ -879,7 +787,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_list(tmp_path):
     (folder, ''),
   ):
     said = conftest.refused('model', checkpoints.load_model, name)
-    assert f"'{name}' is not a folder or a known name; did you mean" in said
+    assert f"'{name}' is not a name, file or folder of the formats" in said
     assert f"did you mean '{near}" in said
     for name in [*checkpoints.BUNDLED, *gemma_library.gemma_checkpoints()]:
       assert name in said.split('?')[1]
@@ -895,7 +803,7 @@ def local_tokenizer(monkeypatch):
     asked.append(name)
     return types.SimpleNamespace(read_bytes=lambda: proto)
 
-  monkeypatch.setattr(orbax_files.epath, 'Path', path)
+  monkeypatch.setattr(checkpoints.epath, 'Path', path)
   return asked
 
 
@@ -935,9 +843,116 @@ def _refuse(*args, **kwargs):
 def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
   monkeypatch.setattr(gemma_library, 'orbax_shapes', _refuse)
   if part == 'tokenizer':
-    monkeypatch.setattr(orbax_files.epath, 'Path', _refuse)
+    monkeypatch.setattr(checkpoints.epath, 'Path', _refuse)
   with pytest.raises(ValueError, match=r'^model: gemma3-1b-it ') as error:
     checkpoints.load_model('gemma3-1b-it')
   assert 'no route to host' in str(error.value)
   assert '\n' not in str(error.value)
-  check_message(str(error.value))
+
+
+# --- Formats ---
+
+TINY = bundled.ASSETS / 'tiny-drafter'
+
+
+class ToySource:
+  """A folder with gemma's parameter tree as arrays with dotted names."""
+
+  def __init__(self, folder):
+    config = json.loads((folder / 'toy.json').read_text())
+    self.folder, self.model = folder, language.from_config(config)
+    self.tokenizer = tokenizers.Tokenizer(
+      (folder / 'toy.tokenizer').read_bytes(), config['stops']
+    )
+
+  def load(self, options):
+    model, arrays = self.model, load_file(self.folder / 'toy.arrays')
+    params = jax.tree_util.tree_map_with_path(
+      lambda path, _: arrays[jax.tree_util.keystr(path)], model.param_shapes()
+    )
+    if options.pack:
+      model = checkpoints.Checkpoint(model, params, self.tokenizer).pack().model
+    place = checkpoints.place_params
+    params = {x: place(model, (x,), y, options) for x, y in params.items()}
+    return checkpoints.Checkpoint(model, params, self.tokenizer)
+
+
+def open_toy(name):
+  """Opens a folder with toy.json; None for anything else."""
+  path = pathlib.Path(name)
+  return ToySource(path) if (path / 'toy.json').is_file() else None
+
+
+@pytest.fixture
+def registered(monkeypatch):
+  monkeypatch.setitem(checkpoints.FORMATS, 'toy', open_toy)
+
+
+@pytest.fixture
+def toy_folder(tmp_path):
+  _, params, tokenizer = checkpoints.load_folder(TINY)
+  config = small.read_json(TINY / 'config.json')
+  config['stops'] = list(tokenizer.stops)
+  arrays = {
+    jax.tree_util.keystr(path): np.asarray(x)
+    for path, x in jax.tree.leaves_with_path(params)
+  }
+  folder = tmp_path / 'toy'
+  folder.mkdir()
+  save_file(arrays, folder / 'toy.arrays')
+  (folder / 'toy.json').write_text(json.dumps(config))
+  (folder / 'toy.tokenizer').write_bytes(tokenizer.proto)
+  return folder
+
+
+def test_a_registered_format_is_loaded(toy_folder, registered):
+  expected = checkpoints.load_model('tiny-drafter', 'float32')
+  for name in (toy_folder, str(toy_folder), f'toy:{toy_folder}'):
+    loaded = cascades.load_model(name, 'float32')
+    assert loaded.model.layout == 'blocked'
+    assert loaded.tokenizer == expected.tokenizer
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, expected.params)
+  loaded = cascades.load_model(toy_folder, 'bfloat16').unpack()
+  assert loaded.model.dtype(loaded.params) == jnp.bfloat16
+
+
+def test_errors_name_the_formats(toy_folder, registered):
+  message = conftest.refused('model', checkpoints.load_model, toy_folder.parent)
+  assert ', '.join(checkpoints.FORMATS) in message
+
+
+def test_the_formats_of_the_library_come_first(toy_folder, registered):
+  shutil.copytree(TINY, toy_folder, dirs_exist_ok=True)
+  (toy_folder / '_METADATA').touch()
+  for prefix in ('', 'huggingface:'):
+    loaded = checkpoints.load_model(f'{prefix}{toy_folder}')
+    assert loaded.tokenizer == checkpoints.load_model(TINY).tokenizer
+  source = checkpoints.open_checkpoint(toy_folder)
+  assert isinstance(source, checkpoints.TensorSource)
+  source = checkpoints.open_checkpoint(f'toy:{toy_folder}')
+  assert isinstance(source, ToySource)
+  selected = f'orbax:{toy_folder}'
+  message = conftest.refused('model', checkpoints.load_model, selected)
+  assert 'cannot be read' in message
+
+
+@pytest.mark.parametrize(
+  ('name', 'format_name'),
+  [
+    ('tiny-verifier', 'bundled'),
+    ('gemma3-270m', 'package'),
+    ('gemma2-2b-it', 'gemma'),
+    (TINY, 'huggingface'),
+    (str(TINY), 'huggingface'),
+    (bundled.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
+  ],
+)
+def test_a_name_or_path_has_a_format(name, format_name):
+  assert checkpoints.find_format(name) == format_name
+
+
+def test_a_bundled_name_is_no_path(monkeypatch):
+  monkeypatch.chdir(bundled.ASSETS)
+  assert checkpoints.find_format('tiny-drafter') == 'bundled'
+  for name in ('./tiny-drafter', pathlib.Path('tiny-drafter')):
+    assert checkpoints.find_format(name) == 'huggingface'

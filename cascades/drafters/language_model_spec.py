@@ -40,17 +40,16 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
     """
     if _GEMMA_NAME.fullmatch(name):
       return True
-    # Registers the formats of the library.
     from cascades.models import checkpoints, config_json, hub, tensor_files
 
-    formats = checkpoints.matching_formats(name)
-    if formats in (['huggingface'], ['hub']):
+    format_name = checkpoints.find_format(name)
+    if format_name in ('huggingface', 'hub'):
       # Folders of this format may hold a drafter of another kind.
-      is_name = formats == ['hub']
+      is_name = format_name == 'hub'
       folder = hub.fetch(name, weights=False) if is_name else name
       model_type = tensor_files.read_config(folder).get('model_type')
       return model_type in config_json.MODEL_TYPES
-    return bool(formats)
+    return bool(format_name)
 
   @classmethod
   def known_names(cls) -> tuple[str, ...]:

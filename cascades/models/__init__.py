@@ -7,16 +7,13 @@ Models
   sharding        distribution over the devices of a mesh
   config_json     a config.json, read once into a `GemmaConfig`
 Checkpoints
-  checkpoints         loads, describes and saves a model
-  checkpoint_formats  the registry of formats; `builtin_formats`
-  checkpoint_source   a model that was opened and not read yet
+  checkpoints         loads and saves a model; the formats
   param_mapping       gemma's parameters as Hugging Face tensors
   param_dtypes        dtypes of parameters as they are read
   tensor_files        safetensors
   hub                 repositories of the Hugging Face hub
-  huggingface         folders in that layout; `huggingface_export`
-  gguf_files          files of llama.cpp's format; `gguf_header`
-  orbax_files         checkpoints of gemma's authors, and gemma's downloads
+  huggingface_export  writes folders in that layout
+  gguf_files          files of llama.cpp's format
   bundled             models of the package; `assets` holds them
   package_index       models in Python packages; `terms` holds their licences
 Text

@@ -1,164 +1,428 @@
 """GGUF files of Gemma 2 and Gemma 3, as llama.cpp's converter writes them.
 
-One file holds the fields of the model, its tokenizer and its tensors,
-most of them quantised in blocks of 32 or 256 numbers. The tensors are those of
-a Hugging Face folder under other names, so that `param_mapping.param_mappings`
-applies to them. The differences are:
+One file holds the fields of the model, its tokenizer and its tensors, most of
+them quantised in blocks. The tensors are those of a Hugging Face folder under
+other names, so that `param_mapping.param_mappings` applies to them, except:
 
 - The weight of every norm is stored plus 1.
 - `ffn_norm` is the norm before the feed-forward layer, not one after attention.
 - Files lack the base of local positions (10,000), and the fact that the two 27B
   models scale queries by their width; most files lack the layers that are
   local.
-- The kinds of tokens are SentencePiece's, except that tokens of turns, unused
-  tokens and a few more are called control or normal, though a text may contain
-  them; and tokens of several spaces contain spaces, where SentencePiece has
-  `tokenizers.SPACE`.
+- The kinds of tokens are SentencePiece's, except that some that a text may
+  contain are called control or normal; and tokens of several spaces contain
+  spaces, where SentencePiece has `tokenizers.SPACE`.
 
-The public `gguf` library dequantises tensors to float32.
+The public `gguf` library dequantises tensors to float32. Headers are read here:
+it takes ten seconds and most of a gigabyte for Gemma's 262,144 tokens.
 
-Source: llama.cpp's convert_hf_to_gguf.py.
+Sources: ggml's docs/gguf.md, llama.cpp's convert_hf_to_gguf.py.
 """
 
+import functools
+import itertools
 import math
+import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+import struct
+import types
+from collections.abc import Hashable, Iterator
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pydantic
 
-from cascades import arguments
+from cascades import arguments, extras
 from cascades.models import (
   config_json,
-  gguf_header,
   param_mapping,
   tensor_files,
   tokenizers,
 )
+from cascades.untrusted import bounded
 from cascades.untrusted.schema import (
   Count,
   FailFast,
   NotNegative,
   Number,
-  Positive,
   Schema,
   Size,
+  one_of,
 )
 
-SUFFIX = '.gguf'
+SUFFIX, MAGIC = '.gguf', b'GGUF'
 FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
+
+# --- Headers ---
+
+# Types of values in a header; all others are scalars.
+_STRING, _ARRAY = 8, 9
+# Letters of scalars in `struct`, by the number of their type.
+_SCALARS = dict(enumerate('BbHhIif?')) | {10: 'Q', 11: 'q', 12: 'd'}
+# Bytes that are read without a check of the size of the file.
+_UNCHECKED = 2**16
+
+
+class Tensor(NamedTuple):
+  """The place of a tensor in a file."""
+
+  shape: tuple[int, ...]
+  kind: Any
+  at: int
+  size: int
+
+
+class File(NamedTuple):
+  """The header of a file."""
+
+  path: pathlib.Path
+  fields: dict[str, Any]
+  tensors: dict[str, Tensor]
+
+  def under(self, prefix: str) -> dict[str, Any]:
+    """Returns the fields whose names have a prefix, by the rest of the name."""
+    return {
+      name.removeprefix(prefix): value
+      for name, value in self.fields.items()
+      if name.startswith(prefix)
+    }
+
+
+def library() -> types.ModuleType:
+  """Imports and returns the `gguf` library, an optional dependency."""
+  try:
+    import gguf
+  except ModuleNotFoundError as error:
+    raise ValueError(extras.missing('model', 'gguf', 'gguf')) from error
+  return gguf
+
+
+def read_header(path: pathlib.Path) -> File:
+  """Reads the fields of a file and the places of its tensors."""
+  bounded.check_regular(path, 'model', 'fetch it again')
+  with path.open('rb') as file:
+    if file.read(4) != MAGIC or file.read(4)[:1] not in (b'\2', b'\3'):
+      raise ValueError(
+        f'model: {path} is not a GGUF file of version 2 or 3; give one, or a'
+        ' folder that holds a model.'
+      )
+    try:
+      return _read_rest(path, file)
+    # Lengths or texts are wrong, or the file ends early or contradicts itself.
+    except (EOFError, MemoryError, OverflowError, UnicodeDecodeError) as error:
+      raise ValueError(
+        f'model: {path} is cut short or damaged ({error}); fetch it again.'
+      ) from error
+
+
+def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
+  """Reads the part of a header after the version."""
+  end = path.stat().st_size
+  num_tensors, num_fields = _read_scalars(file, 'Q', 2)
+  _require(max(num_tensors, num_fields) <= end, 'it ends early')
+  fields: dict[str, Any] = {}
+  for _ in range(num_fields):
+    name = _read_text(file)
+    _require(name not in fields, f'the field {arguments.quote(name)} is twice')
+    fields[name] = _read_value(file, end)
+  tensors: dict[str, Tensor] = {}
+  for _ in range(num_tensors):
+    name, (axes,) = _read_text(file), _read_scalars(file, 'I')
+    label = f'the tensor {arguments.quote(name)}'
+    _require(name not in tensors, f'{label} is twice')
+    _require(1 <= axes <= 4, f'{label} has {axes} axes')
+    shape = _read_scalars(file, 'Q', axes)[::-1]
+    (number,), (offset,) = _read_scalars(file, 'I'), _read_scalars(file, 'Q')
+    block_type = _block_type(number)
+    if block_type is None:
+      raise ValueError(
+        f'model: {path} has {label} of type {number}, which is not supported;'
+        ' give a file in F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q5_K or Q6_K.'
+      )
+    kind, block, size = block_type
+    _require(shape[-1] % block == 0, f'{label} has rows of incomplete blocks')
+    size *= math.prod(shape) // block
+    tensors[name] = Tensor(shape, kind, offset, size)
+  alignment = fields.get('general.alignment', 32)
+  is_aligned = isinstance(alignment, int) and alignment > 0
+  _require(is_aligned, 'general.alignment must be positive')
+  start = -(-file.tell() // alignment) * alignment
+  placed = {
+    name: x._replace(at=start + x.at)
+    for name, x in tensors.items()
+    if x.at % alignment == 0 and start + x.at + x.size <= end
+  }
+  _require(len(placed) == len(tensors), 'a tensor lies outside of it')
+  nonempty = sorted((x for x in placed.values() if x.size), key=lambda x: x.at)
+  pairs = itertools.pairwise(nonempty)
+  _require(all(a.at + a.size <= b.at for a, b in pairs), 'tensors overlap')
+  return File(path, fields, placed)
+
+
+def _require(condition: bool, reason: str) -> None:
+  if not condition:
+    raise EOFError(reason)
+
+
+def _read_bytes(file: BinaryIO, count: int) -> bytes:
+  """Reads bytes; Python would allocate them before it reads them."""
+  size = count if count <= _UNCHECKED else os.fstat(file.fileno()).st_size
+  data = file.read(count) if count <= size else b''
+  _require(len(data) == count, 'it ends early')
+  return data
+
+
+def _read_scalars(file: BinaryIO, code: str, count: int = 1) -> tuple:
+  layout = f'<{count}{code}'
+  return struct.unpack(layout, _read_bytes(file, struct.calcsize(layout)))
+
+
+def _read_text(file: BinaryIO) -> str:
+  (length,) = _read_scalars(file, 'Q')
+  return _read_bytes(file, length).decode()
+
+
+def _read_value(file: BinaryIO, end: int) -> Any:
+  """Reads a value, which its type precedes; numbers of an array as an array."""
+  (kind,), count = _read_scalars(file, 'I'), None
+  if kind == _ARRAY:
+    (kind,), (count,) = _read_scalars(file, 'I'), _read_scalars(file, 'Q')
+    _require(count <= end, 'it ends early')
+  if kind == _STRING:
+    if count is None:
+      return _read_text(file)
+    return [_read_text(file) for _ in range(count)]
+  _require(kind in _SCALARS, f'a field has the type {kind}')
+  code = _SCALARS[kind]
+  if count is None:
+    return _read_scalars(file, code)[0]
+  # Any byte but 0 is true, as in `struct`.
+  dtype = np.dtype('u1' if code == '?' else f'<{code}')
+  array = np.frombuffer(_read_bytes(file, count * dtype.itemsize), dtype)
+  return array != 0 if code == '?' else array
+
+
+@functools.cache
+def _block_type(number: int) -> tuple[Any, int, int] | None:
+  """Returns a type with the numbers and the bytes of one of its blocks."""
+  gguf = library()
+  try:
+    kind = gguf.GGMLQuantizationType(number)
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    # Dequantises one block, since the library lists types that it cannot read.
+    gguf.dequantize(np.zeros((1, size), np.uint8), kind)
+  except (ValueError, KeyError, NotImplementedError):
+    return None
+  return kind, block, size
+
+
+def is_gguf(path: pathlib.Path) -> bool:
+  """Returns True for a file by suffix or first bytes, or a folder of one."""
+  if path.is_dir():
+    return any(path.glob(f'*{SUFFIX}'))
+  if path.suffix == SUFFIX or not path.is_file():
+    return path.suffix == SUFFIX
+  with path.open('rb') as file:
+    return file.read(len(MAGIC)) == MAGIC
+
+
+def find_file(path: pathlib.Path) -> pathlib.Path:
+  """Returns the GGUF file of a path."""
+  files = sorted(path.glob(f'*{SUFFIX}')) if path.is_dir() else [path]
+  if len(files) != 1:
+    names = ', '.join(file.name for file in files) or 'none'
+    raise ValueError(
+      f'model: {path} must hold one GGUF file, got {names}; give the file.'
+    )
+  return files[0]
+
+
+# --- Fields of the model ---
+
+# Fields of config.json; the first eight are in every file.
+_FIELDS = {
+  'embedding_length': 'hidden_size',
+  'feed_forward_length': 'intermediate_size',
+  'block_count': 'num_hidden_layers',
+  'attention.head_count': 'num_attention_heads',
+  'attention.head_count_kv': 'num_key_value_heads',
+  'attention.key_length': 'head_dim',
+  'attention.sliding_window': 'sliding_window',
+  'attention.layer_norm_rms_epsilon': 'rms_norm_eps',
+  'rope.freq_base': 'rope_theta',
+  'rope.freq_base_swa': 'rope_local_base_freq',
+  'final_logit_softcapping': 'final_logit_softcapping',
+}
+_PATTERN = 'attention.sliding_window_pattern'
 # Models that scale queries by their width: family and number of layers.
 _SCALED_BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
+_Bit = bool | Annotated[int, pydantic.Field(ge=0, le=1)]
 
 
-def _gguf_field(name: str, default: Any = ...) -> Any:
-  """Returns a field by its name in a file."""
-  return pydantic.Field(default, alias=name)
+class _Fields(Schema):
+  """Fields that config.json has in another form, and what decides these."""
+
+  width: Size = pydantic.Field(alias='embedding_length')
+  num_heads: Size = pydantic.Field(alias='attention.head_count')
+  head_dim: Size = pydantic.Field(alias='attention.key_length')
+  layers: config_json.Layers = pydantic.Field(alias='block_count')
+  # A period of layers, the last one global; or a bit for each layer.
+  local: Count | Annotated[list[_Bit], FailFast] = pydantic.Field(
+    alias=_PATTERN
+  )
+  # llama.cpp writes 0 for no factor.
+  factor: NotNegative | None = pydantic.Field(None, alias='rope.scaling.factor')
+  rope_type: str | None = pydantic.Field(None, alias='rope.scaling.type')
+  parts: Annotated[Any, one_of(1)] = pydantic.Field(1, alias='split.count')
 
 
-def _to_list(field: Any) -> Any:
-  """Converts an array of a header to a list."""
-  return field.tolist() if isinstance(field, np.ndarray) else field
+def read_config(file: File) -> config_json.GemmaConfig:
+  """Returns the configuration of the model of a file."""
+  path, family = file.path, str(file.fields.get('general.architecture'))
+  if family not in FAMILIES:
+    raise ValueError(
+      f'model: {path} has the unsupported architecture'
+      f' {arguments.quote(family)}; give a Gemma 2 or 3 (gemma2, gemma3).'
+    )
+  defaults = {
+    'gemma2': {_PATTERN: 2, 'attention.sliding_window': 4096},
+    'gemma3': {_PATTERN: 6},
+  }
+  stored = defaults[family] | file.under(f'{family}.')
+  absent = [x for x in [*_FIELDS][:8] if x not in stored]
+  absent += [x for x in ['token_embd.weight'] if x not in file.tensors]
+  if absent:
+    raise ValueError(f'model: {path}: {absent[0]} is missing; fetch it again.')
+  # A list of a number for each layer; an equal number stands for all.
+  layers = stored['block_count']
+  for name in ('feed_forward_length', 'attention.head_count_kv', _PATTERN):
+    x = stored[name]
+    is_list = isinstance(x, np.ndarray) and len(x) > 0
+    if is_list and isinstance(layers, int) and len(x) == layers:
+      is_equal = name != _PATTERN and (x == x[0]).all()
+      stored[name] = x[0].item() if is_equal else x.tolist()
+  if 'split.count' in file.fields:
+    stored['split.count'] = file.fields['split.count']
+  advice = "fetch it again, or join parts with llama.cpp's llama-gguf-split"
+  fields = _Fields.check(stored, f'model: {path}', advice)
+  local = fields.local
+  if not isinstance(local, list):
+    local = [not local or i % local < local - 1 for i in range(fields.layers)]
+  by_width = (family, fields.layers) in _SCALED_BY_WIDTH
+  scale = fields.width // fields.num_heads if by_width else fields.head_dim
+  matrices = {t.kind.name for t in file.tensors.values() if len(t.shape) > 1}
+  config = {
+    **{x: stored[name] for name, x in _FIELDS.items() if name in stored},
+    'model_type': FAMILIES[family],
+    'query_pre_attn_scalar': scale,
+    'vocab_size': file.tensors['token_embd.weight'].shape[0],
+    'tie_word_embeddings': 'output.weight' not in file.tensors,
+    # Norms are float32 beside matrices of any type.
+    'dtype': 'bfloat16' if matrices == {'BF16'} else 'float32',
+    'layer_types': [
+      config_json.SLIDING if x else config_json.FULL for x in local
+    ],
+  }
+  if family == 'gemma2' and 'attn_logit_softcapping' in stored:
+    config['attn_logit_softcapping'] = stored['attn_logit_softcapping']
+  rope = fields.rope_type or ('none' if fields.factor is None else 'linear')
+  if rope != 'none':
+    config['rope_scaling'] = {'rope_type': rope, 'factor': fields.factor or 1.0}
+  try:
+    return config_json.read(config)
+  except ValueError as error:
+    field, _, rest = str(error).removeprefix('config.json: ').partition(' ')
+    names = {x: name for name, x in _FIELDS.items()}
+    field = names.get(field, field)
+    raise ValueError(f'model: {path}: {field} {rest}') from None
 
 
-def _to_booleans(field: Any) -> Any:
-  """Converts an array of 0 and 1 to a list of booleans."""
-  is_integer = isinstance(field, np.ndarray) and field.dtype.kind in 'iu'
-  if is_integer and ((field == 0) | (field == 1)).all():
-    field = field != 0
-  return _to_list(field)
+# --- Tokenizers ---
 
-
-def _to_boolean(field: Any) -> Any:
-  """Converts 0 and 1 to a boolean."""
-  return field != 0 if type(field) is int and field in (0, 1) else field
-
-
-def _to_scores(field: Any) -> Any:
-  """Converts an array of scores to a list, with the lowest score for -inf."""
-  if isinstance(field, np.ndarray) and field.dtype.kind == 'f':
-    lowest = field.dtype.type(_LOWEST_SCORE)
-    field = np.where(np.isneginf(field), lowest, field)
-  return _to_list(field)
-
-
-def _token_or_none(field: Any) -> Any:
-  """Converts -1, in 32 bits, to None."""
-  is_none = type(field) is int and field in (-1, 2**32 - 1)
-  return None if is_none else field
-
-
+_TURN_TAGS = '<start_of_turn>', '<end_of_turn>'
+# Tokens that a text may contain, whatever kind a file gives them.
+_TEXT_TOKENS = re.compile(
+  '|'.join(_TURN_TAGS)
+  + r'|<unused\d+>|<mask>|<2mass>|\[@BOS@\]|<(start|end)_of_image>'
+)
 # Lower than any score, and representable in float32.
 _LOWEST_SCORE = -(2.0**99)
-_Counts = Annotated[list[Count], FailFast, pydantic.BeforeValidator(_to_list)]
-_Local = Annotated[Count | list[bool], pydantic.BeforeValidator(_to_booleans)]
-
-
-class _SplitFields(Schema):
-  """The field that tells if a model is split into several files."""
-
-  parts: Count = _gguf_field('split.count', 1)
-
-
-class _Gemma3(Schema):
-  """Fields of config.json, by their names in a file without its family."""
-
-  hidden_size: Size = _gguf_field('embedding_length')
-  intermediate_size: Size = _gguf_field('feed_forward_length')
-  num_hidden_layers: config_json.Layers = _gguf_field('block_count')
-  num_attention_heads: Size = _gguf_field('attention.head_count')
-  num_key_value_heads: Size = _gguf_field('attention.head_count_kv')
-  head_dim: Size = _gguf_field('attention.key_length')
-  sliding_window: Size = _gguf_field('attention.sliding_window')
-  rms_norm_eps: Positive = _gguf_field('attention.layer_norm_rms_epsilon')
-  rope_theta: Positive = _gguf_field('rope.freq_base', 1_000_000.0)
-  rope_local_base_freq: Positive = _gguf_field('rope.freq_base_swa', 10_000.0)
-  # llama.cpp writes 0 for no factor.
-  factor: NotNegative | None = _gguf_field('rope.scaling.factor', None)
-  rope_type: str | None = _gguf_field('rope.scaling.type', None)
-  final_logit_softcapping: Positive | None = _gguf_field(
-    'final_logit_softcapping', None
-  )
-  # A period of layers, the last one global; or a boolean for each layer.
-  local: _Local = _gguf_field('attention.sliding_window_pattern', 6)
-
-
-class _Gemma2(_Gemma3):
-  """Fields of a Gemma 2, which caps its logits."""
-
-  sliding_window: Size = _gguf_field('attention.sliding_window', 4096)
-  attn_logit_softcapping: Positive = _gguf_field('attn_logit_softcapping', 50.0)
-  final_logit_softcapping: Positive = _gguf_field(
-    'final_logit_softcapping', 30.0
-  )
-  rope_theta: Positive = _gguf_field('rope.freq_base', 10_000.0)
-  local: _Local = _gguf_field('attention.sliding_window_pattern', 2)
+# Ids that stand for no token, in 32 bits.
+_NO_TOKEN = None, -1, 2**32 - 1
+_Counts = Annotated[list[Count], FailFast]
 
 
 class _Tokens(Schema):
-  """Fields of a tokenizer."""
+  """Fields of a tokenizer from SentencePiece, with Gemma's special tokens."""
 
+  model: Annotated[Any, one_of('llama')]
   tokens: Annotated[list[str], FailFast]
-  scores: Annotated[
-    list[Number], FailFast, pydantic.BeforeValidator(_to_scores)
-  ]
+  scores: Annotated[list[Number], FailFast]
   token_type: _Counts
-  padding_token_id: Count = tokenizers.PAD
+  padding_token_id: Annotated[Any, one_of(tokenizers.PAD)] = tokenizers.PAD
   eos_token_id: Count = tokenizers.EOS
-  bos_token_id: Count = tokenizers.BOS
-  unknown_token_id: Count = tokenizers.UNK
-  eot_token_id: Annotated[
-    Count | None, pydantic.BeforeValidator(_token_or_none)
-  ] = None
-  suppress_tokens: _Counts | None = None
-  add_space_prefix: Annotated[bool, pydantic.BeforeValidator(_to_boolean)] = (
-    False
+  bos_token_id: Annotated[Any, one_of(tokenizers.BOS)] = tokenizers.BOS
+  unknown_token_id: Annotated[Any, one_of(tokenizers.UNK)] = tokenizers.UNK
+  eot_token_id: Annotated[int, pydantic.Field(ge=-1, le=2**32 - 1)] | None = (
+    None
   )
+  suppress_tokens: _Counts | None = None
+  add_space_prefix: _Bit = False
+  chat_template: str | None = None
 
 
-_SCHEMAS = {'gemma2': _Gemma2, 'gemma3': _Gemma3}
+def read_tokenizer(file: File) -> tokenizers.Tokenizer:
+  """Returns the tokenizer of a file."""
+  stored = file.under('tokenizer.ggml.')
+  stored['chat_template'] = file.fields.get('tokenizer.chat_template')
+  if isinstance(stored.get('scores'), np.ndarray):
+    # An infinitely low score is the lowest one.
+    stored['scores'] = np.maximum(stored['scores'], _LOWEST_SCORE)
+  for name in ('scores', 'token_type', 'suppress_tokens'):
+    if isinstance(stored.get(name), np.ndarray):
+      stored[name] = stored[name].tolist()
+  fields = _Tokens.check(
+    stored, f'model: {file.path}', 'give another conversion of the model'
+  )
+  # The end-of-sequence token of a tuned model may be its end-of-turn token.
+  ends = fields.eos_token_id, fields.eot_token_id
+  stops = [i for i in ends if i not in _NO_TOKEN]
+  suppressed = fields.suppress_tokens or []
+  try:
+    if max(stops + suppressed) >= len(fields.tokens):
+      raise IndexError
+    tokenizer = tokenizers.from_pieces(
+      tokenizers.strip_non_text(_vocabulary(fields)),
+      dummy_prefix=bool(fields.add_space_prefix),
+    )
+  except (ValueError, IndexError) as error:
+    raise ValueError(
+      f'model: {file.path} has a damaged tokenizer; fetch it again.'
+    ) from error
+  if fields.chat_template is not None:
+    end = tokenizer.token_id(_TURN_TAGS[1])
+    stops += [] if end is None else [end]
+  tokenizer = tokenizer.with_stops(*stops, suppress_tokens=suppressed)
+  return tokenizer.with_chat_template(fields.chat_template)
+
+
+def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:
+  """Yields the tokens of a file as SentencePiece's pieces."""
+  lists = fields.tokens, fields.scores, fields.token_type
+  for i, (text, score, number) in enumerate(zip(*lists, strict=True)):
+    if i == tokenizers.UNK:
+      kind = tokenizers.Kind.UNKNOWN
+    elif _TEXT_TOKENS.fullmatch(text):
+      kind = tokenizers.Kind.USER_DEFINED
+    else:
+      kind = tokenizers.Kind(number)
+    # SentencePiece replaces the spaces of a text before it matches pieces.
+    yield tokenizers.Piece(text.replace(' ', tokenizers.SPACE), score, kind)
+
+
+# --- Tensors ---
+
 _NAMES = {
   'model.embed_tokens.weight': 'token_embd.weight',
   'model.norm.weight': 'output_norm.weight',
@@ -178,215 +442,8 @@ _LAYER_NAMES = {
   'mlp.up_proj': 'ffn_up',
   'mlp.down_proj': 'ffn_down',
 }
-_TURN_TAGS = '<start_of_turn>', '<end_of_turn>'
-# Tokens that a text may contain, whatever kind a file gives them.
-_TEXT_TOKENS = re.compile(
-  '|'.join(_TURN_TAGS)
-  + r'|<unused\d+>|<mask>|<2mass>|\[@BOS@\]|<(start|end)_of_image>'
-)
 # Numbers that are dequantised at a time, rounded up to a row.
 _CHUNK_SIZE = 2**18
-
-
-def is_gguf(path: pathlib.Path) -> bool:
-  """Returns True for a GGUF file, or a folder with one and no safetensors.
-
-  A file is recognised by its suffix or by its first bytes.
-  """
-  if path.is_dir():
-    # A folder may have a config.json and a GGUF file.
-    has_safetensors = any(path.glob('*.safetensors'))
-    return not has_safetensors and any(path.glob(f'*{SUFFIX}'))
-  return path.suffix == SUFFIX or (
-    path.is_file() and gguf_header.has_magic(path)
-  )
-
-
-def find_file(path: pathlib.Path) -> pathlib.Path:
-  """Returns the GGUF file of a path."""
-  if not path.is_dir():
-    return path
-  files = sorted(path.glob(f'*{SUFFIX}'))
-  if not files:
-    raise ValueError(f'model: {path} holds no GGUF file; give one.')
-  if len(files) > 1:
-    names = ', '.join(file.name for file in files)
-    raise ValueError(
-      f'model: {path} holds several GGUF files ({names}); give one of them.'
-    )
-  return files[0]
-
-
-def read_config(file: gguf_header.File) -> dict[str, Any]:
-  """Returns the config.json that describes the model of a file."""
-  path, family = file.path, file.family
-  if family not in FAMILIES:
-    raise ValueError(
-      f'model: {path} has the unsupported architecture'
-      f' {arguments.quote(family)}; give a Gemma 2 or 3 (gemma2, gemma3).'
-    )
-  split = _SplitFields.check(file.fields, f'model: {path}')
-  if split.parts > 1:
-    raise ValueError(
-      f'model: {path} is one of several files; join them with'
-      " llama.cpp's llama-gguf-split --merge first."
-    )
-  table = file.tensors.get('token_embd.weight')
-  fields = _SCHEMAS[family].check(
-    _as_one_number(file.under(f'{family}.')), f'model: {path}'
-  )
-  if table is None:
-    raise ValueError(f'model: {path} lacks token_embd.weight; fetch it again.')
-  renamed = {*_SCHEMAS[family].model_fields} - {'factor', 'rope_type', 'local'}
-  matrices = {t.kind.name for t in file.tensors.values() if len(t.shape) > 1}
-  config = {
-    **{name: x for name, x in fields if name in renamed},
-    'model_type': FAMILIES[family],
-    'vocab_size': table.shape[0],
-    'query_pre_attn_scalar': _query_scale(family, dict(fields)),
-    'tie_word_embeddings': 'output.weight' not in file.tensors,
-    # Norms are float32 beside matrices of any type.
-    'dtype': 'bfloat16' if matrices == {'BF16'} else 'float32',
-    'layer_types': _layer_types(fields),
-  }
-  rope = fields.rope_type or ('none' if fields.factor is None else 'linear')
-  if rope != 'none':
-    config['rope_scaling'] = {'rope_type': rope, 'factor': fields.factor or 1.0}
-  return config
-
-
-def _query_scale(family: str, config: Mapping[str, Any]) -> int:
-  """Returns the divisor of the square of queries, `query_pre_attn_scalar`."""
-  if (family, config['num_hidden_layers']) in _SCALED_BY_WIDTH:
-    return config['hidden_size'] // config['num_attention_heads']
-  return config['head_dim']
-
-
-def _layer_types(fields: _Gemma3) -> list[str]:
-  """Returns the attention type of each layer."""
-  local = fields.local
-  if not isinstance(local, list):
-    local = local_layers(local, fields.num_hidden_layers)
-  return [config_json.SLIDING if x else config_json.FULL for x in local]
-
-
-def _as_one_number(fields: dict[str, Any]) -> dict[str, Any]:
-  """Returns fields with one number in place of equal numbers of all layers."""
-  layers, equal = fields.get('block_count'), {}
-  for name in ('feed_forward_length', 'attention.head_count_kv'):
-    values = fields.get(name)
-    if not isinstance(values, np.ndarray) or not isinstance(layers, int):
-      continue
-    if len(values) == layers and layers and (values == values[0]).all():
-      equal[name] = values[0].item()
-  return fields | equal
-
-
-def local_layers(period: int, layers: int) -> list[bool]:
-  """Returns True for each local layer."""
-  return [not period or i % period < period - 1 for i in range(layers)]
-
-
-def read_tokenizer(file: gguf_header.File) -> tokenizers.Tokenizer:
-  """Returns the tokenizer of a file."""
-  raw = file.under('tokenizer.ggml.')
-  if raw.get('model') != 'llama':
-    raise ValueError(
-      f'model: {file.path} has the tokenizer'
-      f' {arguments.quote(raw.get("model"))}, which is not from SentencePiece;'
-      ' give another conversion of the model.'
-    )
-  fields = _Tokens.check(raw, f'model: {file.path}')
-  ids = fields.padding_token_id, fields.bos_token_id, fields.unknown_token_id
-  if ids != (tokenizers.PAD, tokenizers.BOS, tokenizers.UNK):
-    raise ValueError(
-      f'model: {file.path} has a tokenizer whose special tokens are {ids}, not'
-      f" Gemma's; give another conversion of the model."
-    )
-  # The end-of-sequence token of a tuned model may be its end-of-turn token.
-  ends = fields.eos_token_id, fields.eot_token_id
-  stops = [i for i in ends if i is not None]
-  suppressed = fields.suppress_tokens or []
-  try:
-    if max(stops + suppressed) >= len(fields.tokens):
-      raise IndexError
-    tokenizer = tokenizers.from_pieces(
-      tokenizers.strip_non_text(_vocabulary(fields)),
-      dummy_prefix=fields.add_space_prefix,
-    )
-  except (ValueError, IndexError) as error:
-    raise ValueError(
-      f'model: {file.path} has a damaged tokenizer; fetch it again.'
-    ) from error
-  template = file.fields.get('tokenizer.chat_template')
-  if template is not None:
-    end = tokenizer.token_id(_TURN_TAGS[1])
-    stops += [] if end is None else [end]
-    arguments.instance(
-      f'model: {file.path}: tokenizer.chat_template', template, str, 'a text'
-    )
-  tokenizer = tokenizer.with_stops(*stops, suppress_tokens=suppressed)
-  return tokenizer.with_chat_template(template)
-
-
-def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:
-  """Yields the tokens of a file as SentencePiece's pieces."""
-  lists = fields.tokens, fields.scores, fields.token_type
-  for i, (text, score, number) in enumerate(zip(*lists, strict=True)):
-    if i == tokenizers.UNK:
-      kind = tokenizers.Kind.UNKNOWN
-    elif _TEXT_TOKENS.fullmatch(text):
-      kind = tokenizers.Kind.USER_DEFINED
-    else:
-      kind = tokenizers.Kind(number)
-    # SentencePiece replaces the spaces of a text before it matches pieces.
-    yield tokenizers.Piece(text.replace(' ', tokenizers.SPACE), score, kind)
-
-
-def _dequantise(
-  path: pathlib.Path, tensor: gguf_header.Tensor, first: int, last: int
-) -> np.ndarray:
-  """Reads the rows [first, last) of a tensor, in float32."""
-  gguf = gguf_header.library()
-
-  rows, row_bytes = last - first, tensor.size // tensor.shape[0]
-  with path.open('rb') as file:
-    file.seek(tensor.at + first * row_bytes)
-    data = np.fromfile(file, np.uint8, rows * row_bytes)
-  numbers = gguf.dequantize(data.reshape(rows, -1), tensor.kind)
-  return numbers.reshape(rows, *tensor.shape[1:])
-
-
-def _make_handle(
-  path: pathlib.Path, tensor: gguf_header.Tensor
-) -> tensor_files.TensorHandle:
-  """Returns the handle of a tensor of a file."""
-
-  def read(first: int, last: int) -> np.ndarray:
-    rows = np.empty((last - first, *tensor.shape[1:]), np.float32)
-    # Dequantising takes a multiple of its result's memory.
-    step = max(1, _CHUNK_SIZE // math.prod(tensor.shape[1:]))
-    for i in range(first, last, step):
-      end = min(i + step, last)
-      rows[i - first : end - first] = _dequantise(path, tensor, i, end)
-    # Norms, the only vectors, are stored plus 1.
-    return rows - np.float32(1) if rows.ndim == 1 else rows
-
-  return tensor_files.TensorHandle(tensor.shape, 'F32', read)
-
-
-def open_tensors(
-  file: gguf_header.File, config: config_json.GemmaConfig
-) -> dict[str, tensor_files.TensorHandle]:
-  """Opens the tensors of a file."""
-  layers = config.num_hidden_layers
-  tensor_files.check_layers(file.path, file.tensors, layers, 'blk.')
-  return {
-    name: _make_handle(file.path, file.tensors[stored_name])
-    for mapping in param_mapping.param_mappings(config)
-    for name in mapping.names
-    if (stored_name := gguf_name(name)) in file.tensors
-  }
 
 
 def gguf_name(name: str) -> str:
@@ -395,3 +452,53 @@ def gguf_name(name: str) -> str:
     return _NAMES[name]
   layer, _, rest = name.removeprefix('model.layers.').partition('.')
   return f'blk.{layer}.{_LAYER_NAMES[rest.removesuffix(".weight")]}.weight'
+
+
+@functools.lru_cache(maxsize=2)
+def open_file(
+  path: pathlib.Path, versions: Hashable
+) -> tuple[
+  config_json.GemmaConfig,
+  tokenizers.Tokenizer,
+  dict[str, tensor_files.TensorHandle],
+]:
+  """Opens a file; cached, since Gemma's tokenizer takes seconds."""
+  del versions
+  file = read_header(path)
+  config = read_config(file)
+  layers = config.num_hidden_layers
+  tensor_files.check_layers(path, file.tensors, layers, 'blk.')
+  names = {
+    name: gguf_name(name)
+    for mapping in param_mapping.param_mappings(config)
+    for name in mapping.names
+  }
+  tensors = {
+    name: _make_handle(path, file.tensors[stored])
+    for name, stored in names.items()
+    if stored in file.tensors
+  }
+  return config, read_tokenizer(file), tensors
+
+
+def _make_handle(
+  path: pathlib.Path, tensor: Tensor
+) -> tensor_files.TensorHandle:
+  """Returns the handle of a tensor of a file, read in float32."""
+
+  def read(first: int, last: int) -> np.ndarray:
+    rows = np.empty((last - first, *tensor.shape[1:]), np.float32)
+    # Dequantising takes a multiple of its result's memory.
+    step = max(1, _CHUNK_SIZE // math.prod(tensor.shape[1:]))
+    row_bytes = tensor.size // tensor.shape[0]
+    with path.open('rb') as file:
+      file.seek(tensor.at + first * row_bytes)
+      for i in range(0, last - first, step):
+        part = rows[i : i + step]
+        data = np.fromfile(file, np.uint8, len(part) * row_bytes)
+        numbers = library().dequantize(data.reshape(len(part), -1), tensor.kind)
+        part[...] = numbers.reshape(part.shape)
+    # Norms, the only vectors, are stored plus 1.
+    return rows - np.float32(1) if rows.ndim == 1 else rows
+
+  return tensor_files.TensorHandle(tensor.shape, 'F32', read)

@@ -22,15 +22,20 @@ def float_dtype(dtype: Any) -> Any:
 
 
 def choose_dtype(
-  stored: Iterable[Any], path: pathlib.Path | str | None = None
+  stored: Iterable[Any],
+  path: pathlib.Path | str | None = None,
+  declared: Any = None,
 ) -> str | None:
   """Returns the dtype of parameters for which no dtype was asked.
 
-  Activations of Gemma exceed 65,504, the largest number of float16. float32
-  holds every number of float16, so results equal those of the same weights in
-  float32, in twice the memory. bfloat16 takes no more memory and rounds each
-  number to three bits fewer.
+  It is the one that a config.json declares, else the stored one. Activations of
+  Gemma exceed 65,504, the largest number of float16. float32 holds every number
+  of float16, so results equal those of the same weights in float32, in twice
+  the memory. bfloat16 takes no more memory and rounds each number to three bits
+  fewer.
   """
+  if declared in DTYPES:
+    return declared
   dtypes = {jnp.dtype(dtype) for dtype in stored}
   if jnp.dtype('float16') not in dtypes:
     is_mixed = {jnp.dtype('bfloat16'), jnp.dtype('float32')} <= dtypes

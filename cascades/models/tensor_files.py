@@ -9,7 +9,6 @@ read one at a time: beside the parameters, memory holds the tensors of one leaf.
 import dataclasses
 import json
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -28,15 +27,9 @@ _DTYPES = {
   'F32': jnp.float32,
   'F64': jnp.float32,
 }
-# Types of tensors of ids.
-_ID_TYPES = 'I32', 'I64'
-# Parts of names of tensors that a wrapper of the model wrote.
-_WRAPPED = re.compile(r'base_model\.model\.|\blora_|_orig_mod\.|module\.')
 
 
 class _Index(Schema):
-  """The fields of an index."""
-
   weight_map: Texts
 
 
@@ -61,7 +54,7 @@ class TensorHandle:
   @property
   def is_ids(self) -> bool:
     """True if the tensor holds integers of 32 or 64 bits."""
-    return self.stored_type in _ID_TYPES
+    return self.stored_type in ('I32', 'I64')
 
   def first_rows(self, count: int) -> 'TensorHandle':
     """Returns a handle of the first rows."""
@@ -98,6 +91,17 @@ def write_json(file: pathlib.Path, fields: Mapping[str, Any]) -> None:
   atomic.write_text(file, text + '\n')
 
 
+def save_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
+  """Writes a file of tensors, whole or not at all."""
+  from safetensors.numpy import save_file
+
+  with atomic.replace_file(file) as part:
+    save_file(dict(tensors), part, metadata={'format': 'pt'})
+
+
+# --- Checks of a model's tensors ---
+
+
 def find(
   path: pathlib.Path,
   tensors: Mapping[str, TensorHandle],
@@ -111,23 +115,17 @@ def find(
   check_present(path, tensors, [name], field)
   tensor = tensors[name]
   if is_ids and not tensor.is_ids:
-    raise ValueError(
-      f'{field}: in {path} the tensor {name} has the type {tensor.stored_type},'
-      f' and ids must be integers ({", ".join(_ID_TYPES)}); fetch it again.'
-    )
-  if not is_ids and not tensor.is_weights:
-    raise ValueError(
-      f'{field}: in {path} the tensor {name} is quantised'
-      f' ({tensor.stored_type}), which is not supported; fetch the model before'
-      ' quantisation, or as a GGUF file.'
-    )
-  # Quantised tensors have other shapes too.
-  if tensor.shape != shape:
-    raise ValueError(
-      f'{field}: in {path} the tensor {name} has the shape {tensor.shape}'
-      f' where config.json implies {shape}; fetch both from one place.'
-    )
-  return tensor
+    problem = f'has the type {tensor.stored_type}, and ids must be integers'
+  elif not is_ids and not tensor.is_weights:
+    problem = f'is quantised ({tensor.stored_type})'
+  elif tensor.shape != shape:
+    problem = f'has the shape {tensor.shape} where config.json implies {shape}'
+  else:
+    return tensor
+  raise ValueError(
+    f'{field}: in {path} the tensor {name} {problem}; fetch both from one'
+    ' place, before quantisation or as a GGUF file.'
+  )
 
 
 def check_present(
@@ -138,21 +136,12 @@ def check_present(
 ) -> None:
   """Refuses a checkpoint that lacks a tensor."""
   for name in names:
-    if name in tensors:
-      continue
-    reason = '; the download may be incomplete, fetch it again'
-    for x in reversed([*tensors]):
-      if _WRAPPED.search(x):
-        reason = (
-          f', and has {arguments.quote(x)} of a wrapper, such as PEFT or'
-          ' torch.compile; merge adapters, and save the model without wrapper'
-        )
-      elif x.startswith(name.removesuffix('weight')):
-        reason = (
-          f', and has {arguments.quote(x)}, as quantised models do; fetch the'
-          ' model before quantisation, or as a GGUF file'
-        )
-    raise ValueError(f'{field}: {path} lacks the tensor {name}{reason}.')
+    if name not in tensors:
+      raise ValueError(
+        f'{field}: {path} lacks the tensor {name}; fetch it again, before'
+        ' quantisation or as a GGUF file, with adapters merged and without a'
+        ' wrapper of the model (PEFT, torch.compile).'
+      )
 
 
 def check_layers(
@@ -193,6 +182,9 @@ def read_all(
   }
 
 
+# --- safetensors ---
+
+
 def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
   """Opens the tensors of a folder.
 
@@ -200,58 +192,46 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
   of the files are ignored. Without an index, the tensors are those of
   `model.safetensors`, or of the only file.
   """
-  if not any(folder.glob('*.safetensors')):
-    raise ValueError(
-      f'model: {folder} has no *.safetensors file; fetch the weights in that'
-      ' format, as others cannot be read.'
-    )
   files = _read_weight_map(folder)
   if files is None:
     file = _only_file(folder)
-    handles = {file.name: _open_safetensors(file)}
-    files = dict.fromkeys(handles[file.name].keys(), file.name)
+    opened = {file.name: _open_safetensors(file)}
+    files = dict.fromkeys(opened[file.name].keys(), file.name)
   else:
-    handles = {
-      file: _open_safetensors(folder / file)
-      for file in sorted(set(files.values()))
-    }
-    stored = {file: {*handle.keys()} for file, handle in handles.items()}
-    for name, file in files.items():
-      if name not in stored[file]:
-        raise ValueError(
-          f'model: {folder / file} lacks the tensor {name}, though {INDEX}'
-          ' names it; fetch both from one place.'
-        )
-  full_names: dict[str, str] = {}
-  for name in files:
+    names = sorted({*files.values()})
+    opened = {file: _open_safetensors(folder / file) for file in names}
+  tensors, full_names = {}, {}
+  for name, file in files.items():
     # Multimodal checkpoints have the text model under another root.
     short = name.removeprefix('language_model.')
     short = short.replace('model.language_model.', 'model.')
-    if short in full_names:
+    if short in tensors:
       raise ValueError(
         f'model: {folder} has the tensor {short} twice, as {full_names[short]}'
         f' and as {name}; fetch the model again.'
       )
     full_names[short] = name
-  return {
-    short: _make_handle(folder / files[name], handles[files[name]], name)
-    for short, name in full_names.items()
-  }
+    tensors[short] = _make_handle(folder / file, opened[file], name)
+  return tensors
 
 
 def open_file(file: pathlib.Path) -> dict[str, TensorHandle]:
   """Opens the tensors of one file."""
-  handle = _open_safetensors(file)
-  return {
-    name: _make_handle(file, handle, name) for name in sorted(handle.keys())
-  }
+  opened = _open_safetensors(file)
+  return {x: _make_handle(file, opened, x) for x in sorted(opened.keys())}
 
 
 def _make_handle(file: pathlib.Path, opened: Any, name: str) -> TensorHandle:
   """Returns the handle of a tensor of an open file."""
-  from safetensors import safe_open
+  from safetensors import SafetensorError, safe_open
 
-  stored = opened.get_slice(name)
+  try:
+    stored = opened.get_slice(name)
+  except SafetensorError:
+    raise ValueError(
+      f'model: {file} lacks the tensor {name}, though {INDEX} names it; fetch'
+      ' both from one place.'
+    ) from None
   shape = tuple(stored.get_shape())
 
   def read(first: int, last: int) -> np.ndarray:
@@ -274,13 +254,11 @@ def _open_safetensors(file: pathlib.Path) -> Any:
     bounded.check_regular(file, 'model', 'fetch it again')
     # A memory map would count as memory as long as the model is loaded.
     return safe_open(file, framework='numpy', backend='pread')
-  except FileNotFoundError:
-    is_listed = file.name in weight_files(file.parent)
-    reason = f', though {INDEX} lists it' if is_listed else ''
-    message = f'model: {file} is missing{reason}; fetch it again.'
+  except (FileNotFoundError, SafetensorError) as error:
+    is_missing = isinstance(error, FileNotFoundError)
+    problem = 'missing' if is_missing else 'damaged'
+    message = f'model: {file} is {problem}; fetch it again.'
     raise ValueError(message) from None
-  except SafetensorError:
-    raise ValueError(f'model: {file} is damaged; fetch it again.') from None
 
 
 def weight_files(folder: pathlib.Path) -> set[str]:
@@ -304,20 +282,10 @@ def _only_file(folder: pathlib.Path) -> pathlib.Path:
   """Returns the file of tensors of a folder without an index."""
   files = sorted(folder.glob('*.safetensors'))
   usual = folder / SINGLE
-  if usual in files:
-    return usual
-  if len(files) > 1:
-    names = ', '.join(file.name for file in files)
-    raise ValueError(
-      f'model: {folder} has several files of tensors ({names}) and no {INDEX}'
-      ' that says which to read; fetch the index, or leave one file there.'
-    )
-  return files[0]
-
-
-def save_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
-  """Writes a file of tensors, whole or not at all."""
-  from safetensors.numpy import save_file
-
-  with atomic.replace_file(file) as part:
-    save_file(dict(tensors), part, metadata={'format': 'pt'})
+  if usual in files or len(files) == 1:
+    return usual if usual in files else files[0]
+  names = ', '.join(file.name for file in files) or 'no *.safetensors file'
+  raise ValueError(
+    f'model: {folder} has {names} and no {INDEX} that says which to read; fetch'
+    ' the weights in that format, and the index or one file.'
+  )

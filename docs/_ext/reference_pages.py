@@ -30,7 +30,7 @@ PAGES = {
     'Extension points',
     'decoding.drafter drafters.drafter_spec.Spec'
     ' drafters.drafter_kinds.DrafterKind models.language.LanguageModel'
-    ' models.checkpoint_formats.CheckpointFormat'
+    ' models.checkpoints.open_checkpoint'
     ' verification_config.Verification verification.verification_inputs'
     ' verification.verdict experiments.tasks.task'
     ' experiments.tasks.task_spec.TaskSpec'
