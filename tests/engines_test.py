@@ -324,7 +324,7 @@ _NAN = small.of_target(lambda d, lenience: d.p * np.nan)
     (lambda q, p, d, rng: [], {}, 'verify: must return the acc'),
     (lambda q, p, d, rng: [*d, 0, 0], {}, 'verify: must return the acc'),
     (lambda q, p, d, rng: [1 - d[0] % 2, 0], {}, 'verify: must return the acc'),
-    (lambda q, p, d, rng: None, {}, 'verify: must return a list.*got None'),
+    (lambda q, p, d, rng: None, {}, 'verify: must return the acc.*got None'),
     (_token, dict(rule='cactus'), 'rule: cactus has no single target'),
     (
       _token,

@@ -138,29 +138,33 @@ _GOOD = dict(q=[[0.5, 0.5]], p=[[1, 0], [0.2, 0.8]], drafts=[0], tokens=[0, 1])
 @pytest.mark.parametrize(
   ('change', 'said'),
   [
-    ('[1, 2]', 'must be an object with q, p, drafts and tokens'),
+    ('[1, 2]', 'it is not a JSON object'),
+    ('{"q": []}', 'p is missing'),
     ('{"q": 1', 'it is damaged'),
     (dict(p=[[1, 0]]), 'got 1 and 1'),
-    (dict(q=1), 'q must be a list of dist'),
-    (
-      dict(q=[{'tokens': [2**70], 'probs': [1], 'rest': 0}]),
-      'of q must be a list of prob',
-    ),
-    (dict(q=[[0.5, 0.4]]), 'of q must have .* got the sum 0.9000'),
+    (dict(q=1), 'q must be'),
     (dict(q=[[0.0, 1.0]]), 'draft 0, token 0, has probability 0 in q'),
-    (dict(q=[[1.5, -0.5]]), 'of q must have no neg'),
-    (dict(q=[['a', 0.5]]), 'of q must be a list of prob'),
-    (dict(q=[{'tokens': [0], 'probs': [1]}]), 'of q must be a list of prob'),
-    (
-      dict(q=[{'tokens': [0, 0], 'probs': [0.5, 0.5], 'rest': 0}]),
-      'of q lists a token twice',
+    *(
+      (dict(q=[row]), 'a distribution must be a list of prob')
+      for row in (
+        [],
+        5,
+        [0.5, 0.4],
+        [1.5, -0.5],
+        ['a', 0.5],
+        [float('nan'), 0.5],
+        {'tokens': [2**70], 'probs': [1], 'rest': 0},
+        {'tokens': [0], 'probs': [1]},
+        {'tokens': [0], 'probs': [1.2], 'rest': -0.2},
+        {'tokens': [0, 0], 'probs': [0.5, 0.5], 'rest': 0},
+      )
     ),
     (dict(tokens=[]), r'got \[\] for the drafts \[0\]'),
     (dict(tokens=[1, 1]), 'must be the first drafts'),
     (dict(tokens=[0, 1, 1]), 'must be the first drafts'),
     (dict(tokens=[1] * 10**5), r'got \[(1, ){6}\.\.\.\] for'),
-    (dict(drafts=[-1]), 'drafts must be a list of token ids'),
-    (dict(drafts=[True]), 'drafts must be a list of token ids'),
+    (dict(drafts=[-1]), 'drafts'),
+    (dict(drafts=[True]), 'drafts'),
   ],
 )
 def test_a_line_that_is_no_block_is_named(tmp_path, change, said):

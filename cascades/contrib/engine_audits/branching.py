@@ -19,7 +19,7 @@ An error of a law is underestimated by at most that much.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -162,24 +162,22 @@ class Uniform:
 
   __ge__ = __gt__
 
+  def _affine(self, factor: float, offset: float) -> 'Uniform':
+    return Uniform(self._interval, factor, offset)
+
   def __mul__(self, other: Any) -> Any:
-    return self._map(
-      other,
-      lambda x: Uniform(self._interval, self._factor * x, self._offset * x),
-    )
+    a, b = self._factor, self._offset
+    return self._map(other, lambda x: self._affine(a * x, b * x))
 
   __rmul__ = __mul__
 
   def __truediv__(self, other: Any) -> Any:
-    return self._map(
-      other,
-      lambda x: Uniform(self._interval, self._factor / x, self._offset / x),
-    )
+    a, b = self._factor, self._offset
+    return self._map(other, lambda x: self._affine(a / x, b / x))
 
   def __add__(self, other: Any) -> Any:
-    return self._map(
-      other, lambda x: Uniform(self._interval, self._factor, self._offset + x)
-    )
+    a, b = self._factor, self._offset
+    return self._map(other, lambda x: self._affine(a, b + x))
 
   __radd__ = __add__
 
@@ -196,13 +194,6 @@ class Uniform:
     raise NotEnumerableError('the value of a random number is read')
 
   __int__ = __index__ = __bool__ = __float__
-
-
-def _sum_tolerance(p: Any) -> float:
-  """Returns the deviation from 1 that NumPy allows a sum of probabilities."""
-  of_array = isinstance(p, np.ndarray) and np.issubdtype(p.dtype, np.floating)
-  dtypes = [np.float64, p.dtype] if of_array else [np.float64]
-  return max(float(np.sqrt(np.finfo(dtype).eps)) for dtype in dtypes)
 
 
 class Generator:
@@ -252,7 +243,9 @@ class Generator:
     del axis, shuffle
     elements = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
     probs = np.full(len(elements), 1 / len(elements)) if p is None else p
-    tolerance = _sum_tolerance(probs)
+    # The deviation from 1 that NumPy allows a sum of probabilities.
+    dtype = np.promote_types(np.asarray(probs).dtype, np.float16)
+    tolerance = np.sqrt(np.finfo(dtype).eps)
     probs = np.asarray(probs, np.float64)
     if (probs < 0).any() or not abs(probs.sum() - 1) <= tolerance:
       raise ValueError('probabilities do not sum to 1')
@@ -275,19 +268,10 @@ def outcomes[T: Hashable](
 ) -> dict[T, float]:
   """Returns all possible values of a function and their probabilities."""
   probs: dict[T, float] = {}
-  for value, prob in _calls(run, max_calls):
-    probs[value] = probs.get(value, 0.0) + prob
-  return probs
-
-
-def _calls(
-  run: Callable[[Generator], Any], max_calls: int
-) -> Iterator[tuple[Any, float]]:
-  """Yields the result of each call and the probability of its draws."""
   tree = _OutcomeTree()
   for _ in range(max_calls):
     value = run(Generator(tree))
-    yield value, tree.prob
+    probs[value] = probs.get(value, 0.0) + tree.prob
     if not tree.next_call():
-      return
+      return probs
   raise NotEnumerableError(f'more than {max_calls} calls are needed')

@@ -152,16 +152,7 @@ class Certificate:
 def declared(
   rule: str | methods.Method, lenience: float | None
 ) -> tuple[methods.Method, float]:
-  """Returns the method of a rule, and the lenience of the declared law.
-
-  Args:
-    rule: A method with a single target, or its name.
-    lenience: Lenience of the rule; None selects `method.strict`.
-
-  Raises:
-    ValueError: The method has several targets, or `lenience` is None and the
-      method is lossy at every lenience.
-  """
+  """Returns the method of a rule, and the lenience of the declared law."""
   method = methods.get_method(rule)
   if not method.single_target:
     raise ValueError(
@@ -175,11 +166,7 @@ def declared(
 
 
 def check_law(method: methods.Method, lenience: float, law: np.ndarray) -> None:
-  """Refuses a law that any engine would seem to have.
-
-  Raises:
-    ValueError: A probability is nan.
-  """
+  """Refuses a law with nan, which any engine would seem to have."""
   if np.isnan(law).any():
     raise ValueError(
       f'rule: {method.name} has a law with nan at lenience {lenience:g}; check'
@@ -208,10 +195,6 @@ def certify(
     size: Size V of the vocabulary.
     models: Number of small random models.
     seed: Seed of the models and of the samples.
-
-  Raises:
-    ValueError: An argument is out of range, or the function returns tokens that
-      no verification emits.
   """
   method, lenience = declared(rule, lenience)
   gamma = arguments.integer('gamma', gamma, 1)
@@ -221,14 +204,7 @@ def certify(
   model = TableModel.injective(size, gamma)
   pairs = separation.context_pairs(model, _PROMPT, gamma, along_drafts=True)
   cases = [
-    _Case.random(
-      method=method,
-      lenience=lenience,
-      gamma=gamma,
-      model=model,
-      pairs=pairs,
-      seed=seed + number,
-    )
+    _Case.random(method, lenience, gamma, model, pairs, seed + number)
     for number in range(models)
   ]
   reason = ''
@@ -264,9 +240,8 @@ def certify(
 def _sampling_error(cells: int, models: int) -> float:
   """Bounds the total variation between sampled frequencies and their law.
 
-  With n samples of a law with `cells` outcomes, the total variation exceeds e
-  with a probability of at most (2^cells - 2) exp(-2 n e^2) (Weissman et al.
-  2003). The bound holds for all models together.
+  With n samples of `cells` outcomes it exceeds e with a probability of at most
+  (2^cells - 2) exp(-2 n e^2) (Weissman et al. 2003). It is of all models.
   """
   failure_prob = (1 - _CONFIDENCE) / models
   nats = cells * math.log(2) - math.log(failure_prob)
@@ -302,20 +277,18 @@ def _check_tokens(
   """Returns the tokens of a block as integers."""
   try:
     tokens = tuple(int(x) for x in output)
-  except (TypeError, ValueError):
-    raise ValueError(
-      f'verify: must return a list of token ids, got {arguments.quote(output)}.'
-    ) from None
-  count = len(tokens) - 1
-  starts_with_drafts = tokens[:count] == tuple(drafts[:count].tolist())
-  in_vocab = all(0 <= x < size for x in tokens)
-  if not (0 <= count <= len(drafts) and starts_with_drafts and in_vocab):
-    raise ValueError(
-      'verify: must return the accepted drafts, from the first, and one more'
-      f' token, each from 0 to {size - 1}; got {list(tokens)} for the drafts'
-      f' {drafts.tolist()}.'
-    )
-  return tokens
+    count = len(tokens) - 1
+    starts_with_drafts = tokens[:count] == tuple(drafts[:count].tolist())
+    in_vocab = all(0 <= x < size for x in tokens)
+    if 0 <= count <= len(drafts) and starts_with_drafts and in_vocab:
+      return tokens
+  except TypeError:
+    pass
+  raise ValueError(
+    'verify: must return the accepted drafts, from the first, and one more'
+    f' token, each from 0 to {size - 1}; got {arguments.quote(output)} for the'
+    f' drafts {drafts.tolist()}.'
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,7 +301,6 @@ class _Case:
   @classmethod
   def random(
     cls,
-    *,
     method: methods.Method,
     lenience: float,
     gamma: int,
@@ -356,10 +328,7 @@ class _Case:
   def _runs(
     self, verify: Verify
   ) -> Iterator[tuple[Callable[[Any], tuple[int, ...]], float]]:
-    """Yields, for every draft, a call of `verify` and the draft's probability.
-
-    A call is a function from a generator to the tokens of a block.
-    """
+    """Yields a call of `verify` for each draft, and the draft's probability."""
     q, p = self.start.table.q, self.start.table.p
     for draft, prob, contexts in self.start.drafts():
       drafts = np.array(draft)
@@ -405,26 +374,23 @@ def _find_worst(case: _Case, emitted: np.ndarray) -> Worst | None:
   gamma, table = case.start.gamma, case.start.table
   for length in range(gamma + 1):
     axes = tuple(range(length + 1, gamma + 1))
-    emitted_joint, declared_joint = emitted.sum(axes), case.declared.sum(axes)
+    joint = emitted.sum(axes), case.declared.sum(axes)
     for prefix in itertools.product(range(emitted.shape[0]), repeat=length):
-      emitted_mass, declared_mass = (
-        emitted_joint[prefix],
-        declared_joint[prefix],
-      )
-      if not emitted_mass.sum() or not declared_mass.sum():
+      masses = [law[prefix].sum() for law in joint]
+      if not all(masses):
         continue
-      emitted_probs = emitted_mass / emitted_mass.sum()
-      declared_probs = declared_mass / declared_mass.sum()
-      errors = np.abs(emitted_probs - declared_probs)
+      emitted_probs, probs = (
+        law[prefix] / mass for law, mass in zip(joint, masses, strict=True)
+      )
+      errors = np.abs(emitted_probs - probs)
       token = int(np.argmax(errors))
-      error = declared_mass.sum() * errors[token]
-      if error > max_error:
+      if masses[1] * errors[token] > max_error:
+        max_error = masses[1] * errors[token]
         context = case.start.context(prefix)
-        max_error = error
         worst = Worst(
           prefix=prefix,
           token=token,
-          declared=float(declared_probs[token]),
+          declared=float(probs[token]),
           emitted=float(emitted_probs[token]),
           q=tuple(table.q[context].tolist()),
           p=tuple(table.p[context].tolist()),

@@ -35,6 +35,7 @@ variation between a token and its law. There is no upper bound, since a trace
 shows each context once.
 """
 
+import collections
 import dataclasses
 import math
 import pathlib
@@ -49,6 +50,7 @@ from cascades import arguments, methods
 from cascades.contrib.engine_audits import engines
 from cascades.plain import plain
 from cascades.untrusted import bounded
+from cascades.untrusted.schema import Count, Schema
 
 # Largest deviation of a sum of probabilities from 1; float16 and printed digits
 # are rounded.
@@ -57,6 +59,9 @@ _SUM = 2e-3
 _CONFIDENCE = 0.999
 # A token is improbable below this multiple of the largest probability.
 _IMPROBABLE = 0.2
+# Sets of tokens: that which has the unlisted ones, that which needs q; and all.
+_UNLIKELY, _FAVOURED = 'unlikely tokens', "the drafter's favourites"
+_NUM_SETS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +157,8 @@ class Certificate:
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the result with values that JSON supports."""
-    return {'passed': self.passed, 'low': self.low} | plain(
-      dataclasses.asdict(self)
-    )
+    fields = dataclasses.asdict(self)
+    return plain({'passed': self.passed, 'low': self.low} | fields)
 
   def __str__(self) -> str:
     report = [
@@ -177,11 +181,25 @@ class Certificate:
     return '\n'.join(report)
 
 
-def read(path: str | pathlib.Path) -> Iterator[_Block]:
-  """Reads the blocks of a trace, one at a time.
+class _Fields(Schema):
+  """The fields of a line."""
 
-  Args:
-    path: The trace; the module's docstring describes the format.
+  q: list[Any]
+  p: list[Any]
+  drafts: list[Count]
+  tokens: list[Count]
+
+
+class _Listed(Schema):
+  """A distribution of the most probable tokens."""
+
+  tokens: list[Count]
+  probs: list[float]
+  rest: float
+
+
+def read(path: str | pathlib.Path) -> Iterator[_Block]:
+  """Yields the blocks of a trace, the format of the module's docstring.
 
   Raises:
     ValueError: The file is absent, or a line is not a block; names the line.
@@ -203,73 +221,51 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
 
 def _block(number: int, line: bytes | bytearray) -> _Block:
   """Parses one line of a trace."""
-  fields = bounded.parse_json(line)
-  needed = {'q', 'p', 'drafts', 'tokens'}
-  if not isinstance(fields, dict) or not needed <= fields.keys():
-    raise ValueError('must be an object with q, p, drafts and tokens')
-  drafts, tokens = (_ids(name, fields[name]) for name in ('drafts', 'tokens'))
-  for name in 'q', 'p':
-    if not isinstance(fields[name], list):
-      raise ValueError(f'{name} must be a list of distributions')
-  q, p = ([_probs(name, x) for x in fields[name]] for name in ('q', 'p'))
+  fields = _Fields.parse(bounded.parse_json(line))
+  drafts, tokens = fields.drafts, fields.tokens
+  q, p = ([_probs(x) for x in rows] for rows in (fields.q, fields.p))
   if len(p) != len(drafts) + 1 or len(q) not in (len(drafts), len(p)):
     raise ValueError(
-      f'{len(drafts)} drafts need {len(drafts)} or {len(drafts) + 1}'
-      f' distributions in q and {len(drafts) + 1} in p, got {len(q)} and'
-      f' {len(p)}'
+      f'{len(drafts)} drafts need as many distributions in q, or one more as in'
+      f' p, got {len(q)} and {len(p)}'
     )
-  for i, token in enumerate(drafts):
-    if q[i].prob(token) == 0:
-      raise ValueError(
-        f'draft {i}, token {arguments.quote(token)}, has probability 0 in q'
-      )
   count = len(tokens) - 1
   if not 0 <= count <= len(drafts) or tokens[:count] != drafts[:count]:
     raise ValueError(
       'tokens must be the first drafts and one more token, got'
       f' {arguments.quote(tokens)} for the drafts {arguments.quote(drafts)}'
     )
+  for i, token in enumerate(drafts):
+    if q[i].prob(token) == 0:
+      raise ValueError(
+        f'draft {i}, token {arguments.quote(token)}, has probability 0 in q'
+      )
   return _Block(line=number, q=q, p=p, drafts=drafts, tokens=tokens)
 
 
-def _ids(name: str, value: Any) -> list[int]:
-  """Returns a field of a line if it is a list of token ids."""
-  if not isinstance(value, list) or not all(
-    isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in value
-  ):
-    raise ValueError(f'{name} must be a list of token ids')
-  return value
-
-
-def _probs(name: str, value: Any) -> _Probs:
+def _probs(value: Any) -> _Probs:
   """Parses one distribution of a line, and normalizes its sum to 1."""
-  rest = 0.0
   try:
-    if isinstance(value, Mapping):
-      ids = _ids('tokens of a distribution', value['tokens'])
-      tokens = np.array(ids, np.int64)
-      probs, rest = np.array(value['probs'], np.float64), float(value['rest'])
-    else:
-      probs = np.array(value, np.float64)
-      tokens = np.arange(probs.size)
-  except (KeyError, OverflowError, TypeError, ValueError):
+    if not isinstance(value, Mapping):
+      value = dict(tokens=[*range(len(value))], probs=value, rest=0.0)
+    listed = _Listed.parse(value)
+    tokens, probs = np.array(listed.tokens), np.array(listed.probs)
+    total = probs.sum() + listed.rest
+    if (
+      probs.shape != tokens.shape
+      or not probs.size
+      or len(np.unique(tokens)) < len(tokens)
+      or (probs < 0).any()
+      or listed.rest < 0
+      or not abs(total - 1) <= _SUM
+    ):
+      raise ValueError
+  except (TypeError, ValueError):
     raise ValueError(
-      f'a distribution of {name} must be a list of probabilities or an object'
-      ' with tokens, probs and rest'
+      'a distribution must be a list of probabilities, or an object of distinct'
+      ' tokens, their probs, and rest; none negative, of the sum 1'
     ) from None
-  if probs.ndim != 1 or probs.shape != tokens.shape or not probs.size:
-    raise ValueError(
-      f'a distribution of {name} must have one probability for each token'
-    )
-  if len(set(tokens.tolist())) < len(tokens):
-    raise ValueError(f'a distribution of {name} lists a token twice')
-  total = probs.sum() + rest
-  if not (probs >= 0).all() or rest < 0 or not abs(total - 1) <= _SUM:
-    raise ValueError(
-      f'a distribution of {name} must have no negative probability and the sum'
-      f' 1, got the sum {total:.4f}'
-    )
-  return _Probs(tokens, probs / total, float(rest / total))
+  return _Probs(tokens, probs / total, float(listed.rest / total))
 
 
 def certify(
@@ -283,13 +279,10 @@ def certify(
     path: The trace; the module's docstring describes the format.
     rule: The declared rule: a method with a single target, or its name.
     lenience: Lenience of the rule; None selects `method.strict`.
-
-  Raises:
-    ValueError: An argument is out of range, or a line is not a block.
   """
   method, lenience = engines.declared(rule, lenience)
   law = _law(method, lenience)
-  counters = [_FrequencyCounter(kind) for kind in _SETS]
+  counters: dict[str, _FrequencyCounter] = {}
   impossible, blocks, tokens = [], 0, 0
   for block in read(path):
     blocks += 1
@@ -303,19 +296,19 @@ def certify(
       # drafts before are accepted. A set that needs q would then depend on the
       # verification; the first position alone has no such dependence.
       has_every_q = len(block.q) == len(block.p) or i == 0
-      for counter in counters:
-        counter.add(block.line, token, pi, q if has_every_q else None)
+      for kind, in_set in _sets(pi, q if has_every_q else None).items():
+        counter = counters.setdefault(kind, _FrequencyCounter())
+        rest = pi.rest if kind == _UNLIKELY else 0.0
+        counter.add(block.line, token, pi, in_set, rest)
   if not tokens:
     raise ValueError(f'trace: {path} has no block; record at least one.')
-  significance = (1 - _CONFIDENCE) / len(_SETS)
+  significance = (1 - _CONFIDENCE) / _NUM_SETS
   return Certificate(
     rule=method.name,
     lenience=lenience,
     blocks=blocks,
     tokens=tokens,
-    drifts=tuple(
-      counter.drift(significance) for counter in counters if counter.count
-    ),
+    drifts=tuple(x.drift(k, significance) for k, x in counters.items()),
     impossible=tuple(impossible[:5]),
     impossibles=len(impossible),
     confidence=_CONFIDENCE,
@@ -353,75 +346,54 @@ def _law(
   return law
 
 
-# --- Sets of tokens: masks [n] over the listed tokens of the law. ---
-
-
-def _most_probable(pi: _Probs, q: _Probs | None) -> np.ndarray:
-  """Marks the most probable token."""
-  del q
-  return np.arange(len(pi.probs)) == np.argmax(pi.probs)
-
-
-def _improbable(pi: _Probs, q: _Probs | None) -> np.ndarray:
-  """Marks the tokens that are far less probable than the most probable one."""
-  del q
-  return pi.probs < _IMPROBABLE * pi.probs.max()
-
-
-def _favoured(pi: _Probs, q: _Probs | None) -> np.ndarray | None:
-  """Marks the tokens that are more probable under q than under the law."""
-  if q is None:
-    return None
-  order = np.argsort(q.tokens)
-  nearest = order[np.searchsorted(q.tokens[order[:-1]], pi.tokens)]
-  return (q.tokens[nearest] == pi.tokens) & (q.probs[nearest] > pi.probs)
-
-
-_SETS: dict[str, Callable[[_Probs, _Probs | None], np.ndarray | None]] = {
-  'the likeliest token': _most_probable,
-  'unlikely tokens': _improbable,
-  "the drafter's favourites": _favoured,
-}
-# Sets that contain the unlisted tokens of a distribution.
-_WITH_UNLISTED = ('unlikely tokens',)
+def _sets(pi: _Probs, q: _Probs | None) -> dict[str, np.ndarray]:
+  """Returns masks over the listed tokens of a law; one of them needs q."""
+  max_prob = pi.probs.max()
+  sets = {
+    'the likeliest token': np.arange(len(pi.probs)) == np.argmax(pi.probs),
+    _UNLIKELY: pi.probs < _IMPROBABLE * max_prob,
+  }
+  if q is not None:
+    order = np.argsort(q.tokens)
+    nearest = order[np.searchsorted(q.tokens[order[:-1]], pi.tokens)]
+    is_favoured = q.probs[nearest] > pi.probs
+    sets[_FAVOURED] = (q.tokens[nearest] == pi.tokens) & is_favoured
+  return sets
 
 
 class _FrequencyCounter:
   """Counts emitted tokens of a set, and sums the set's declared probability."""
 
-  def __init__(self, kind: str):
-    self.kind, self.count, self.hits, self.declared = kind, 0, 0, 0.0
+  def __init__(self):
+    self.count, self.hits, self.declared = 0, 0, 0.0
     # By token: its count minus its declared probability, and its first line.
-    self._excess: dict[int, float] = {}
+    self._excess: dict[int, float] = collections.defaultdict(float)
     self._first_line: dict[int, int] = {}
 
-  def add(self, line: int, token: int, pi: _Probs, q: _Probs | None) -> None:
-    """Counts one emitted token."""
-    in_set = _SETS[self.kind](pi, q)
-    if in_set is None:
-      return
-    has_unlisted = self.kind in _WITH_UNLISTED
+  def add(
+    self, line: int, token: int, pi: _Probs, in_set: np.ndarray, rest: float
+  ) -> None:
+    """Counts one emitted token; `rest` is the unlisted part of the set."""
     is_listed = pi.prob(token) is not None
-    hit = bool(in_set[pi.tokens == token].any()) if is_listed else has_unlisted
+    hit = bool(in_set[pi.tokens == token].any()) if is_listed else rest > 0
     self.count += 1
     self.hits += hit
-    self.declared += float(pi.probs[in_set].sum()) + has_unlisted * pi.rest
+    self.declared += float(pi.probs[in_set].sum()) + rest
     if hit:
-      self._excess[token] = self._excess.get(token, 0.0) + 1
+      self._excess[token] += 1
       self._first_line.setdefault(token, line)
     for x, prob in zip(pi.tokens[in_set], pi.probs[in_set], strict=True):
-      self._excess[int(x)] = self._excess.get(int(x), 0.0) - prob
+      self._excess[int(x)] -= prob
 
-  def drift(self, significance: float) -> Drift:
+  def drift(self, kind: str, significance: float) -> Drift:
     """Returns the result, with bounds at a level of significance."""
-    n = self.count
+    n, worst = self.count, None
     sign = math.copysign(1, self.hits - self.declared)
-    worst = None
     if self._first_line:
       token = max(self._first_line, key=lambda x: sign * self._excess[x])
       worst = self._first_line[token], token
     return Drift(
-      kind=self.kind,
+      kind=kind,
       tokens=n,
       share=self.hits / n,
       declared=float(self.declared) / n,
@@ -433,12 +405,7 @@ class _FrequencyCounter:
 def to_json(
   probs: Sequence[float] | np.ndarray, top_k: int | None = None
 ) -> list[float] | dict[str, Any]:
-  """Returns a distribution in the format of a trace.
-
-  Args:
-    probs: Probabilities of all tokens, [V].
-    top_k: Number of most probable tokens to list; None lists all.
-  """
+  """Returns probabilities of all tokens, or the most probable, for a trace."""
   probs = np.asarray(probs, np.float64)
   if top_k is None or top_k >= probs.size:
     return probs.tolist()
