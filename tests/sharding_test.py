@@ -337,12 +337,9 @@ def test_two_processes_share_one_mesh_and_both_get_every_row():
 
 
 def test_a_mesh_needs_its_devices_and_one_is_a_mesh_too():
-  for data, model, said in (
-    (0, 1, 'must be two numbers of at least 1, got 0 x 1.'),
-    (2, -1, 'must be two numbers of at least 1, got 2 x -1.'),
-    (4000, 2, f'needs 8000 devices, but there are {jax.device_count()}; give'),
-  ):
-    assert said in conftest.refused('mesh', sharding.make_mesh, data, model)
+  for data, model in (0, 1), (2, -1), (4000, 2):
+    said = conftest.refused('mesh', sharding.make_mesh, data, model)
+    assert f'{jax.device_count()} devices, got {data} x {model}.' in said
   mesh = sharding.make_mesh(1, 1)
   table = exact.TableModel(5)
   params = table.init_params(jax.random.key(0))

@@ -1,5 +1,6 @@
 """Decodes a sequence block by block, in a compiled loop.
 
+  model          The protocol of models.
   drafter        The protocol of drafters.
   reading        Reading tokens with a model, also as a tree of drafts.
   state          The state of a sequence between two steps.
@@ -31,6 +32,7 @@ from cascades.decoding.drafter import (
   full_length_draft,
 )
 from cascades.decoding.loop import decode
+from cascades.decoding.model import Model
 from cascades.decoding.propose import propose
 from cascades.decoding.reading import build_tree, read, read_hidden
 from cascades.decoding.rows import (
@@ -52,6 +54,7 @@ __all__ = [
   'Draft',
   'DraftContext',
   'Drafter',
+  'Model',
   'Models',
   'Params',
   'Prompts',

@@ -12,13 +12,14 @@ After verification the slots of the accepted draft are moved to the front, where
 a sequence without drafts would have them.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.decoding.drafter import Draft
+from cascades.decoding.model import Model
 
 
 class TreeMask(NamedTuple):
@@ -102,7 +103,7 @@ def parallel_drafts_mask(
 
 
 def read_hidden(
-  model: Any,
+  model: Model,
   params: PyTree,
   cache: PyTree,
   tokens: Int[Array, 'L'],
@@ -127,7 +128,7 @@ def read_hidden(
 
 
 def read(
-  model: Any,
+  model: Model,
   params: PyTree,
   cache: PyTree,
   tokens: Int[Array, 'L'],

@@ -12,19 +12,20 @@ Only integers pass through `where`, never buffers or caches. Slots past `length`
 are masked until they are overwritten. A finished row advances by 0.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.decoding.drafter import Drafter
+from cascades.decoding.model import Model
 
 
 class Models(NamedTuple):
   """The verifier and the drafter. Hashable: a static argument of `jit`."""
 
-  verifier: Any
+  verifier: Model
   drafter: Drafter
 
 

@@ -73,24 +73,20 @@ class Engine:
     self, model: 'LanguageModel', params: Params, place: Callable[[Any], Any]
   ) -> Params:
     """Returns parameters with matrices in the layout; places each array."""
-    del model
     return jax.tree.map(place, params)
 
   def unpack(self, model: 'LanguageModel', params: Params) -> Params:
     """Returns parameters in gemma's order."""
-    del model
     return params
 
   def box(self, model: 'LanguageModel', params: Params) -> Params:
     """Returns parameters as flax modules read them."""
-    del model
     return params
 
   def product(
     self, call: Callable[..., Any], module: Any, equation: str, x: Array
   ) -> Array:
     """Returns what gemma's module of a product returns."""
-    del module
     return call(equation, x)
 
   def table(self, parts: Any) -> Any:
@@ -116,7 +112,6 @@ class Engine:
     self, model: 'LanguageModel', path: Any, x: Any, axis: int, devices: int
   ) -> int:
     """Returns the axis of an array that stands for a matrix's axis."""
-    del model, path, x, devices
     return axis
 
 
@@ -194,11 +189,9 @@ class LanguageModel:
   def pack(
     self, params: Params, place: Callable[[Any], Any] = lambda x: x
   ) -> Params:
-    """Returns parameters with matrices in the model's layout.
+    """Returns all or some parameters, in gemma's order, in the model's layout.
 
-    Args:
-      params: All or some parameters, in gemma's order.
-      place: Applied to each array before the next one is made.
+    Each array is placed before the next one is made.
     """
     return self.engine.pack(self, params, place)
 
@@ -246,9 +239,7 @@ class LanguageModel:
     """Returns an empty cache for one sequence, in the parameters' dtype."""
     param_dtypes.check_dtypes(params)
     cache = self.module.config.init_cache(
-      batch_size=1,
-      dtype=self.dtype(params),
-      cache_length=cache_length,
+      batch_size=1, dtype=self.dtype(params), cache_length=cache_length
     )
     return self._drop_shared_caches(cache)
 
@@ -263,13 +254,11 @@ class LanguageModel:
   def init_params(self, key: jax.Array) -> Params:
     """Returns random parameters for training from scratch."""
     # Norms multiply by 1 + scale, except in some Gemma 3n and in Gemma 4.
-    config = self.module.config
-    scale_plus_one = hasattr(config, 'transpose_gating_einsum') and getattr(
+    config, shapes = self.module.config, self.param_shapes()
+    adds_one = hasattr(config, 'transpose_gating_einsum') and getattr(
       config, 'scale_plus_one', True
     )
-    return initialization.init_params(
-      key, self.param_shapes(), scale_plus_one, self.gate_by_rows
-    )
+    return initialization.init_params(key, shapes, adds_one, self.gate_by_rows)
 
   def __call__(
     self,
@@ -279,10 +268,8 @@ class LanguageModel:
     mask: Bool[Array, 'L S'],
     cache: Cache | None = None,
   ) -> tuple[Float[Array, 'L V'], Cache | None]:
-    """Returns logits and cache of `with_hidden`, which has the arguments."""
-    logits, _, cache = self.with_hidden(
-      params, tokens, positions, mask, cache=cache
-    )
+    """Returns logits and cache of `with_hidden`."""
+    logits, _, cache = self.with_hidden(params, tokens, positions, mask, cache)
     return logits, cache
 
   def with_hidden(
@@ -294,23 +281,11 @@ class LanguageModel:
     cache: Cache | None = None,
     hidden_layers: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
-    """Computes logits after each token, and hidden states.
+    """Returns logits after each token, float32, hidden states and the cache.
 
-    Args:
-      params: The parameters.
-      tokens: Token ids.
-      positions: Position of each token in the sequence, from 0.
-      mask: True for the cache slots (without a cache: for the tokens) that each
-        token may attend to. Sliding windows are applied on top of it.
-      cache: From `init_cache` or a previous call, to which the tokens are
-        appended; None for no cache.
-      hidden_layers: Numbers of layers, from 0 to all, after which hidden states
-        are returned, concatenated; not supported by Gemma 3n, whose layers pass
-        on four states. Empty for the normalized states that logits are made
-        of.
-
-    Returns:
-      Logits, float32; hidden states; and the new cache.
+    `decoding.model.Model` has the arguments. Sliding windows are applied on top
+    of the mask. Gemma 3n, whose layers pass on four states, has no states after
+    `hidden_layers`.
     """
     param_dtypes.check_dtypes(params)
     # The states after some layers are the input of the next one.
@@ -361,17 +336,13 @@ class LanguageModel:
   def restrict_vocab(
     self, params: Params, tokens: Int[Array, 'N'] | np.ndarray | Sequence[int]
   ) -> Params:
-    """Returns parameters with which the model emits only some tokens.
+    """Returns parameters with which the model emits only some distinct tokens.
 
     The model reads all tokens. Logits of other tokens are -inf, so that the
     softmax is conditioned on the restricted vocabulary. Products with the
     table, most of a small model's time, get cheaper in proportion, as in
     FR-Spec (Zhao et al. 2025, arXiv 2502.14856), VocabTrim (arXiv 2506.22694)
     and EAGLE-3's `d2t` (Li et al. 2025, arXiv 2503.01840).
-
-    Args:
-      params: Parameters with the whole vocabulary.
-      tokens: Distinct token ids.
     """
     tokens = np.sort(np.asarray(tokens, np.int32))
     table = params['embedder']['input_embedding']
@@ -382,13 +353,7 @@ class LanguageModel:
   def split_vocab_ids(
     self, params: Params
   ) -> tuple[Params, Int[Array, 'N'] | None]:
-    """Splits off the ids of a restricted vocabulary.
-
-    Returns:
-      Parameters with which logits cover the restricted vocabulary only, and
-      the ids of these logits; the same parameters and None if the vocabulary
-      is not restricted.
-    """
+    """Splits off the ids of a restricted vocabulary; None for the whole one."""
     embedder = dict(params['embedder'])
     vocab_ids = embedder.pop(VOCAB_IDS, None)
     if vocab_ids is None:
@@ -426,14 +391,7 @@ class LanguageModel:
     return self._to_vocab(params, logits)
 
   def first_layers(self, layers: int) -> 'LanguageModel':
-    """Returns the model of the first layers, with the same parameters.
-
-    Args:
-      layers: Number of layers, less than the model's.
-
-    Raises:
-      ValueError: The number is out of range, or the layers depend on others.
-    """
+    """Returns the model of the first layers, with the same parameters."""
     config = self.module.config
     # Per-layer embeddings are one table, a part of which would be copied in
     # every pass.

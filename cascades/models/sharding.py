@@ -62,23 +62,20 @@ def initialize(
   On clusters that JAX detects (Cloud TPU, Slurm, Open MPI, Kubernetes), no
   argument is needed.
   """
+  # Versions of JAX differ in the timeouts that they have.
   parameters = inspect.signature(jax.distributed.initialize).parameters
-  options: dict[str, Any] = {
-    name: x for name, x in timeouts.items() if name in parameters
-  }
+  options: Any = {k: x for k, x in timeouts.items() if k in parameters}
   try:
     jax.distributed.initialize(
       coordinator, num_processes, process_id, **options
     )
   except (ValueError, RuntimeError) as error:
-    name = f'process {process_id} of {num_processes}'
-    if coordinator is None:
-      name, coordinator = 'a process', 'a cluster that JAX detects'
     reason = str(error).strip().partition('\n')[0].rstrip('.')
     raise ValueError(
-      f'coordinator: {name} could not join {coordinator} ({reason}); join'
-      ' once, before JAX is used, and give coordinator, num_processes and'
-      ' process_id on clusters that JAX does not detect.'
+      f'coordinator: process {process_id} of {num_processes} could not join'
+      f' {coordinator} ({reason}); join once, before JAX is used, and give'
+      ' coordinator, num_processes and process_id on clusters that JAX does not'
+      ' detect.'
     ) from error
 
 
@@ -87,16 +84,11 @@ def make_mesh(data: int, model: int) -> Mesh:
 
   Neighbouring devices are along `model`, which communicates the most.
   """
-  if min(data, model) < 1:
-    raise ValueError(
-      f'mesh: must be two numbers of at least 1, got {data} x {model}.'
-    )
   count, devices = data * model, jax.devices()
-  if count > len(devices):
+  if min(data, model) < 1 or count > len(devices):
     raise ValueError(
-      f'mesh: {data} x {model} needs {count} devices, but there are'
-      f' {len(devices)}; give numbers whose product is at most'
-      f' {len(devices)}.'
+      'mesh: must be two numbers of at least 1, whose product is at most the'
+      f' {len(devices)} devices, got {data} x {model}.'
     )
   grid = np.array(devices[:count]).reshape(data, model)
   return Mesh(grid, ('data', 'model'))
@@ -118,10 +110,7 @@ def matrix_name(path: Sequence[Any], names: Container[str]) -> str | None:
 
 
 def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
-  """Divides parameters along the mesh's `model` axis.
-
-  Arrays that cannot be divided evenly are copied to every device.
-  """
+  """Divides parameters along `model`; copies what cannot be divided evenly."""
   return jax.tree.map(_with_sharding, params, layout(model, params, mesh))
 
 
@@ -173,11 +162,7 @@ def fetch(tree: PyTree) -> PyTree:
   on one mesh. Random keys cannot be fetched.
   """
   leaves, treedef = jax.tree.flatten(tree)
-  remote = [
-    i
-    for i, x in enumerate(leaves)
-    if not getattr(x, 'is_fully_addressable', True)
-  ]
+  remote = [i for i, x in enumerate(leaves) if not _is_here(x)]
   if remote:
     replicated = NamedSharding(leaves[remote[0]].sharding.mesh, PartitionSpec())
     # Gathers all leaves at once, so that hosts wait for each other once.
@@ -187,9 +172,13 @@ def fetch(tree: PyTree) -> PyTree:
   return jax.device_get(jax.tree.unflatten(treedef, leaves))
 
 
+# One function, so that `jax.jit` caches it.
 def _identity(x: Any) -> Any:
-  """Returns its argument; one function, so that `jax.jit` caches it."""
   return x
+
+
+def _is_here(x: Any) -> bool:
+  return getattr(x, 'is_fully_addressable', True)
 
 
 def _sharding(x, names, mesh: Mesh) -> NamedSharding:
@@ -211,7 +200,7 @@ def _with_sharding(x: Any, sharding: NamedSharding) -> jax.Array:
   """Returns an array with a sharding; each host provides its own copy."""
   if sharding.is_fully_addressable:
     return jax.device_put(x, sharding)
-  if not getattr(x, 'is_fully_addressable', True):
+  if not _is_here(x):
     # `device_put` moves nothing between hosts.
     is_there = x.sharding.is_equivalent_to(sharding, x.ndim)
     return x if is_there else jax.jit(_identity, out_shardings=sharding)(x)

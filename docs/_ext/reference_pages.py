@@ -28,7 +28,7 @@ PAGES = {
   ),
   'extensions': (
     'Extension points',
-    'decoding.drafter drafters.drafter_spec.Spec'
+    'decoding.drafter decoding.model.Model drafters.drafter_spec.Spec'
     ' drafters.drafter_kinds.DrafterKind models.language.LanguageModel'
     ' models.checkpoints.open_checkpoint'
     ' verification_config.Verification verification.verification_inputs'
