@@ -42,7 +42,7 @@ _NAMES = {
   'models.conversations': 'Conversation',
   'proof.audit': 'AuditResult audit',
   'sampler.agreement': 'agreement',
-  'sampler.explanations': 'explain',
+  'sampler.scoring': 'explain',
   'sampler.outputs': 'SampleOutput',
   'sampler.sampler': 'Sampler',
 }

@@ -202,12 +202,12 @@ def main() -> None:
     raise app.UsageError(
       "prompt: no text is given; give one, such as --prompt='Hello'."
     )
-  from cascades.sampler import explanations, sampler
+  from cascades.sampler import sampler, scoring
   from experiments import records
 
   decoder = (_decided if _DECISION.value else _configured)(sampler.Sampler)
   if _EXPLAIN.value:
-    explanations.explained_target(decoder)
+    scoring.explained_target(decoder)
   prompt, options = _read_prompt(), _sample_options()
   cli.say('compiling, then decoding')
   answer = decoder.sample(prompt, seed=_SEED.value, echo=True, **options)

@@ -171,9 +171,12 @@ def test_odd_curves(prompts, leniences):
   assert curve is None or len(curve) == len(list(leniences))
 
 
+_IDS = st.lists(st.integers(-2, _V), max_size=4)
+
+
 @_many(150)
 @hypothesis.given(
-  st.lists(st.tuples(_LISTS, _LISTS) | _ANYTHING, max_size=2) | _ANYTHING,
+  st.lists(st.tuples(_IDS, _IDS), max_size=2),
   st.sampled_from([scoring.score, scoring.inspect_tokens]),
 )
 def test_odd_requests_of_a_score(requests, say):
@@ -182,7 +185,9 @@ def test_odd_requests_of_a_score(requests, say):
 
 
 @_many(50)
-@hypothesis.given(_ANYTHING, _mixed(['four', ['four', 'two']]), _NUMBERS)
+@hypothesis.given(
+  st.tuples(_TEXTS, _TEXTS), _mixed(['four', ['two']]), _NUMBERS
+)
 def test_odd_agreements(pair, prompts, new):
   # Names are looked for, and there are none of these.
   _answer_or_sentence(lambda: cascades.agreement(pair, prompts, new))

@@ -1,14 +1,12 @@
 """Why drafts were rejected: what the loop records, and what decided."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import small
 import tiers
 
 import cascades
-from cascades.sampler import explanations, scoring
+from cascades.sampler import scoring
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
 _PROMPTS = [f'The number {n} in words:' for n in range(4302, 4326)]
@@ -28,7 +26,7 @@ def _explained(decoder, **options):
   """Yields a prompt's ids, its answer and the explanation, token by token."""
   answers = decoder.sample(_PROMPTS, max_new_tokens=32, seed=3, **options)
   for prompt, answer in zip(_PROMPTS, answers, strict=True):
-    yield prompt, answer, explanations.explain(decoder, prompt, answer)
+    yield prompt, answer, scoring.explain(decoder, prompt, answer)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +115,7 @@ def test_lossless_drafts_of_no_language_model_are_explained_without_q():
   prompt = 'a b c d ' * 12
   decoder = cascades.Sampler('tiny-verifier', 'ngram:1')
   answer = decoder.sample(prompt, max_new_tokens=24)
-  explained = explanations.explain(decoder, prompt, answer)
+  explained = scoring.explain(decoder, prompt, answer)
   assert sum(x.draft is not None for x in explained) > 0
   for x in explained:
     assert x.q is x.acceptance is None
@@ -127,30 +125,21 @@ def test_lossless_drafts_of_no_language_model_are_explained_without_q():
       assert (x.uniform < x.p) == (x.source == DRAFT)
 
 
-def test_an_answer_without_drafts_is_refused(wrong_types):
-  decoder = small.sampler(*small.tables())
-  answer = decoder.sample('a', max_new_tokens=3)
-  with pytest.raises(ValueError, match='answer: has 0 drafts for'):
-    cascades.explain(decoder, 'a', dataclasses.replace(answer, drafts=[]))
-  with pytest.raises(ValueError, match='answer: must be an answer'):
-    cascades.explain(decoder, 'a', 'b')
-
-
 def test_one_decision_that_rounding_flips_is_no_other_sampler():
   decoder = _sampler(method='token_v3', lenience=0.5)
   answer = decoder.sample(_PROMPTS, max_new_tokens=32, seed=3)[0]
   answer.accept_uniforms[answer.sources.index(DRAFT)] = 1.5
-  assert explanations.explain(decoder, _PROMPTS[0], answer)
+  assert scoring.explain(decoder, _PROMPTS[0], answer)
   answer.accept_uniforms[:] = [1.5] * len(answer.tokens)
   with pytest.raises(ValueError, match='was not made by this sampler'):
-    explanations.explain(decoder, _PROMPTS[0], answer)
+    scoring.explain(decoder, _PROMPTS[0], answer)
 
 
 def test_an_answer_of_another_prompt_is_refused():
   decoder, refused = _sampler(method='token_v3', lenience=0.5), []
   for answer in decoder.sample(_PROMPTS, max_new_tokens=32, seed=3):
     try:
-      explanations.explain(decoder, 'Roses are red,', answer)
+      scoring.explain(decoder, 'Roses are red,', answer)
     except ValueError as error:
       refused.append(str(error))
   # Drafts of the others would have been decided alike.

@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from cascades import verification
-from cascades.sampler.explanations import Explanation
+from cascades.sampler.scoring import Explanation
 from cascades.verification_config import BONUSES, GATES
 from experiments import sample
 

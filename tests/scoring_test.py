@@ -162,7 +162,7 @@ def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
     (
       1,
       dict(cache_length=3),
-      'request 0: its 4 tokens do not fit into cache_l',
+      'request 0: its 4 tokens, .* and fit into cache_length 3',
     ),
   ],
 )
@@ -172,7 +172,7 @@ def test_what_has_no_score_is_refused(drafter, options, said):
   decoder = small.sampler(verifier, drafter, lenience=0.3, **options)
   with pytest.raises(ValueError, match=f'^{said}'):
     _scores(decoder)
-  with pytest.raises(ValueError, match='request 1: its context is empty'):
+  with pytest.raises(ValueError, match=r'request 1: .* 0 of them context'):
     scoring.inspect_tokens(sampler.Sampler(*_pair()), [([1], [2]), ([], [2])])
 
 

@@ -12,22 +12,21 @@ block begins reads those at the end of the prompt only.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import arguments, decoding, methods
+from cascades import arguments, decoding
+from cascades.config import DecodingConfig
 from cascades.decoding import faults
-from cascades.drafters import binding, token_checks
 from cascades.methods import processing
-from cascades.models import checkpoints, tokenizers, turns
-from cascades.models.conversations import Conversation, Prompt
-from cascades.sampler import batching
-from cascades.sampler.requests import encode, forbidden_mask
-from cascades.verification_config import VerificationConfig
+from cascades.models import checkpoints
+from cascades.models.conversations import Prompt
+from cascades.sampler import batching, sampler
+from cascades.sampler.requests import SampleRequest
 
 # Largest numbers of prompts, and of logits, in one batch.
 _MAX_ROWS, _MAX_LOGITS = 16, 2**27
@@ -37,13 +36,7 @@ _MAX_ROWS, _MAX_LOGITS = 16, 2**27
 class TokenComparison:
   """The greedy tokens of both models at one position, after the same text.
 
-  Attributes:
-    drafter_token: The drafter's token.
-    verifier_token: The verifier's token.
-    q_drafter_token: The drafter's probability of the drafter's token.
-    q_verifier_token: The drafter's probability of the verifier's token.
-    p_drafter_token: The verifier's probability of the drafter's token.
-    p_verifier_token: The verifier's probability of the verifier's token.
+  The probabilities are those of each model (q, p) for each of the two tokens.
   """
 
   drafter_token: int
@@ -107,6 +100,7 @@ def _compare(
   step_config: decoding.StepConfig,
 ) -> tuple[tuple[jax.Array, ...], jax.Array, faults.Fault]:
   """Drafts a block of each row and compares it with the verifier's tokens."""
+  gamma = step_config.gamma
 
   def compare_row(row):
     key = jax.random.key(0)
@@ -114,7 +108,7 @@ def _compare(
       row, params, sampling, key, step_config=step_config
     )
     block = decoding.read_block(row, params, proposed, step_config)
-    drafted, gamma = block.draft.tokens[0], step_config.gamma
+    drafted, length = block.draft.tokens[0], block.draft.lengths[0]
     logits = jax.vmap(
       lambda i: block.draft.logits_at(i, 0, block.logits.shape[-1])
     )(jnp.arange(gamma))
@@ -122,7 +116,6 @@ def _compare(
     p = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
     forbidden = False if sampling.forbidden is None else sampling.forbidden
     greedy = processing.argmax_lowest_id(jnp.where(forbidden, -1, p))
-    length = block.draft.lengths[0]
     # Positions after the draft are padding.
     is_drafted = jnp.arange(gamma) < length
     is_sound = processing.is_sound(block.logits[:-1], block.hidden[:-1])
@@ -152,8 +145,7 @@ def agreement(
   """Compares the drafter's greedy continuations with the verifier's tokens.
 
   Args:
-    pair: The verifier, a `Checkpoint` or its name; and the drafter, as
-      `Sampler` takes it.
+    pair: The verifier and the drafter, as `Sampler` takes them.
     prompts: One text or `Conversation`, or several.
     max_new_tokens: Most tokens of a continuation.
     apply_chat_template: Wraps each text in the model's chat template.
@@ -165,87 +157,61 @@ def agreement(
     ValueError: The models cannot be combined, an argument is out of its range,
       or the tokenizer has no chat template.
   """
-  models = arguments.as_list('pair', pair, 'a verifier and a drafter')
-  if len(models) != 2 or not isinstance(
-    models[0], str | checkpoints.Checkpoint
-  ):
-    raise ValueError(
-      'pair: must be two models, or their names: the verifier and the drafter.'
-    )
-  verifier, drafter = models
+  verifier, drafter = pair
   if isinstance(verifier, str):
     verifier = checkpoints.load_model(verifier)
-  token_checks.check_tokenizer(verifier, verifier.tokenizer)
-  bound_drafter = binding.bind_drafter(verifier, drafter)
   # One block is drafted, whose logits are one array.
+  size = verifier.model.vocab_size
   gamma = arguments.integer(
-    'max_new_tokens',
-    max_new_tokens,
-    1,
-    arguments.MAX_INT32 // verifier.model.vocab_size,
+    'max_new_tokens', max_new_tokens, 1, arguments.MAX_INT32 // size
   )
-  texts: list[Any] = [prompts]
-  if not isinstance(prompts, Prompt):
-    texts = arguments.as_list('prompts', prompts, 'texts')
-  tokenizer = verifier.tokenizer
-  encoded = [encode(tokenizer, x, apply_chat_template) for x in texts]
-  if apply_chat_template or any(isinstance(x, Conversation) for x in texts):
-    # As for `Sampler`, the end of a turn ends an answer.
-    end = turns.require_template(tokenizer).end_token
-    tokenizer = tokenizer.with_stops(*([] if end is None else [end]))
-  engine = batching.Engine(
-    decoding.StepConfig(
-      decoding.Models(verifier.model, bound_drafter.drafter),
-      # Not applied: nothing is verified. 'match' takes the drafts of a beam.
-      methods.get_method('speed'),
-      gamma,
-      VerificationConfig('match'),
-    ),
-    decoding.Params(verifier.params, bound_drafter.params),
-    processing.SamplingParams(
-      np.float32(0),
-      forbidden=forbidden_mask(tokenizer.suppress_tokens, tokenizer.vocab_size),
-    ),
-    np.zeros(0, np.int32),
+  config = DecodingConfig(
+    # Not applied: nothing is verified. 'match' takes the drafts of a beam.
+    method='speed',
+    verification='match',
+    gamma=gamma,
+    temperature=0.0,
+    cache_length=arguments.MAX_INT32,
   )
-  agreements = list(_agreements(tokenizer, engine, encoded))
-  return agreements[0] if isinstance(prompts, Prompt) else agreements
-
-
-def _agreements(
-  tokenizer: tokenizers.Tokenizer,
-  engine: batching.Engine,
-  encoded: Sequence[tuple[str, list[int]]],
-) -> Iterator[Agreement]:
-  """Compares texts with their tokens, a batch at a time."""
-  gamma, size = engine.step_config.gamma, tokenizer.vocab_size
+  decoder = sampler.Sampler(verifier, drafter, config=config)
+  is_single = isinstance(prompts, Prompt)
+  texts: Any = [prompts] if is_single else prompts
+  request = SampleRequest(
+    max_new_tokens=1, apply_chat_template=apply_chat_template
+  )
+  engine, stop, texts, batch = decoder.prepare(texts, [0.0], request)
+  agreements = []
   rows = max(1, min(_MAX_ROWS, _MAX_LOGITS // (gamma * size)))
-  prompts = [np.array(ids) for _, ids in encoded]
-  longest = max(map(len, prompts), default=0)
+  longest = max(map(len, batch.prompts), default=0)
   limit = batching.bucket(longest + engine.step_config.cache_headroom)
-  fixed = engine.params, engine.sampling
-  for i in range(0, len(prompts), rows):
-    batch = prompts[i : i + rows]
+  for i in range(0, len(texts), rows):
     # One size, so that nothing is compiled twice.
-    batch += [batch[0]] * (rows - len(batch))
+    read = (batch.prompts[i : i + rows] + batch.prompts[i : i + 1] * rows)[
+      :rows
+    ]
     keys = jax.random.split(jax.random.key(0), rows)
-    read = engine.prefill(batch, keys, [limit] * rows, limit)
     columns, lengths, row_faults = jax.device_get(
-      _compare(read, *fixed, step_config=engine.step_config)
+      _compare(
+        engine.prefill(read, keys, [limit] * rows, limit),
+        engine.params,
+        engine.sampling,
+        step_config=engine.step_config,
+      )
     )
-    for j, (text, _) in enumerate(encoded[i : i + rows]):
+    for j, text in enumerate(texts[i : i + rows]):
       fault = jax.tree.map(lambda x, j=j: x[j], row_faults)
       faults.check(fault, f'prompt {i + j}')
       values = [column[j, : lengths[j]].tolist() for column in columns]
-      tokens = []
-      for token in map(TokenComparison, *values):
-        tokens.append(token)
-        if token.drafter_token in tokenizer.stops:
-          break
+      tokens = [TokenComparison(*token) for token in zip(*values, strict=True)]
       ids = [token.drafter_token for token in tokens]
-      yield Agreement(
-        prompt=text,
-        tokens=tuple(tokens),
-        token_strings=tuple(tokenizer.token_strings(ids)),
-        ended=bool(ids) and ids[-1] in tokenizer.stops,
+      ends = [at for at, token in enumerate(ids) if token in stop.tokens]
+      count = ends[0] + 1 if ends else len(ids)
+      agreements.append(
+        Agreement(
+          prompt=text,
+          tokens=tuple(tokens[:count]),
+          token_strings=tuple(decoder.tokenizer.token_strings(ids[:count])),
+          ended=bool(ends),
+        )
       )
+  return agreements[0] if is_single else agreements

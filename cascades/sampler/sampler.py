@@ -274,7 +274,7 @@ class Sampler:
     if not prompts or not leniences:
       name = 'lenience' if prompts else 'prompts'
       raise ValueError(f'{name}: the list is empty; give at least one.')
-    engine, stop, texts, batch = self._start(prompts, leniences, request)
+    engine, stop, texts, batch = self.prepare(prompts, leniences, request)
     batch_size = self._fit_batch(engine, batch)
     answers: list[list[Any]] = [[None] * len(prompts) for _ in leniences]
     for job, row in continuous_batching.run(
@@ -303,7 +303,7 @@ class Sampler:
         'last_state: was made by other models; continue with the sampler that'
         ' made it.'
       )
-    engine, stop, (text,), batch = self._start(
+    engine, stop, (text,), batch = self.prepare(
       [prompt], [self.config.effective_lenience], request, state
     )
     row, strings, read = None, [], 0
@@ -324,7 +324,7 @@ class Sampler:
       text = answer.text
       yield answer, text if so_far.done else stop.stable_prefix(text)
 
-  def _start(
+  def prepare(
     self,
     prompts: Sequence[Prompt],
     leniences: Sequence[float],

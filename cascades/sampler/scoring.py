@@ -1,4 +1,4 @@
-"""Scores of given texts under a sampler's target.
+"""Probabilities of given texts under a sampler's target, and of its drafts.
 
 Nothing is sampled: both models read context and continuation, in one pass
 each, and the method's law gives the probability of every token after those
@@ -10,9 +10,9 @@ before it,
 whatever its block and verification, unless the drafter or the bonus token
 changes it; such options are refused.
 
-The same pass gives what both models and the method say about each token
-(`inspect_tokens`), and the values of any function of their distributions
-(`map_tokens`).
+`map_tokens` evaluates any function of the distributions at each token. On it
+stand `score`, `inspect_tokens`, what both models and the method say about each
+token, and `explain`, why the drafts of an answer were accepted or rejected.
 """
 
 import collections
@@ -27,15 +27,27 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades import arguments, decoding, drafters, methods
+from cascades import decoding, drafters, methods
 from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
+from cascades.models.conversations import Prompt
 from cascades.sampler import batching, sampler
+from cascades.sampler.outputs import SampleOutput
 from cascades.verification.single_draft import MAX_PROBS_AT_ONCE, value_at_token
+from cascades.verification_config import DRAFT, RESIDUAL
 
-# Called as (method, distributions, lenience, token) for one position.
+# Called as (method, distributions, lenience, token) for one position. A first
+# value that is nan is the method's fault.
 TokenFn = Callable[..., tuple[Array, ...]]
+# A context and its continuation, in token ids.
+Request = tuple[Sequence[int], Sequence[int]]
+# Likeliest tokens of a residual that an explanation has.
+NUM_RESIDUAL_TOKENS = 5
+# Differences that another shape of batch may make: of an acceptance, of a log-
+# probability by dtype, and the share of decisions that it may change.
+_ROUNDING, _DIFFER = 1e-2, 0.25
+_LOGPROB_ROUNDING = {'float32': 1e-2, 'bfloat16': 1.0}
 
 
 class Score(NamedTuple):
@@ -71,8 +83,44 @@ class TokenView(NamedTuple):
   verifier_token: int
 
 
+class Explanation(NamedTuple):
+  """One emitted token, and the draft that was examined there.
+
+  Fields of the draft are None if there is none; see `SampleOutput.drafts`. So
+  are q and the acceptance if the drafter is not a language model.
+
+  Attributes:
+    token: Id of the emitted token.
+    source: An index into `verification_config.SOURCES`.
+    draft: Id of the draft.
+    q: The draft's probability under the drafter, after temperature and
+      truncation.
+    p: The draft's probability under the verifier, after the same.
+    pi: The draft's probability in the method's law.
+    acceptance: The probability a with which the method accepts the draft; None
+      for verifications other than 'token'.
+    uniform: The number u that a was compared with; the draft is accepted if
+      u < a.
+    deferred: See `SampleOutput.deferred`; None if the method has no rule.
+    residual: At a residual token the likeliest tokens of the distribution that
+      it was drawn from, as (id, probability). Empty elsewhere, and for
+      verifications other than 'token'.
+  """
+
+  token: int
+  source: int
+  draft: int | None
+  q: float | None
+  p: float | None
+  pi: float | None
+  acceptance: float | None
+  uniform: float | None
+  deferred: bool | None
+  residual: Sequence[tuple[int, float]]
+
+
 class Target(NamedTuple):
-  """The target that texts are scored under."""
+  """The target that texts are scored under: of one model or of both."""
 
   models: tuple[Any, ...]
   params: tuple[PyTree, ...]
@@ -80,9 +128,17 @@ class Target(NamedTuple):
   forbidden: Sequence[int] = ()
 
 
-def _target(decoder: sampler.Sampler) -> Target:
+def _verifier_target(
+  decoder: sampler.Sampler, method: methods.Method, forbidden: Sequence[int]
+) -> Target:
+  """Returns a target that does not depend on q."""
+  verifier = decoder.verifier
+  return Target((verifier.model,), (verifier.params,), method, forbidden)
+
+
+def _target_of_text(decoder: sampler.Sampler) -> Target:
   """Returns the target that a sampler's texts are scored under."""
-  verifier, config = decoder.verifier, decoder.config
+  config = decoder.config
   method, verification_config = config.method, config.verification_config
   if config.temperature < processing.GREEDY_BELOW:
     raise ValueError(
@@ -103,10 +159,10 @@ def _target(decoder: sampler.Sampler) -> Target:
       ' on where blocks begin, so that a text has no single probability; take'
       " 'token' or 'block'."
     )
+  # The score of a text is the models', as in transformers: no id is forbidden.
   if not method.law_uses_q:
-    return Target((verifier.model,), (verifier.params,), method)
-  # The score of a text is the models', as in transformers.
-  return target_of_both(decoder)._replace(forbidden=())
+    return _verifier_target(decoder, method, ())
+  return _target_of_both(decoder)._replace(forbidden=())
 
 
 def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:
@@ -115,21 +171,16 @@ def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:
   return isinstance(getattr(bound_drafter, 'drafter', None), model_drafters)
 
 
-def target_of_both(decoder: sampler.Sampler) -> Target:
+def _target_of_both(decoder: sampler.Sampler) -> Target:
   """Returns the method's law with both models, whether or not it uses q."""
   verifier, bound_drafter = decoder.verifier, decoder.bound_drafter
-  if bound_drafter is None:
-    raise ValueError(
-      'drafter: must be given, since the target depends on q; give a model.'
-    )
   if not is_language_model(bound_drafter):
+    name = bound_drafter and type(bound_drafter.drafter).__name__
     raise ValueError(
-      f'drafter: {type(bound_drafter.drafter).__name__} is not a language'
-      ' model, so that the target of a given text is not known; take a model,'
-      ' or a strict lenience.'
+      f'drafter: {name} is not a language model, so that the target of a given'
+      ' text is not known; take a model, or a strict lenience.'
     )
-  params: PyTree = bound_drafter.params
-  drafter: Any = bound_drafter.drafter
+  drafter, params = bound_drafter
   if getattr(drafter, 'adaptive', False):
     # The threshold changes the lengths of drafts, not the law.
     params, _ = params
@@ -140,50 +191,151 @@ def target_of_both(decoder: sampler.Sampler) -> Target:
   return Target(models, params, method, decoder.suppress_tokens)
 
 
-def score(
-  decoder: sampler.Sampler,
-  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
-) -> list[Score]:
-  """Scores continuations of contexts under the sampler's target.
+def explained_target(decoder: sampler.Sampler) -> Target:
+  """Returns the target of explanations; ValueError if it is not known."""
+  if is_language_model(decoder.bound_drafter) or not decoder.config.is_lossless:
+    return _target_of_both(decoder)
+  method = methods.METHODS['verifier_only']
+  return _verifier_target(decoder, method, decoder.suppress_tokens)
 
-  Compiled once per rows and lengths, both of which come in few sizes: see
-  `batching.width` and `batching.bucket`.
+
+def score(decoder: sampler.Sampler, requests: Sequence[Request]) -> list[Score]:
+  """Scores continuations of contexts under the sampler's target."""
+  target = _target_of_text(decoder)
+  results = map_tokens(decoder, requests, _log_law, target)
+  return [
+    Score(math.fsum(logprobs.tolist()), bool(is_mode.all()))
+    for logprobs, is_mode in results
+  ]
+
+
+def inspect_tokens(
+  decoder: sampler.Sampler, requests: Sequence[Request]
+) -> list[list[TokenView]]:
+  """Returns the view of each token of continuations.
+
+  Meant for a few answers that a person reads: all are padded to one size, so
+  that one program is compiled.
   """
-  scores = []
-  results = by_size(decoder, _target(decoder), requests, _log_law)
-  for (context, _), (logprobs, is_mode) in zip(requests, results, strict=True):
-    for at in np.flatnonzero(np.isnan(logprobs))[:1]:
-      method = faults.CULPRITS.index('method')
-      faults.check(
-        faults.Fault(method, len(context) + at),
-        f'a context of {len(context)} and {len(logprobs)} more tokens',
+  results = map_tokens(decoder, requests, _token_view, one_size=True)
+  return [
+    [TokenView(*row) for row in zip(*(x.tolist() for x in arrays), strict=True)]
+    for arrays in results
+  ]
+
+
+def explain(
+  decoder: sampler.Sampler,
+  prompt: Prompt,
+  answer: SampleOutput,
+  *,
+  apply_chat_template: bool = False,
+) -> list[Explanation]:
+  """Explains each emitted token of an answer, in their order.
+
+  The probabilities are computed again, with another shape of batch: they equal
+  those of the decoding up to rounding.
+
+  Args:
+    decoder: The sampler that made the answer, at its own lenience.
+    prompt: The prompt of the answer.
+    answer: An answer of `Sampler.sample` without `last_state`,
+      `forbidden_tokens` and `allow_control_tokens`.
+    apply_chat_template: As it was for the answer.
+
+  Raises:
+    ValueError: The drafter is not a language model and decoding is lossy, or
+      the answer was made by another sampler or from another prompt, as far as
+      its numbers show.
+  """
+  target, count = explained_target(decoder), len(answer.logprobs)
+  # With `echo` the prompt's tokens come first.
+  new = slice(len(answer.tokens) - count, None)
+  tokens, sources = answer.tokens[new], answer.sources[new]
+  examined = [
+    token if draft is None else draft
+    for token, draft in zip(tokens, answer.drafts, strict=True)
+  ]
+  requests = [(decoder.encode(prompt, apply_chat_template), tokens)]
+  (arrays,) = map_tokens(decoder, requests, _decision, target, examined)
+  has_q = len(target.models) > 1
+  is_per_token = has_q and decoder.config.verification == 'token'
+  deferred = answer.deferred or [None] * count
+  explanations, errors = [], [0.0]
+  for i, draft in enumerate(answer.drafts):
+    q, p, pi, acceptance, logprob, *residual = (x[i].tolist() for x in arrays)
+    if examined[i] == tokens[i]:
+      errors.append(abs(logprob - answer.logprobs[i]))
+    candidates: list = []
+    if is_per_token and sources[i] == RESIDUAL:
+      candidates = [x for x in zip(*residual, strict=True) if x[1] > 0]
+    values = q if has_q else None, p, pi, acceptance if is_per_token else None
+    explanations.append(
+      Explanation(
+        tokens[i],
+        sources[i],
+        draft,
+        *((None,) * len(values) if draft is None else values),
+        uniform=answer.accept_uniforms[i],
+        deferred=deferred[i],
+        residual=candidates,
       )
-    total = math.fsum(logprobs.tolist())
-    scores.append(Score(total, bool(is_mode.all())))
-  return scores
+    )
+  decided = [
+    (x.uniform < x.acceptance) == (x.source == DRAFT)
+    for x in explanations
+    if x.acceptance is not None and x.uniform is not None
+    if abs(x.acceptance - x.uniform) >= _ROUNDING
+  ]
+  error, flipped = max(errors), decided.count(False)
+  dtype = str(decoder.verifier.model.dtype(decoder.verifier.params))
+  if error > _LOGPROB_ROUNDING[dtype] or flipped > _DIFFER * len(decided):
+    raise ValueError(
+      'answer: was not made by this sampler from this prompt (log-probabilities'
+      f' differ by up to {error:.3g}, {flipped} of {len(decided)} decisions);'
+      ' give the sampler and the prompt of the answer.'
+    )
+  return explanations
 
 
 def map_tokens(
   decoder: sampler.Sampler,
-  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
+  requests: Sequence[Request],
   token_fn: TokenFn,
-  examined: Sequence[Sequence[int]] | None = None,
+  target: Target | None = None,
+  examined: Sequence[int] | None = None,
+  *,
+  one_size: bool = False,
 ) -> list[tuple[np.ndarray, ...]]:
-  """Applies a function to the distributions at each token of continuations."""
-  target = target_of_both(decoder)
-  return by_size(decoder, target, requests, token_fn, examined=examined)
+  """Applies a function to the distributions at each token of continuations.
 
+  Compiled once per rows and lengths, both of which come in few sizes: see
+  `batching.width` and `batching.bucket`.
 
-def by_size(
-  decoder, target, requests, token_fn, *, one_size=False, examined=None
-) -> list[tuple[np.ndarray, ...]]:
-  """Applies a function to requests, those of one size together.
-
-  Args are those of `map_tokens`, but for `target`, the law, and `one_size`,
-  which is True to pad all requests to one size.
+  Args:
+    decoder: The sampler whose models read the texts.
+    requests: Contexts and continuations.
+    token_fn: The function.
+    target: The law; None for that of both models.
+    examined: Tokens that the function takes in place of the continuation's, of
+      a single request.
+    one_size: True to pad all requests to one size.
   """
-  requests = arguments.as_list('requests', requests, 'pairs of lists of ids')
-  sizes = _sizes(decoder, requests)
+  target = _target_of_both(decoder) if target is None else target
+  vocab_size, limit = decoder.verifier.model.vocab_size, decoder.config
+  sizes = []
+  for i, (context, continuation) in enumerate(requests):
+    text = np.array([*context, *continuation])
+    fits = len(text) <= limit.cache_length and len(context)
+    if not fits or text.min() < 0 or text.max() >= vocab_size:
+      raise ValueError(
+        f'request {i}: its {len(text)} tokens, {len(context)} of them context,'
+        ' must be one token or more of context, ids from 0 to'
+        f' {vocab_size - 1}, and fit into cache_length {limit.cache_length}.'
+      )
+    # The last token is scored, and not read.
+    read = batching.bucket(len(text) - 1, 64)
+    sizes.append((read, batching.bucket(len(continuation), 8)))
   if one_size and sizes:
     sizes = [tuple(map(max, zip(*sizes, strict=True)))] * len(sizes)
   indices_by_size = collections.defaultdict(list)
@@ -192,75 +344,11 @@ def by_size(
   results: list = [None] * len(requests)
   for size, indices in indices_by_size.items():
     for batch in itertools.batched(indices, decoder.config.batch_size):
-      rows = [
-        (*requests[i], requests[i][1] if examined is None else examined[i])
-        for i in batch
-      ]
+      rows = [(*requests[i], examined or requests[i][1]) for i in batch]
       arrays = _read_rows(decoder, target, rows, size=size, token_fn=token_fn)
       for i, row_arrays in zip(batch, arrays, strict=True):
         results[i] = row_arrays
   return results
-
-
-def inspect_tokens(
-  decoder: sampler.Sampler,
-  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
-) -> list[list[TokenView]]:
-  """Returns the view of each token of continuations.
-
-  Meant for a few answers that a person reads: all are padded to one size, so
-  that one program is compiled.
-  """
-  target = target_of_both(decoder)
-  results = by_size(decoder, target, requests, _token_view, one_size=True)
-  return [
-    [TokenView(*row) for row in zip(*(x.tolist() for x in arrays), strict=True)]
-    for arrays in results
-  ]
-
-
-def _sizes(decoder, requests) -> list[tuple[int, int]]:
-  """Returns the padded lengths of each request: tokens read, tokens scored."""
-  sizes = []
-  vocab_size = decoder.verifier.model.vocab_size
-  for i, request in enumerate(requests):
-    if not _is_request(request, vocab_size):
-      raise ValueError(
-        f'request {i}: must be two lists of token ids from 0 to'
-        f' {vocab_size - 1}, a context and its continuation, got'
-        f' {arguments.quote(request)}.'
-      )
-    context, continuation = request
-    length = len(context) + len(continuation)
-    if not len(context):
-      raise ValueError(
-        f'request {i}: its context is empty; give at least one token, such as'
-        ' the beginning of a sequence.'
-      )
-    if length > decoder.config.cache_length:
-      raise ValueError(
-        f'request {i}: its {length} tokens do not fit into cache_length'
-        f' {decoder.config.cache_length}; shorten it or raise cache_length.'
-      )
-    # The last token is scored, and not read.
-    sizes.append(
-      (batching.bucket(length - 1, 64), batching.bucket(len(continuation), 8))
-    )
-  return sizes
-
-
-def _is_request(request, vocab_size: int) -> bool:
-  """True if a request is two lists of token ids of the vocabulary."""
-  try:
-    context, continuation = map(np.asarray, request)
-  except (TypeError, ValueError):
-    return False
-  return all(
-    x.ndim == 1
-    and (not x.size or x.dtype.kind in 'iu')
-    and ((x >= 0) & (x < vocab_size)).all()
-    for x in (context, continuation)
-  )
 
 
 def _read_rows(decoder, target, requests, *, size, token_fn):
@@ -274,24 +362,24 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
   scored, _ = batching.pad(examined, scored_length, scored_length)
   # A token is predicted at the position before it.
   starts = np.array([len(context) - 1 for context in contexts], np.int32)
-  # JAX takes NumPy arrays too.
-  arrays: Any = tokens, starts, scored
   results, culprits = sharding.fetch(
     _read(
       target.params,
-      _Rows(*arrays),
+      tokens,
+      starts,
+      scored,
       np.float32(decoder.config.effective_lenience),
       decoder.sampling_params(target.forbidden),
       models=target.models,
-      evaluation=_Evaluation(target.method, decoder.config.gate, token_fn),
+      method=target.method,
+      gate=decoder.config.gate,
+      token_fn=token_fn,
     )
   )
   for i, (context, continuation, _) in enumerate(requests):
-    bad = culprits[i, : len(continuation)]
-    if bad.any():
-      at = int(bad.argmax())
+    for at in np.flatnonzero(culprits[i, : len(continuation)])[:1]:
       faults.check(
-        faults.Fault(bad[at], len(context) + at),
+        faults.Fault(culprits[i, at], len(context) + at),
         f'a context of {len(context)} and {len(continuation)} more tokens',
       )
   return [
@@ -318,57 +406,59 @@ def _token_view(method, d, lenience, token):
   )
 
 
-class _Rows(NamedTuple):
-  """Texts to score, padded on the right."""
-
-  tokens: Int[Array, 'B L']
-  starts: Int[Array, 'B']
-  scored: Int[Array, 'B N']
-
-
-class _Evaluation(NamedTuple):
-  """A function of the distributions at a token; a static argument."""
-
-  method: methods.Method
-  gate: str
-  token_fn: TokenFn
+def _decision(method, d, lenience, token):
+  """Returns q, p, pi, a and log p of a token, and the residual's likeliest."""
+  residual = method.residual(d, lenience)
+  count = min(NUM_RESIDUAL_TOKENS, len(residual))
+  probs, ids = jax.lax.top_k(residual, count)
+  acceptance = value_at_token(method.acceptance, d, lenience, token)
+  law = method.law(d, lenience)
+  logprob = jax.nn.log_softmax(d.p_logits)[token]
+  return d.q[token], d.p[token], law[token], acceptance, logprob, ids, probs
 
 
-@functools.partial(jax.jit, static_argnames=('models', 'evaluation'))
+@functools.partial(
+  jax.jit, static_argnames=('models', 'method', 'gate', 'token_fn')
+)
 def _read(
   params: tuple[PyTree, ...],
-  rows: _Rows,
-  lenience: Float[Array, ''],
+  tokens: Int[Array | np.ndarray, 'B L'],
+  starts: Int[Array | np.ndarray, 'B'],
+  scored: Int[Array | np.ndarray, 'B N'],
+  lenience: Float[Array | np.ndarray, ''] | np.float32,
   sampling: processing.SamplingParams,
-  *,
-  models: tuple[Any, ...],
-  evaluation: _Evaluation,
+  **fixed: Any,
 ) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
   """Applies a function to the distributions at scored tokens."""
   row = functools.partial(
-    _read_row,
-    params=params,
-    lenience=lenience,
-    models=models,
-    sampling=sampling,
-    evaluation=evaluation,
+    _read_row, params=params, lenience=lenience, sampling=sampling, **fixed
   )
-  return jax.vmap(row)(rows)
+  return jax.vmap(row)(tokens, starts, scored)
 
 
 def _read_row(
-  row: _Rows, *, params, lenience, models, sampling, evaluation
+  tokens,
+  start,
+  scored,
+  *,
+  params,
+  lenience,
+  sampling,
+  models,
+  method,
+  gate,
+  token_fn,
 ) -> tuple[tuple[Array, ...], Int[Array, 'N']]:
   """Reads one row; see `_read`."""
-  zero, scored = jnp.zeros((), jnp.int32), row.scored
-  last = len(row.tokens) - 1
-  positions = jnp.minimum(row.starts + jnp.arange(scored.shape[0]), last)
+  last = len(tokens) - 1
+  positions = jnp.minimum(start + jnp.arange(scored.shape[0]), last)
   # Hidden states: the logits of all positions do not fit into memory.
   states = []
   for model, model_params in zip(models, params, strict=True):
-    cache = model.init_cache(model_params, row.tokens.shape[0])
+    cache = model.init_cache(model_params, tokens.shape[0])
+    zero = jnp.zeros((), jnp.int32)
     _, hidden, _ = decoding.read_hidden(
-      model, model_params, cache, row.tokens, position=zero
+      model, model_params, cache, tokens, position=zero
     )
     states.append(hidden[positions])
 
@@ -381,14 +471,14 @@ def _read_row(
         models, params, states, strict=True
       )
     ]
-    bad = ~jnp.stack(list(map(processing.is_sound, logits, states)))
-    culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
     # A law that does not depend on q may be given any q.
-    d = decoding.distributions(
-      logits[-1], logits[0], sampling, gate=evaluation.gate
+    d = decoding.distributions(logits[-1], logits[0], sampling, gate=gate)
+    values = token_fn(method, d, lenience, token)
+    bad = [~processing.is_sound(*x) for x in zip(logits, states, strict=True)]
+    bad = jnp.stack(
+      [*bad, *[False] * (2 - len(bad)), jnp.isnan(values[0]).any()]
     )
-    values = evaluation.token_fn(evaluation.method, d, lenience, token)
-    return values, culprit
+    return values, jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
 
   at_once = max(1, MAX_PROBS_AT_ONCE // models[0].vocab_size)
   return jax.lax.map(

@@ -23,7 +23,7 @@ PAGES = {
     ' sampler.outputs.SampleOutput sampler.outputs.ConversationState'
     ' config.DecodingConfig decisions.Decision models.checkpoints.load_model'
     ' models.conversations.Conversation sampler.agreement.agreement'
-    ' sampler.explanations.explain methods.method methods.registry.register'
+    ' sampler.scoring.explain methods.method methods.registry.register'
     ' methods.registry.get_acceptance_residual_fns',
   ),
   'extensions': (
