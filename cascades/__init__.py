@@ -18,8 +18,7 @@ above it in this list.
   models               language models for one sequence, and their files
   decoding             one sequence: its state, one block, the compiled loop
   drafters             the kinds of drafters, their names and their options
-  fingerprints         hashes of weights, settings and tokenizers
-  decisions            settings that a sweep chose, with their evidence
+  decisions            settings that a sweep chose, and hashes of their models
   sampler              strings in, strings and counts out
   proof                audits: a method emits the law that it declares
   contrib              parts beside the library: CPUs, engine audits, lm-eval

@@ -2,20 +2,23 @@
 
 `python -m experiments.sweep` with a config that has a field `decision` writes
 decision.json. `Sampler.from_decision` decodes with what the file holds, and
-refuses other models than those that the evidence was gathered with.
+refuses other models than those that the evidence was gathered with: `weights`
+hashes the weights, settings and tokenizer of a pair.
 """
 
 import dataclasses
-import json
+import hashlib
 import pathlib
 from typing import Annotated, Any, Self
 
+import jax
+import jax.numpy as jnp
 import pydantic
 
-from cascades import arguments, atomic, drafters, fingerprints
+from cascades import drafters
 from cascades.config import DecodingConfig
-from cascades.models import checkpoints
-from cascades.plain import plain
+from cascades.models import checkpoints, sharding
+from cascades.plain import digest, plain
 from cascades.untrusted import bounded
 from cascades.untrusted.schema import Schema
 
@@ -65,7 +68,7 @@ class Decision:
     dtype: Dtype of the parameters; None for the stored one.
     chat: True if prompts are turns of a chat.
     config: The options of decoding.
-    weights: Hashes of the models, as `fingerprints.weights` returns them.
+    weights: Hashes of the models, as `weights` returns them.
     evidence: Facts about the data and the statistics, by name.
   """
 
@@ -79,13 +82,6 @@ class Decision:
   weights: dict[str, str]
   evidence: dict[str, Any]
 
-  def save(self, path: str | pathlib.Path) -> None:
-    """Writes the decision to a JSON file, whole or not at all."""
-    config = self.config.replace(lenience=self.config.effective_lenience)
-    fields = {'format': 1} | vars(self) | {'config': config.to_dict()}
-    text = json.dumps(plain(fields), indent=2, allow_nan=False)
-    atomic.write_text(path, text + '\n')
-
   @classmethod
   def load(cls, path: str | pathlib.Path) -> Self:
     """Reads a decision.json.
@@ -97,8 +93,7 @@ class Decision:
       ValueError: The file is missing or damaged, or an option is out of range.
     """
     path = pathlib.Path(path)
-    if path.is_dir():
-      path = path / 'decision.json'
+    path = path / 'decision.json' if path.is_dir() else path
     if not path.exists():
       raise ValueError(
         f'decision: there is no {path}; give the decision.json of a sweep whose'
@@ -122,14 +117,12 @@ class Decision:
       config = DecodingConfig.from_dict(options)
     except ValueError as error:
       # Nothing is imported because a file names it.
-      imports = evidence.get('imports') or ()
-      advice = ''.join(f' --import={name}' for name in imports)
+      imports = [f' --import={name}' for name in evidence.get('imports') or ()]
       text = str(error)
-      if advice and 'is not known;' in text:
-        text += f' The sweep had{advice}; import the same.'
+      if imports and 'is not known;' in text:
+        text += f' The sweep had{"".join(imports)}; import the same.'
       raise ValueError(f'decision: {path}: {text}') from None
-    fields['config'] = config
-    return cls(**fields)
+    return cls(**fields | {'config': config})
 
   @property
   def sample_options(self) -> dict[str, Any]:
@@ -160,28 +153,79 @@ class Decision:
     verifier = self.verifier if verifier is None else verifier
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, self.dtype)
-    if self.drafter is None:
-      if drafter is not None:
-        raise ValueError(
-          'drafter: the decision is the verifier alone; leave it out.'
-        )
-      self._check_weights(fingerprints.weights(verifier, None))
-      return verifier, None
-    drafter = self.drafter if drafter is None else drafter
+    drafter, bound = self.drafter if drafter is None else drafter, None
     if isinstance(drafter, str):
       drafter = drafters.parse_spec(drafter, **self.drafter_options)
       drafter = drafter.load(self.dtype)
-    bound = drafters.bind_drafter(verifier, drafter)
-    self._check_weights(fingerprints.weights(verifier, bound))
-    return verifier, drafter
-
-  def _check_weights(self, weights: dict[str, str]) -> None:
-    """Refuses models whose hashes are not those of the decision."""
-    for name, value in weights.items():
+    if drafter is not None:
+      bound = drafters.bind_drafter(verifier, drafter)
+    for name, value in weights(verifier, bound).items():
       if self.weights.get(name) != value:
         raise ValueError(
-          f'decision: was made with {arguments.quote(self.verifier)} and'
-          f' {arguments.quote(self.drafter)}, and the hash of the {name} of the'
-          ' models given differs; give those models, or decide again with'
-          ' experiments.sweep.'
+          f'decision: was made with {self.verifier!r} and {self.drafter!r}, and'
+          f' the hash of the {name} of the models given differs; give those'
+          f' models, or {_ADVICE}.'
         )
+    return verifier, drafter
+
+
+def fingerprint(params: Any) -> str:
+  """Hashes parameters, from a checksum of each array on its own device."""
+  leaves, treedef = jax.tree.flatten(params)
+  checksums = [str(treedef)]
+  for leaf in leaves:
+    first, second = sharding.fetch(_checksum(leaf))
+    checksums.append(f'{leaf.dtype}{leaf.shape}{first:08x}{second:08x}')
+  return hashlib.sha256('\n'.join(checksums).encode()).hexdigest()
+
+
+@jax.jit
+def _checksum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns two sums, of any order, of an array's bits by their positions."""
+  kind = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
+  bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
+  position, stride = jnp.ones((), jnp.uint32), 1
+  for axis, size in enumerate(bits.shape):
+    along = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+    position += along * jnp.uint32(stride % 2**32)
+    stride *= size
+  # Multiplication by an odd number is invertible modulo 2**32.
+  weight = 2 * position * jnp.uint32(2654435761) + 1
+  mixed = bits * weight
+  return mixed.sum(), ((mixed ^ (mixed >> 15)) * weight).sum()
+
+
+def weights(
+  verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter | None
+) -> dict[str, str]:
+  """Hashes a pair of models, and the settings that their folders hold."""
+  tokenizer: Any = verifier.tokenizer
+  hashes = {
+    'verifier': fingerprint(verifier.params),
+    'tokenizer': hashlib.sha256(tokenizer.proto).hexdigest(),
+  }
+  if bound_drafter is not None:
+    template = tokenizer.chat_template
+    settings = [
+      *map(_values, (verifier.model, bound_drafter.drafter)),
+      list(tokenizer.stops),
+      *tokenizer.suppress_tokens,
+      *([template] if template else []),
+    ]
+    hashes['drafter'] = fingerprint(bound_drafter.params)
+    hashes['settings'] = digest(plain(settings))
+  return hashes
+
+
+def _values(model: Any) -> Any:
+  """Lists the values of a model's configuration, without names of fields."""
+  config = getattr(getattr(model, 'module', None), 'config', None)
+  if config is not None:
+    return [repr(config), model.vocab_size]
+  if dataclasses.is_dataclass(model):
+    names = [field.name for field in dataclasses.fields(model)]
+    return [_values(getattr(model, name)) for name in names]
+  if isinstance(model, tuple | list):
+    return [_values(x) for x in model]
+  is_value = model is None or isinstance(model, bool | int | float | str)
+  return model if is_value else type(model).__name__

@@ -355,7 +355,8 @@ def test_a_decision_that_lost_a_field_is_refused(decided, tmp_path, lost):
 )
 def test_a_decision_holds_its_lenience(decided, tmp_path, method, lenience):
   made, config = Decision.load(decided[1]), DecodingConfig(method=method)
-  dataclasses.replace(made, config=config).save(tmp_path / 'decision.json')
+  made = dataclasses.replace(made, config=config)
+  deciding.save(made, tmp_path / 'decision.json')
   loaded = Decision.load(tmp_path).config
   assert loaded == config.replace(lenience=lenience)
 

@@ -18,9 +18,8 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from cascades import fingerprints  # noqa: E402
 from cascades.contrib.lm_eval import CascadesLM, Generation  # noqa: E402
-from cascades.decisions import Decision  # noqa: E402
+from cascades.decisions import Decision, weights  # noqa: E402
 from cascades.models import (  # noqa: E402
   checkpoints,
   language,
@@ -28,6 +27,7 @@ from cascades.models import (  # noqa: E402
 )
 from cascades.models.conversations import Conversation  # noqa: E402
 from cascades.sampler import scoring  # noqa: E402
+from experiments.sweeps import deciding  # noqa: E402
 
 pytestmark = pytest.mark.slow
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -202,10 +202,10 @@ def test_a_decision_is_decoded_as_it_was_made(tmp_path):
   decoder = small.sampler(*small.pair(), method='token_v3', temperature=0.0)
   names = dict(zip(('verifier', 'drafter'), small.pair(), strict=True))
   path = tmp_path / 'decision.json'
-  weights = fingerprints.weights(decoder.verifier, decoder.bound_drafter)
+  hashes = weights(decoder.verifier, decoder.bound_drafter)
   fields = dict(sentence='', drafter_options={}, dtype=None, chat=False)
-  fields |= dict(config=decoder.config, weights=weights, evidence={})
-  Decision(**names, **fields).save(path)
+  fields |= dict(config=decoder.config, weights=hashes, evidence={})
+  deciding.save(Decision(**names, **fields), path)
   lm = CascadesLM(decision=str(path))
   request = dict(until=['.'], max_gen_toks=5)
   texts = _generate(lm, *((prompt, request) for prompt in _PROMPTS))

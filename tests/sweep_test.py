@@ -22,7 +22,7 @@ import small
 import tiers
 from ml_collections import ConfigDict
 
-from cascades import decoding, fingerprints
+from cascades import decisions, decoding
 from cascades.config import DecodingConfig
 from cascades.drafters import binding
 from cascades.models import checkpoints, tokenizers
@@ -556,15 +556,15 @@ def test_a_changed_weight_changes_the_fingerprint():
     'a': np.arange(6, dtype=np.float32).reshape(2, 3),
     'b': np.zeros(2, np.float16),
   }
-  before = fingerprints.fingerprint(params)
-  assert fingerprints.fingerprint(params) == before
+  before = decisions.fingerprint(params)
+  assert decisions.fingerprint(params) == before
   for change in (
     {'a': params['a'].reshape(3, 2)},
     {'a': params['a'][::-1]},
     {'a': np.nextafter(params['a'], np.float32(9))},
     {'b': np.array([0, -0.0], np.float16)},
   ):
-    assert fingerprints.fingerprint(params | change) != before
+    assert decisions.fingerprint(params | change) != before
 
 
 @pytest.mark.slow
@@ -579,7 +579,7 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
     (folder / 'chat_template.jinja').write_text(template)
     model = checkpoints.load_model(str(folder))
     bound = binding.bind_drafter(model, model)
-    found.append(fingerprints.weights(model, bound))
+    found.append(decisions.weights(model, bound))
   assert len({weights['verifier'] for weights in found}) == 1
   assert len({weights['settings'] for weights in found}) == 3
 

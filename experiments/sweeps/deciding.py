@@ -1,12 +1,16 @@
 """The decision of a sweep: a setting with its evidence, and one sentence."""
 
+import json
 import math
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from cascades import atomic
 from cascades.decisions import Decision
+from cascades.plain import plain
 from experiments import cli, records
 from experiments.analysis import (
   certification,
@@ -87,12 +91,10 @@ def shortfall(
 
 
 def _makes_settings(curve: Curve) -> bool:
-  """Tells if a decision compares the points of a curve."""
   return not (curve.confidence or curve.baseline_model == 'drafter')
 
 
 def _may_lose_quality(curve: Curve) -> bool:
-  """Tells if a curve has a lenience that is not strict."""
   return not curve.baseline_model and not all(
     reference_points.is_strict(curve.method, x)
     for x in curve.leniences or (math.nan,)
@@ -153,6 +155,15 @@ def decide(
   )
 
 
+def save(decision: Decision, path: str | pathlib.Path) -> None:
+  """Writes a decision to a JSON file, whole or not at all."""
+  config = decision.config
+  config = config.replace(lenience=config.effective_lenience)
+  fields = {'format': 1} | vars(decision) | {'config': config.to_dict()}
+  text = json.dumps(plain(fields), indent=2, allow_nan=False)
+  atomic.write_text(path, text + '\n')
+
+
 def _fixed_settings(
   fields: Mapping[str, Any], config: Any
 ) -> tuple[Setting, Setting]:
@@ -174,7 +185,6 @@ def _fixed_settings(
 
 
 def _quality_name(tasks: Mapping[str, Task]) -> str:
-  """Returns the name of the quality; '' for tasks without one."""
   names = set()
   for task in tasks.values():
     score = task.quality_score or ''
@@ -187,7 +197,6 @@ def _quality_name(tasks: Mapping[str, Task]) -> str:
 def _evidence(
   sweep: Sweep, verdict: Judgement | Verdict, config: AnalysisConfig
 ) -> dict[str, Any]:
-  """Returns the facts behind a verdict."""
   over_strict = verdict.speedup_over_strict
   numbers = (
     {
@@ -275,7 +284,6 @@ def sentence(
 def _judgement(
   judgement: Judgement, config: AnalysisConfig, quality_name: str
 ) -> str:
-  """Returns in words if a fixed setting is faster at the same quality."""
   setting, points = judgement.setting, f'{100 * config.margin:g}'
   quality = _quality_change(judgement, quality_name)
   if judgement.is_shown:
@@ -311,7 +319,6 @@ def _judgement(
 
 
 def _slow(verdict: Comparison) -> str:
-  """Returns why a setting is not used, with its speed."""
   setting, speedup = verdict.slow or (None, ())
   return (
     f'{setting} is not shown to be faster: {_with_ends(speedup)} times as fast'
@@ -320,7 +327,6 @@ def _slow(verdict: Comparison) -> str:
 
 
 def _over_strict(verdict: Comparison) -> str:
-  """Returns the speed-up over strict decoding in words."""
   return (
     f'{_with_ends(verdict.speedup_over_strict or ())} times as fast as strict'
     f' decoding ({verdict.strict})'
@@ -328,12 +334,10 @@ def _over_strict(verdict: Comparison) -> str:
 
 
 def _over_verifier(verdict: Comparison) -> str:
-  """Returns the speed-up over the verifier alone in words."""
   return f'{_with_ends(verdict.speedup)} times as fast as the verifier alone'
 
 
 def _quality_change(verdict: Comparison, quality_name: str) -> str:
-  """Returns the difference of quality from the verifier's in words."""
   loss, lowest, highest = verdict.lost
   # + 0.0 makes 0.0 of -0.0.
   ends = loss, highest, lowest
@@ -346,13 +350,11 @@ def _quality_change(verdict: Comparison, quality_name: str) -> str:
 
 
 def _with_ends(numbers: Sequence[float]) -> str:
-  """Returns a number with its interval as text."""
   value, low, high = numbers
   return f'{value:.2f} [{low:.2f}, {high:.2f}]'
 
 
 def _drafter_does_not_pay(verdict: Verdict) -> str:
-  """Returns why the verifier should decode alone."""
   for trial in verdict.trials:
     if trial.setting == verdict.strict:
       return (
@@ -367,7 +369,6 @@ def _drafter_does_not_pay(verdict: Verdict) -> str:
 
 
 def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
-  """Returns why no setting that may lose quality was chosen."""
   if all(x.setting.is_strict for x in verdict.trials):
     return 'No setting that may lose quality was tried.'
   if any(math.isnan(x.loss) for x in verdict.trials):

@@ -445,7 +445,7 @@ class Sweep:
       self._say,
     )
     if self._decision:
-      self._decision.save(self.workdir / 'decision.json')
+      deciding.save(self._decision, self.workdir / 'decision.json')
 
   def _entrants(self) -> list[tuple[Any, worker.Entrant]]:
     """Returns the rows of the summary to time, each with its curve."""

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from cascades import drafters, fingerprints
+from cascades import decisions, drafters
 from cascades.declarations import options_of
 from cascades.decoding import faults
 from cascades.models import (
   checkpoints,
   conversations,
+  hub,
   sharding,
   tokenizers,
   turns,
@@ -111,11 +112,12 @@ class Worker:
 
   def facts(self) -> dict[str, Any]:
     """Returns hashes of the weights, results version, versions and device."""
-    return fingerprints.weights(self._verifier, self._bound_drafter) | {
+    commits = hub.commits([self._config.verifier, self._config.drafter])
+    return decisions.weights(self._verifier, self._bound_drafter) | {
       'code': results_version.name(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
-      **fingerprints.commits(self._config),
+      **({'commits': commits} if commits else {}),
     }
 
   def costs(self) -> unit_costs.CostRange:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
-from cascades import atomic, fingerprints
+from cascades import atomic, decisions
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language
 from cascades.sampler import sampler
@@ -112,7 +112,7 @@ def load_hidden(
   shape = (*rows.positions.shape, model.hidden_size(params))
   # The number of rows that are done, and what they were computed from.
   progress = file.with_suffix('.done')
-  inputs = hashlib.sha256(fingerprints.fingerprint(params).encode())
+  inputs = hashlib.sha256(decisions.fingerprint(params).encode())
   for array in rows:
     inputs.update(np.ascontiguousarray(array).tobytes())
   name, done = inputs.hexdigest(), 0
