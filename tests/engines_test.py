@@ -9,7 +9,7 @@ import small
 import tiers
 
 from cascades.contrib.engine_audits import branching, engines
-from cascades.proof.separation import LEAST_DISTANCE
+from cascades.proof.table_models import LEAST_DISTANCE
 
 
 def _reader(q, p, change):

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from cascades import methods
-from cascades.proof.tabulated import Table
+from cascades.proof.table_models import Table
 
 # The functions that every `Method` has.
 _FIELDS = ('acceptance', 'residual', 'law')

@@ -457,8 +457,8 @@ row_of_q
   table.q[next_c] => table.q[c]
 
 === several_test:test_blocks_follow_the_declared_law
-@@ cascades.proof.tree_enumeration:_RootFirst.visit *tree('multi_round')
-@@ cascades.proof.tree_enumeration:_LeavesFirst.visit *tree('traversal')
+@@ cascades.proof.enumeration:_RootFirst.visit *tree('multi_round')
+@@ cascades.proof.enumeration:_LeavesFirst.visit *tree('traversal')
 row_of_tree
   contexts[accepted] => contexts[accepted[:-1]]
 """

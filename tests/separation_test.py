@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cascades import methods
-from cascades.proof import exact, tabulated
-from cascades.proof.separation import separate
+from cascades.proof import exact, table_models
+from cascades.proof.table_models import separate
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_row_is_found_among_many_that_are_alike():
   q[-40:], p[-40:] = q[:40], p[:40]
   d = methods.Distributions(q, p, q, p)
   pair = methods.METHODS['token_v1'], 0.3
-  table = tabulated.Table.from_methods([pair], d)
+  table = table_models.Table.from_methods([pair], d)
   method = many_methods.from_tables([table], [d])
   off = jax.tree.map(lambda x: x * np.float32(1 + 2e-7), d)
   found = jax.jit(jax.vmap(method.law, (0, None)))(off, jnp.int32(0))

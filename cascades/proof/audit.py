@@ -17,8 +17,8 @@ import numpy as np
 
 from cascades import arguments, compilation, methods, verification
 from cascades.plain import plain
-from cascades.proof import exact, law_checks, sampled_checks
-from cascades.proof.law_checks import AuditSpec, Check
+from cascades.proof import law_checks, sampled
+from cascades.proof.law_checks import Check
 
 # gamma of `AuditResult.tokens_per_block`.
 _GAMMA = 4
@@ -146,55 +146,32 @@ def audit(
     raise ValueError('lenience: must not be an empty list; give a number.')
   if any(math.isnan(x) for x in reported):
     raise ValueError('lenience: must be numbers, got nan.')
-  spec = AuditSpec(method=method, reported=reported, seed=seed)
-  return _run_checks(spec, samples, configs)
-
-
-def _run_checks(
-  spec: AuditSpec,
-  samples: int,
-  configs: Sequence[verification.VerificationConfig],
-) -> AuditResult:
-  """Runs the checks in order, and stops after a stage with a failure."""
-  checks = [law_checks.check_shapes(spec)]
+  checks = [law_checks.check_shapes(method)]
   curves: dict[str, Any] = {}
-
-  def result() -> AuditResult:
-    return AuditResult(
-      method=spec.method.name,
-      checks=tuple(checks),
-      leniences=spec.reported,
-      **curves,
-    )
-
-  def failed() -> bool:
-    return not all(check.passed for check in checks)
-
-  if failed():
-    return result()
-  leniences = [*spec.reported, *trial_leniences(spec.method, seed=spec.seed)]
-  evaluation = law_checks.evaluate(spec, leniences, x64=True)
-  checks += law_checks.check_law(evaluation)
-  if failed():
-    return result()
-  checks += law_checks.check_limits(spec.method, evaluation)
-  checks += law_checks.check_law(
-    law_checks.evaluate(spec, leniences, x64=False)
+  leniences = [*reported, *trial_leniences(method, seed=seed)]
+  # A stage with a failure ends the audit.
+  if checks[-1].passed:
+    evaluation = law_checks.evaluate(method, leniences, True, seed)
+    checks += law_checks.check_law(evaluation)
+  if all(check.passed for check in checks):
+    checks += law_checks.check_limits(method, evaluation)
+    single = law_checks.evaluate(method, leniences, False, seed)
+    checks += law_checks.check_law(single)
+  if all(check.passed for check in checks):
+    checks += sampled.check_samples(method, reported, samples, configs, seed)
+    acceptance = evaluation.expected_acceptance
+    means = acceptance[: len(reported)].mean(-1)
+    curves = {
+      'acceptance': tuple(means.tolist()),
+      'tokens_per_block': tuple(
+        float(sum(b**i for i in range(_GAMMA + 1))) for b in means
+      ),
+      'trend': _trend(acceptance, leniences),
+      'examples': _examples(method, reported, seed),
+    }
+  return AuditResult(
+    method=method.name, checks=tuple(checks), leniences=reported, **curves
   )
-  if failed():
-    return result()
-  checks += sampled_checks.check_samples(spec, samples, configs)
-  acceptance = evaluation.expected_acceptance
-  means = acceptance[: len(spec.reported)].mean(-1)
-  curves |= {
-    'acceptance': tuple(means.tolist()),
-    'tokens_per_block': tuple(
-      float(sum(b**i for i in range(_GAMMA + 1))) for b in means
-    ),
-    'trend': _trend(acceptance, leniences),
-    'examples': _examples(spec),
-  }
-  return result()
 
 
 def _trend(acceptance: np.ndarray, leniences: Sequence[float]) -> str:
@@ -211,12 +188,14 @@ def _trend(acceptance: np.ndarray, leniences: Sequence[float]) -> str:
   return f'{direction} with lenience'
 
 
-def _examples(spec: AuditSpec) -> dict[str, np.ndarray]:
+def _examples(
+  method: methods.Method, reported: Sequence[float], seed: int
+) -> dict[str, np.ndarray]:
   """Computes targets where the two models agree well, partly and badly.
 
   Sampling is at temperature 1 without truncation: the gates equal q and p.
   """
-  d = exact.draw_distributions('random', seed=spec.seed)
+  d = law_checks.draw_distributions('random', seed=seed)
   order = np.argsort(methods.total_variation(d.p, d.q))
   positions = order[[len(order) // 8, len(order) // 2, -len(order) // 8]]
   q: Any = d.q[positions]
@@ -225,9 +204,9 @@ def _examples(spec: AuditSpec) -> dict[str, np.ndarray]:
   d = methods.Distributions(
     q=q, p=p, q_gate=q, p_gate=p, p_logits=np.log(p) + 9
   )
-  over_grid = jax.jit(jax.vmap(jax.vmap(spec.method.law, (0, None)), (None, 0)))
-  with exact.enable_x64(True):
+  over_grid = jax.jit(jax.vmap(jax.vmap(method.law, (0, None)), (None, 0)))
+  with law_checks.enable_x64(True):
     targets = over_grid(
-      jax.tree.map(jnp.asarray, d), jnp.asarray(spec.reported, d.q.dtype)
+      jax.tree.map(jnp.asarray, d), jnp.asarray(reported, d.q.dtype)
     )
   return {'q': q, 'p': p, 'targets': np.asarray(targets)}

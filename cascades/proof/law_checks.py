@@ -13,10 +13,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import experimental
 
 from cascades import methods
-from cascades.proof import exact
+from cascades.proof import table_models
 
+# JAX 0.8 moved it.
+_module: Any = jax if hasattr(jax, 'enable_x64') else experimental
+# Float64 within a `with` statement.
+enable_x64 = _module.enable_x64
+DISTRIBUTION_KINDS = ('random', 'equal', 'disjoint', 'one_hot', 'near_equal')
 _FIELDS = ('acceptance', 'residual', 'law')
 # Largest error that passes in float64 and in float32.
 _TOLERANCE_64, _TOLERANCE_32 = 1e-9, 1e-5
@@ -48,15 +54,6 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AuditSpec:
-  """A method to audit, and the distributions it is evaluated on."""
-
-  method: methods.Method
-  reported: tuple[float, ...]
-  seed: int = 0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
   """A method's functions on distributions of every kind."""
 
@@ -71,7 +68,42 @@ class Evaluation:
     return (random['q'] * random['acceptance']).sum(-1)
 
 
-def check_shapes(spec: AuditSpec) -> Check:
+def draw_distributions(
+  kind: str,
+  count: int = 64,
+  size: int = 9,
+  seed: int = 0,
+  pairs: np.ndarray | None = None,
+) -> methods.Distributions:
+  """Draws distributions to test a method on, in float64, as numpy arrays."""
+
+  def draw(rng, count):
+    return rng.dirichlet(np.full(size, 0.5), count)
+
+  rng = np.random.default_rng(seed)
+  q, p = table_models.separate(draw(rng, count), draw(rng, count), draw, pairs)
+  if kind == 'equal':
+    p = q
+  elif kind == 'disjoint':
+    q[:, ::2], p[:, 1::2] = 0, 0
+    q, p = q / q.sum(1, keepdims=True), p / p.sum(1, keepdims=True)
+  elif kind == 'one_hot':
+    q = np.eye(size)[rng.integers(size, size=count)]
+    p = np.eye(size)[rng.integers(size, size=count)]
+  elif kind == 'near_equal':
+    p = q * (1 + 1e-7 * rng.standard_normal(q.shape))
+    p = p / p.sum(1, keepdims=True)
+  gates = rng.dirichlet(np.ones(size), (2, count))
+  # A softmax ignores a constant added to all logits; most are above 0.
+  logits = np.log(gates[1]) + rng.uniform(0, 12, (count, 1))
+  # NumPy arrays, which methods take as well.
+  arrays: Any = dict(
+    q=q, p=p, q_gate=gates[0], p_gate=gates[1], p_logits=logits
+  )
+  return methods.Distributions(**arrays)
+
+
+def check_shapes(method: methods.Method) -> Check:
   """Checks that each function returns [V], and a rule [] or [V]."""
   name = 'functions give [V]'
   probs: Any = jax.ShapeDtypeStruct((9,), jnp.float32)
@@ -80,7 +112,7 @@ def check_shapes(spec: AuditSpec) -> Check:
   )
   lenience = jax.ShapeDtypeStruct((), jnp.float32)
   for field in (*_FIELDS, 'rule'):
-    fn: Callable | None = getattr(spec.method, field)
+    fn: Callable | None = getattr(method, field)
     if fn is None:
       continue
     try:
@@ -98,19 +130,19 @@ def check_shapes(spec: AuditSpec) -> Check:
 
 
 def evaluate(
-  spec: AuditSpec, leniences: Sequence[float], x64: bool
+  method: methods.Method, leniences: Sequence[float], x64: bool, seed: int = 0
 ) -> Evaluation:
   """Evaluates a method on distributions of every kind."""
 
   def all_fields(d, lenience):
-    return {name: getattr(spec.method, name)(d, lenience) for name in _FIELDS}
+    return {name: getattr(method, name)(d, lenience) for name in _FIELDS}
 
   over_grid = jax.jit(jax.vmap(jax.vmap(all_fields, (0, None)), (None, 0)))
-  with exact.enable_x64(x64):
+  with enable_x64(x64):
     dtype = jnp.float64 if x64 else jnp.float32
     values = {}
-    for kind in exact.DISTRIBUTION_KINDS:
-      d = exact.draw_distributions(kind, seed=spec.seed)
+    for kind in DISTRIBUTION_KINDS:
+      d = draw_distributions(kind, seed=seed)
       d = jax.tree.map(lambda x: jnp.asarray(x, dtype), d)
       fields = jax.device_get(over_grid(d, jnp.asarray(leniences, dtype)))
       values[kind] = fields | {'q': np.asarray(d.q), 'p': np.asarray(d.p)}

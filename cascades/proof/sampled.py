@@ -1,15 +1,23 @@
-"""Samples of the compiled loop, and their distance from a law."""
+"""Samples of the compiled loop, and their distance from the declared law."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 from scipy import special
 
-from cascades import decoding
+from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
+from cascades.proof import enumeration, table_models
+from cascades.proof.law_checks import Check
 from cascades.sampler import batching
+
+# Smallest z-score that fails.
+_MAX_Z = 5.0
+# Sampled sequences: number of tokens after the prompt, the prompt, size of the
+# vocabulary, and gamma.
+_NEW, _PROMPT, _SIZE, _GAMMA = 3, (1, 2, 3), 5, 3
 
 
 def decode_curve(
@@ -24,35 +32,32 @@ def decode_curve(
 ) -> decoding.Row:
   """Decodes every prompt at every lenience in one compiled loop."""
   prompts, keys, leniences, new, *_ = request
-  # Prompts are padded to few lengths, so that few programs are compiled.
-  longest = -(-max(map(len, prompts)) // 8) * 8
-  padded, lengths = batching.pad(prompts, longest)
-  paired = isinstance(leniences, np.ndarray)
-  shape: tuple[int, ...] = (len(prompts),)
-  if not paired:
-    shape = len(prompts), len(leniences)
-  params = decoding.Params(*params)
-  capacity = new if capacity is None else capacity
-  rows = decoding.prefill(
-    params,
-    decoding.Prompts(padded, lengths, keys, lengths + new),
-    cache_length=padded.shape[1] + capacity + step_config.cache_headroom,
-    logits_length=capacity + step_config.gamma + 1 if return_logits else 0,
-    models=step_config.models,
-  )
+  # One lenience a prompt, or each prompt at all of them.
+  is_paired = isinstance(leniences, np.ndarray)
   leniences = np.asarray(leniences, np.float32)
-  if not paired:
-    repeated = np.repeat(np.arange(len(prompts)), shape[-1])
-    rows = decoding.gather_rows(rows, repeated)
-    leniences = np.tile(leniences, shape[0])
-  rows = rows.replace(lenience=leniences)
-  rows, _ = decoding.decode(
-    rows,
-    params,
+  engine = batching.Engine(
+    step_config,
+    decoding.Params(*params),
     sampling,
     np.asarray(stop_tokens, np.int32),
-    step_config=step_config,
   )
+  # Prompts are padded to few lengths, so that few programs are compiled.
+  longest = -(-max(map(len, prompts)) // 8) * 8
+  capacity = new if capacity is None else capacity
+  rows = engine.prefill(
+    prompts,
+    keys,
+    [len(prompt) + new for prompt in prompts],
+    longest + capacity + step_config.cache_headroom,
+    capacity + step_config.gamma + 1 if return_logits else 0,
+  )
+  shape = (len(prompts),)
+  if not is_paired:
+    shape = len(prompts), len(leniences)
+    repeated = np.repeat(np.arange(len(prompts)), len(leniences))
+    rows = decoding.gather_rows(rows, repeated)
+    leniences = np.tile(leniences, len(prompts))
+  rows, _ = engine.decode(rows.replace(lenience=leniences))
   rows = rows.replace(
     verifier_cache=None, drafter_state=None, hidden=None, key=None
   )
@@ -88,3 +93,76 @@ def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
   lower = (fewer + special.bdtr(counts, n, law)) / 2
   upper = (at_least + special.bdtrc(counts, n, law)) / 2
   return np.where(lower < upper, special.ndtri(lower), -special.ndtri(upper))
+
+
+def check_samples(
+  method: methods.Method,
+  reported: Sequence[float],
+  samples: int,
+  configs: Sequence[verification.VerificationConfig],
+  seed: int = 0,
+) -> Iterator[Check]:
+  """Compares many sampled sequences with the declared law."""
+  model = table_models.TableModel.injective(_SIZE, _GAMMA)
+  keys = jax.random.split(jax.random.key(seed), 3)
+  # Up to two leniences from the middle; limits prove least.
+  ends = (method.strict, method.drafter_only)
+  inner = [x for x in reported if x not in ends] or list(reported)
+  leniences = inner[: len(inner) // 2 + 1][-2:]
+  sampling = processing.SamplingParams(temperature=np.float32(1))
+  # Flat tables: a fault would be hidden if the first tokens were certain.
+  tables, d = table_models.random_models(
+    model, keys[:2], sampling, prompt=_PROMPT, depth=_GAMMA, scale=1.0
+  )
+  pairs = [(method, lenience) for lenience in leniences]
+  table = table_models.Table.from_methods(pairs, d)
+  declared = enumeration.declared_law(table, model, _PROMPT, _NEW)
+  models = decoding.Models(model, drafters.ModelDrafter(model))
+  request = batching.BatchRequest(
+    [_PROMPT] * samples, jax.random.split(keys[2], samples), leniences, _NEW
+  )
+  for config in configs:
+    drafts = 1 + config.kind.any_drafts
+    try:
+      config.check(method, drafts)
+    except ValueError:
+      continue
+    step_config = decoding.StepConfig(
+      models=models,
+      method=method,
+      gamma=_GAMMA,
+      verification=config,
+      drafts=drafts,
+    )
+    # No row stops, so that all rows have exactly _NEW new tokens.
+    rows = decode_curve(step_config, tables, request, sampling)
+    tokens = np.asarray(rows.tokens[:, :, len(_PROMPT) : len(_PROMPT) + _NEW])
+    laws = declared
+    if not config.kind.keeps_law:
+      # Such a verification declares a law of blocks, not of tokens.
+      laws = enumeration.emitted_law(
+        table, config, model, _PROMPT, length=_NEW, gamma=_GAMMA
+      )
+    scores = [
+      np.abs(z_scores(tokens[:, i], law)).max() for i, law in enumerate(laws)
+    ]
+    worst = int(np.argmax(scores))
+    z, detail = float(scores[worst]), ''
+    if z >= _MAX_Z:
+      first = laws[worst].sum(tuple(range(1, _NEW)))
+      counts = np.bincount(tokens[:, worst, 0], minlength=_SIZE)
+      detail = '\n'.join(
+        [
+          f'lenience {leniences[worst]:g}, first token of {samples} samples:',
+          'declared   ' + ' '.join(f'{x:.4g}' for x in first),
+          'drawn      ' + ' '.join(f'{x:.4g}' for x in counts / samples),
+        ]
+      )
+    yield Check(
+      name=f'sampled law, {config.verification} verification: largest z',
+      passed=z < _MAX_Z,
+      value=z,
+      detail=detail,
+      limit=_MAX_Z,
+      leniences=tuple(leniences),
+    )

@@ -13,8 +13,7 @@ import numpy as np
 
 from cascades import Sampler, drafters, load_model, methods, verification
 from cascades.config import DecodingConfig
-from cascades.proof import audit, sampled_checks
-from cascades.proof.law_checks import AuditSpec
+from cascades.proof import audit, sampled
 from cascades.sampler.outputs import SampleOutput
 from experiments import tasks
 from experiments.accelerators.device_phases import Measurement, Sizes
@@ -104,8 +103,8 @@ def _law(
 ) -> dict[str, Any]:
   """Compares samples of the compiled loop with the enumerated law."""
   method = methods.get_method(_METHOD)
-  spec = AuditSpec(method=method, reported=audit.reported_leniences(method))
-  (check,) = sampled_checks.check_samples(spec, sizes.samples, [config])
+  reported = audit.reported_leniences(method)
+  (check,) = sampled.check_samples(method, reported, sizes.samples, [config])
   return {
     'samples': sizes.samples,
     'z': min(check.value, 1e30),

@@ -16,8 +16,8 @@ The distributions come from small random language models, tables with one row
 per context. The law of the next gamma + 1 tokens, a block and its continuation
 by the declared law, is therefore computable, and is compared with the declared
 law prefix by prefix. All distributions of one call, those of q and those of p,
-differ pairwise by at least `separation.LEAST_DISTANCE` in total variation, so a
-function that confuses two of them emits a different law.
+differ pairwise by at least `LEAST_DISTANCE` of `table_models` in total
+variation, so a function that confuses two of them emits a different law.
 
 If all random draws of the function are enumerable (see `branching`), the
 distance is exact. Otherwise it is estimated from samples, with a confidence
@@ -35,15 +35,9 @@ import numpy as np
 from cascades import arguments, methods
 from cascades.contrib.engine_audits import branching
 from cascades.plain import plain
-from cascades.proof import (
-  block_starts,
-  enumeration,
-  separation,
-  trial_distributions,
-)
-from cascades.proof.float64 import enable_x64
-from cascades.proof.table_models import TableModel
-from cascades.proof.tabulated import Table
+from cascades.proof import enumeration, law_checks, table_models
+from cascades.proof.law_checks import enable_x64
+from cascades.proof.table_models import Table, TableModel
 
 Verify = Callable[[np.ndarray, np.ndarray, np.ndarray, Any], Sequence[int]]
 # Largest total variation of an exact law in float64, and in float32. A function
@@ -202,7 +196,7 @@ def certify(
   models = arguments.integer('models', models, 1)
   seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
   model = TableModel.injective(size, gamma)
-  pairs = separation.context_pairs(model, _PROMPT, gamma, along_drafts=True)
+  pairs = table_models.context_pairs(model, _PROMPT, gamma, along_drafts=True)
   cases = [
     _Case.random(method, lenience, gamma, model, pairs, seed + number)
     for number in range(models)
@@ -295,7 +289,7 @@ def _check_tokens(
 class _Case:
   """A small random model and the declared law of its first tokens."""
 
-  start: block_starts.BlockStart
+  start: enumeration.BlockStart
   declared: np.ndarray
 
   @classmethod
@@ -310,17 +304,17 @@ class _Case:
   ) -> '_Case':
     """Draws the distributions of a model."""
     size = model.vocab_size
-    d = trial_distributions.draw_distributions(
+    d = law_checks.draw_distributions(
       'random', count=model.contexts, size=size, seed=seed, pairs=pairs
     )
-    separation.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
+    table_models.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
     # `verify` gets no gate distributions and no logits: rules see q and p.
     d = d._replace(q_gate=d.q, p_gate=d.p, p_logits=None)
     with enable_x64(True):
       table = Table.from_methods([(method, lenience)], d)
     law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]
     check_law(method, lenience, law)
-    start = block_starts.BlockStart(
+    start = enumeration.BlockStart(
       table=table, bonus=table.law, model=model, prefix=_PROMPT, gamma=gamma
     )
     return cls(start, law)
