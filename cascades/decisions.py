@@ -155,7 +155,7 @@ class Decision:
       verifier = checkpoints.load_model(verifier, self.dtype)
     drafter, bound = self.drafter if drafter is None else drafter, None
     if isinstance(drafter, str):
-      drafter = drafters.parse_spec(drafter, **self.drafter_options)
+      drafter = drafters.parse(drafter, **self.drafter_options)
       drafter = drafter.load(self.dtype)
     if drafter is not None:
       bound = drafters.bind_drafter(verifier, drafter)

@@ -56,7 +56,7 @@ def main() -> None:
 
   dtype, chat = flags.FLAGS.dtype, _CHAT.value
   verifier = load_model(_VERIFIER.value, dtype)
-  drafter = drafters.parse_spec(_DRAFTER.value).load(dtype)
+  drafter = drafters.load(_DRAFTER.value, dtype)
   length = _MAX_NEW_TOKENS.value
   cli.say('compiling, then comparing the two models')
   result = agreement.agreement(

@@ -126,7 +126,7 @@ def _configured(sampler: Any) -> Any:
   )
   # Refuses a method that has no strict lenience before a model is loaded.
   _ = config.effective_lenience
-  drafter = drafters.parse_spec(
+  drafter = drafters.parse(
     _DRAFTER.value,
     **{name: flags.FLAGS[name].value for name in drafters.declared_options()},
   )

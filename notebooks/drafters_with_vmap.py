@@ -67,11 +67,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import cascades
-from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
+from cascades.drafters import recurrent
 from cascades.models import checkpoints
 
 verifier = cascades.load_model('tiny-verifier')
-head = recurrent_checkpoint.load(checkpoints.ASSETS / 'tiny-recurrent').head
+head = recurrent.RecurrentHead.load(checkpoints.ASSETS / 'tiny-recurrent').head
 print({name: x.shape for name, x in head.items()})
 
 
@@ -80,7 +80,7 @@ def draft_one(hidden, token, key, length=4):
 
   def step(carry, key):
     state, token = carry
-    state, logits = recurrent_drafter.step(
+    state, logits = recurrent.step(
       verifier.model, verifier.params, head, hidden, state, token
     )
     return (state, jax.random.categorical(key, logits)), token
@@ -147,7 +147,7 @@ assert (batch[..., 0] == tokens[:, None]).all()
 # ones. The step is the same, `vmap`ped over the beams.
 
 # %%
-beams, logits = recurrent_drafter.draft_beams(
+beams, logits = recurrent.draft_beams(
   verifier.model, verifier.params, head, hidden, token=token, gamma=4, beams=3
 )
 print('beams', beams.shape, 'logits', logits.shape)

@@ -71,10 +71,10 @@ VERIFIER = 'gemma3-270m'  # @param {type: 'string'}
 DRAFTER = 'gemma3-270m-multi30k-de-en'  # @param {type: 'string'}
 
 verifier = cascades.load_model(VERIFIER)
-drafter = drafters.parse_spec(DRAFTER).load()
+drafter = drafters.load(DRAFTER)
 models = {'verifier': verifier}
 if drafters.kind_of(DRAFTER).is_language_model:
-  models['drafter'] = drafter.loaded_checkpoint()
+  models['drafter'] = drafter.checkpoint
 for name, model in models.items():
   shape = model.model.module.config
   print(f'{name}: {shape.num_layers} layers of width {shape.embed_dim}')

@@ -11,7 +11,6 @@ import tiers
 
 import cascades
 from cascades import drafters, load_model
-from cascades.drafters import binding
 from cascades.models import tokenizers
 from cascades.models.conversations import Conversation
 from cascades.sampler import agreement, sampler
@@ -87,14 +86,14 @@ def test_a_model_agrees_with_itself_to_the_end():
   assert not cut.ended
   assert cut.tokens == one.tokens[:2]
   # The best draft of a beam is looked at.
-  beam = drafters.parse_spec('tiny-recurrent', beam=True)
+  beam = drafters.parse('tiny-recurrent', beam=True)
   assert agreement.agreement((verifier, beam), _prompts()[-1], 4).tokens
 
 
 def test_whatever_drafts_can_be_looked_at():
   # Some models that agree, and the text itself, which has nothing to say here.
   verifier, drafter = _of_tables()
-  bound_drafter = binding.bind_drafter(verifier, drafter, stop_below=0.2)
+  bound_drafter = drafters.bind_drafter(verifier, drafter, stop_below=0.2)
   whole, part = (
     agreement.agreement((verifier, x), _prompts()[:3], 8)
     for x in (drafter, bound_drafter)

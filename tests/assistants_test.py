@@ -24,9 +24,7 @@ from fixtures import gguf_writer
 
 import cascades
 from cascades import decoding, drafters, load_model, methods
-from cascades.drafters import binding
-from cascades.drafters.assistant import assistant_checkpoint
-from cascades.drafters.assistant.assistant_spec import AssistantSpec
+from cascades.drafters import assistant
 from cascades.methods import processing
 from cascades.models import language
 from cascades.proof import exact
@@ -59,13 +57,13 @@ def verifier(kind, window=None):
 
 @functools.cache
 def bound_drafter(kind, fill_unselected_logits=True, window=None):
-  found = assistant_checkpoint.load(_folders(kind)[1])
+  found = assistant.Assistant.load(_folders(kind)[1])
   if window is not None:
     text = found.config['text_config'].model_copy(
       update={'sliding_window': window}
     )
     found = found._replace(config=found.config | {'text_config': text})
-  spec = AssistantSpec(
+  spec = drafters.Assistant(
     checkpoint=found, fill_unselected_logits=fill_unselected_logits
   )
   return spec.bind(verifier(kind, window))
@@ -249,7 +247,7 @@ def test_strict_beyond_the_window_is_what_transformers_generates(kind, window):
 
 def _refused(verifier, folder):
   return conftest.refused(
-    'drafter', binding.bind_drafter, verifier, str(folder)
+    'drafter', drafters.bind_drafter, verifier, str(folder)
   )
 
 
@@ -342,7 +340,7 @@ def test_an_assistant_is_no_model_of_its_own():
 def test_an_assistant_may_have_another_dtype_than_its_verifier():
   whole, name = _folders('shared')
   model = load_model(whole, 'bfloat16')
-  spec = AssistantSpec(checkpoint=assistant_checkpoint.load(name, 'float32'))
+  spec = drafters.Assistant(checkpoint=assistant.Assistant.load(name, 'float32'))
   answer = small.sampler(model, spec).sample('a', max_new_tokens=4)
   assert answer.counts['drafted']
 

@@ -9,8 +9,7 @@ import pytest
 import small
 
 from cascades import load_model
-from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
-from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
+from cascades.drafters import recurrent
 from configs import train_recurrent
 from experiments.training import recurrent_heads
 from experiments.training.distillation_data import DistillationBatch
@@ -18,7 +17,7 @@ from experiments.training.distillation_data import DistillationBatch
 
 def test_the_loss_is_of_what_the_head_would_draft():
   model, params, _ = load_model('tiny-verifier').unpack()
-  head = recurrent_drafter.init_head(jax.random.key(0), 320)
+  head = recurrent.init_head(jax.random.key(0), 320)
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 0, 0]])
   text = tokens[0, :6], *small.causal(6)
   logits, hidden, _ = model.with_hidden(params, *text)
@@ -37,7 +36,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
     for i in range(2):
       if t + 1 + i >= 5:
         continue
-      state, guess = recurrent_drafter.step(
+      state, guess = recurrent.step(
         model, params, head, hidden[t], state, tokens[0, t + 1 + i]
       )
       p, q = said[t + 1 + i], jax.nn.softmax(guess)
@@ -50,7 +49,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
 
 def test_answers_that_go_on_count_as_far_as_they_go():
   model, params, _ = load_model('tiny-verifier').unpack()
-  head = recurrent_drafter.init_head(jax.random.key(0), 320)
+  head = recurrent.init_head(jax.random.key(0), 320)
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
   hidden = jax.random.normal(jax.random.key(1), (8, 320))
   said = params['embedder']['input_embedding'][300:400]
@@ -71,7 +70,7 @@ def test_answers_that_go_on_count_as_far_as_they_go():
 def test_a_head_goes_with_a_verifier_in_bfloat16():
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
   places = jnp.array([[1, 2, 3, 4]])
-  head = recurrent_drafter.init_head(jax.random.key(0), 320)
+  head = recurrent.init_head(jax.random.key(0), 320)
   losses, drafts = [], []
   for dtype in ('float32', 'bfloat16'):
     drafts.append([])
@@ -79,7 +78,7 @@ def test_a_head_goes_with_a_verifier_in_bfloat16():
     hidden = jax.random.normal(jax.random.key(1), (8, 320)).astype(dtype)
     state = hidden[0]
     for token in 5, 7, 7:
-      state, logits = recurrent_drafter.step(
+      state, logits = recurrent.step(
         model, params, head, hidden[0], state, jnp.int32(token)
       )
       drafts[-1].append(logits)
@@ -109,11 +108,11 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   folder, verifier = recurrent_heads.train_head(config, tmp_path)
   (line,) = (tmp_path / 'head.jsonl').read_text().splitlines()[1:]
   assert np.isfinite(json.loads(line)['loss'])
-  loaded = recurrent_checkpoint.load(folder)
+  loaded = recurrent.RecurrentHead.load(folder)
   assert loaded.draft_vocab_ids.shape == (20,)
-  bound_drafter = RecurrentSpec(checkpoint=loaded).bind(verifier)
+  bound_drafter = loaded.bind(verifier)
   state = jnp.ones(320)
-  _, logits = recurrent_drafter.step(
+  _, logits = recurrent.step(
     *(bound_drafter.drafter.model, bound_drafter.params[1], loaded.head),
     *(state, state, jnp.int32(5)),
   )

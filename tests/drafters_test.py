@@ -16,9 +16,7 @@ import small
 import tiers
 
 from cascades import decoding, drafters, methods, verification
-from cascades.drafters.ngram_spec import NgramSpec
-from cascades.drafters.recurrent import recurrent_drafter
-from cascades.drafters.self_speculative_spec import SelfSpeculativeSpec
+from cascades.drafters import recurrent
 from cascades.methods import processing
 from cascades.proof import exact
 
@@ -49,7 +47,7 @@ class _Few(exact.TableModel):
 
 _FEW = _Few.injective(_V, 3)
 _REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
-_HEAD = recurrent_drafter.init_head(jax.random.key(4), _V)
+_HEAD = recurrent.init_head(jax.random.key(4), _V)
 
 _ADAPTIVE = drafters.BoundDrafter(
   drafters.ModelDrafter(_MODEL, adaptive=True), (_NEAR, jnp.float32(0.55))
@@ -289,7 +287,7 @@ def check_head(bound_drafter, drafts, kind, q):
 def test_a_head_keeps_the_law(drafts, kind):
   prompt = decoding_test._PROMPT
   hidden = _MODEL.logits(_VERIFIER, prompt[:-1])
-  _, logits = recurrent_drafter.step(
+  _, logits = recurrent.step(
     _MODEL, _VERIFIER, _HEAD, hidden, hidden, jnp.int32(prompt[-1])
   )
   check_head(_RECURRENT, drafts, kind, jax.nn.softmax(logits))
@@ -423,7 +421,7 @@ def test_the_beams_are_the_likeliest_drafts():
   # As many beams as prefixes, so that the search misses nothing.
   length, beams = 3, _V**2
   hidden, token = jax.random.normal(jax.random.key(5), (_V,)), jnp.int32(2)
-  tokens, logits = recurrent_drafter.draft_beams(
+  tokens, logits = recurrent.draft_beams(
     *(_MODEL, _VERIFIER, _HEAD, hidden),
     **dict(token=token, gamma=length, beams=beams),
   )
@@ -432,7 +430,7 @@ def test_the_beams_are_the_likeliest_drafts():
   for draft in itertools.product(range(_V), repeat=length):
     state, last, score = hidden, token, 0.0
     for x in draft:
-      state, row = recurrent_drafter.step(
+      state, row = recurrent.step(
         _MODEL, _VERIFIER, _HEAD, hidden, state, last
       )
       score += float(jax.nn.log_softmax(row)[x])
@@ -445,7 +443,7 @@ def test_the_beams_are_the_likeliest_drafts():
   for j in (0, 7, beams - 1):
     state = hidden
     for i in range(length + 1):
-      state, row = recurrent_drafter.step(
+      state, row = recurrent.step(
         _MODEL, _VERIFIER, _HEAD, hidden, state, tokens[j, i]
       )
       np.testing.assert_allclose(logits[i, j], row, atol=1e-5)
@@ -537,5 +535,5 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
 
 @pytest.mark.usefixtures('wrong_types')
 def test_whole_numbers_may_be_floats():
-  ngram, own = NgramSpec(window=3.0), SelfSpeculativeSpec(layers=3.0)
+  ngram, own = drafters.NgramDrafter(3.0, 3.0), drafters.SelfSpeculative(layers=3.0)
   assert type(ngram.window) is type(own.layers) is int

@@ -25,9 +25,7 @@ from safetensors.numpy import save_file
 
 from cascades import decoding, drafters, load_model, methods, verification
 from cascades.contrib.cpu import blocked
-from cascades.drafters import binding
-from cascades.drafters.eagle import eagle_checkpoint, eagle_drafter
-from cascades.drafters.eagle.eagle_spec import EagleSpec
+from cascades.drafters import eagle3
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching
@@ -79,8 +77,8 @@ def write_head(
   folder.mkdir(exist_ok=True)
   (folder / 'config.json').write_text(json.dumps(fields))
   there = ['embed_tokens.weight'] * embeddings + ['fc.bias'] * bias
-  shapes = eagle_checkpoint._shapes(
-    eagle_checkpoint._read_config(folder), there
+  shapes = eagle3._shapes(
+    eagle3._read_config(folder), there
   )
   rng = np.random.default_rng(seed)
   tensors = {
@@ -110,7 +108,7 @@ def head_of_table(folder, model, said):
   """A head of a table model, and its parameters."""
   size, layers = model.vocab_size, (1, 2, 4)
   write_head(folder, size, size, said, hidden_layers=layers, seed=3)
-  loaded = eagle_checkpoint.load(folder)
+  loaded = eagle3.EagleHead.load(folder)
   layer = loaded.config['transformer_layer_config']
   drafter = drafters.EagleDrafter(
     model, layers, layer['rope_theta'], layer['rms_norm_eps']
@@ -155,7 +153,7 @@ def drafts_of(bound_drafter, read, tokens, length, drafted):
   empty = jnp.zeros((len(drafted) + 1, *state['k'].shape[1:]))
   # A text of one token was said by nobody; it is read with its own state.
   g = drafter._join_states(own[0], hidden[max(length - 2, 0)])
-  carry = eagle_drafter._Carry(jnp.int32(0), g, empty, empty)
+  carry = eagle3._Carry(jnp.int32(0), g, empty, empty)
   rows = []
   for token in (tokens[length - 1], *drafted):
     carry, row = _step(drafter)(own, view, at, carry, jnp.int32(token))
@@ -174,7 +172,7 @@ def test_drafts_are_those_of_speculators(name, most):
   with np.load(folder / 'expected.npz') as file:
     found = dict(file)
   verifier = load_model(small.FIXTURES / 'hf_gemma3').unpack()
-  bound_drafter = binding.bind_drafter(verifier, str(folder))
+  bound_drafter = drafters.bind_drafter(verifier, str(folder))
   drafter, own = bound_drafter
   tokens = jnp.asarray(found.pop('tokens')[: most + 4])
   read = _reader(drafter, verifier.model)(verifier.params, own, tokens)
@@ -319,7 +317,7 @@ def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
     monkeypatch.setattr(blocked, '_SMALL', 0)
     model_ = model.with_layout('blocked')
     own = model_, model_.pack(params)
-  bound_drafter = binding.bind_drafter(
+  bound_drafter = drafters.bind_drafter(
     checkpoints.Checkpoint(*own, None), str(tmp_path / 'head')
   )
   drafter = bound_drafter.drafter
@@ -356,7 +354,7 @@ def test_a_bias_is_added_and_a_verifiers_table_is_taken_as_it_is(tmp_path):
   head = tmp_path / 'head'
   write_head(head, 24, 64, None, width=24, embeddings=False, bias=True)
   verifier = _verifier('hf_gemma4_dense')
-  drafter, (own, params) = binding.bind_drafter(verifier, str(head))
+  drafter, (own, params) = drafters.bind_drafter(verifier, str(head))
   g = drafter._join_states(own, np.arange(72.0, dtype=np.float32))
   want = np.arange(72) @ own['join'] + own['join_bias']
   np.testing.assert_allclose(g, want, rtol=1e-5)
@@ -399,10 +397,10 @@ def _verifier(name):
 
 def test_what_is_read_is_what_is_stored(tmp_path):
   tensors, _ = write_head(tmp_path / 'head', 24, 64, None, bias=True)
-  loaded = eagle_checkpoint.load(tmp_path / 'head', 'bfloat16')
+  loaded = eagle3.EagleHead.load(tmp_path / 'head', 'bfloat16')
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
-  loaded = eagle_checkpoint.load(tmp_path / 'head')
-  spec = EagleSpec(checkpoint=loaded)
+  loaded = eagle3.EagleHead.load(tmp_path / 'head')
+  spec = loaded
   bound_drafter = spec.bind(_verifier('hf_gemma4_dense'))
   assert bound_drafter.drafter.hidden_layers == (0, 1, 2)
   np.testing.assert_array_equal(
@@ -422,7 +420,7 @@ def test_what_is_read_is_what_is_stored(tmp_path):
 
 def _refused(verifier, folder):
   return conftest.refused(
-    'drafter', binding.bind_drafter, verifier, str(folder)
+    'drafter', drafters.bind_drafter, verifier, str(folder)
   )
 
 
@@ -460,7 +458,7 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   ):
     verifier = _verifier(name)
     capsys.readouterr()
-    drafter = binding.bind_drafter(verifier, str(folder)).drafter
+    drafter = drafters.bind_drafter(verifier, str(folder)).drafter
     assert drafter.hidden_layers == (tuple(named) if is_named else usual)
     told = capsys.readouterr().err
     assert told == (

@@ -21,9 +21,7 @@ from safetensors.numpy import load_file, save_file
 from small import FIXTURES, dtypes, same
 
 from cascades import drafters, load_model
-from cascades.drafters.assistant import assistant_checkpoint
-from cascades.drafters.eagle import eagle_checkpoint
-from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_spec
+from cascades.drafters import assistant, eagle3, recurrent
 from cascades.models import checkpoints, gemma_library, param_dtypes
 from experiments import cli
 
@@ -117,16 +115,16 @@ def _eagle(folder):
 
 
 _ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
-_HEAD = recurrent_spec.find_folder('tiny-recurrent')
+_HEAD = recurrent.find_folder('tiny-recurrent')
 
 
 @pytest.mark.parametrize(
   ('make', 'load', 'part'),
   tiers.first(
     [
-      (lambda _: _HEAD, recurrent_checkpoint.load, 'head'),
-      (lambda _: _ASSISTANT, assistant_checkpoint.load, 'params'),
-      (_eagle, eagle_checkpoint.load, 'params'),
+      (lambda _: _HEAD, recurrent.RecurrentHead.load, 'head'),
+      (lambda _: _ASSISTANT, assistant.Assistant.load, 'params'),
+      (_eagle, eagle3.EagleHead.load, 'params'),
       (
         lambda folder: shared_table_test.save(folder, 'float32'),
         load_model,
@@ -150,9 +148,9 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
   for call in (
     lambda: load_model(TINY, 'float16'),
     lambda: small.sampler('tiny-verifier', gamma=0, dtype='float16'),
-    lambda: recurrent_checkpoint.load(_HEAD, 'float16'),
+    lambda: recurrent.RecurrentHead.load(_HEAD, 'float16'),
     *(
-      lambda name=name: drafters.parse_spec(name).load('float16')
+      lambda name=name: drafters.load(name, 'float16')
       for name in (str(TINY), assistant, head)
     ),
   ):
@@ -166,9 +164,9 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
   ):
     flags.FLAGS['dtype'].parse('float16')
   for name in ('bfloat16', 'float32'):
-    head = drafters.parse_spec('tiny-recurrent').load(name).checkpoint.head
+    head = drafters.load('tiny-recurrent', name).checkpoint.head
     assert dtypes(head) == {name}
-  assert drafters.parse_spec('tiny-recurrent').takes_dtype
+  assert drafters.parse('tiny-recurrent').takes_dtype
 
 
 def test_parameters_in_float16_of_your_own_are_refused():

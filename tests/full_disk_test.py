@@ -19,7 +19,7 @@ import small
 from ml_collections import ConfigDict
 
 from cascades import atomic
-from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
+from cascades.drafters import recurrent
 from cascades.models import checkpoints
 from experiments import cli
 from experiments.training import (
@@ -74,8 +74,8 @@ def save_reduced(folder):
 
 
 def save_head(folder):
-  recurrent_checkpoint.save(
-    folder, recurrent_drafter.init_head(jax.random.key(0), 32), model()
+  recurrent.save(
+    folder, recurrent.init_head(jax.random.key(0), 32), model()
   )
 
 

@@ -20,7 +20,7 @@ import small
 
 import cascades
 from cascades import decoding, drafters, methods, verification
-from cascades.drafters.recurrent import recurrent_drafter
+from cascades.drafters.recurrent import init_head
 from cascades.methods import processing
 from cascades.models import turns
 from cascades.proof import exact
@@ -95,7 +95,7 @@ def _verification(kind) -> list:
 def _drafter(name) -> list:
   head = jax.tree.map(
     lambda x: np.round(np.asarray(x) * 64) / np.float32(64),
-    recurrent_drafter.init_head(jax.random.key(4), 5),
+    init_head(jax.random.key(4), 5),
   )
   with tempfile.TemporaryDirectory() as folder:
     eagle, params = eagle_test.head_of_table(

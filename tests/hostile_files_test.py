@@ -39,7 +39,7 @@ import small
 
 from cascades import drafters
 from cascades.contrib.engine_audits import traces
-from cascades.drafters.recurrent import recurrent_checkpoint
+from cascades.drafters import recurrent
 from cascades.models import (
   checkpoints,
   gguf_files,
@@ -728,7 +728,7 @@ def load_folder(path: pathlib.Path) -> Any:
 
 
 def load_drafter(path: pathlib.Path) -> Any:
-  return drafters.parse_spec(str(path.parent)).load()
+  return drafters.load(str(path.parent))
 
 
 def open_folder(path: pathlib.Path) -> Any:
@@ -774,7 +774,7 @@ FORMATS = {
   "a recurrent head's head.json": Format(
     copied('tiny-recurrent'),
     'head.json',
-    lambda path: recurrent_checkpoint.load(path.parent),
+    lambda path: recurrent.RecurrentHead.load(path.parent),
   ),
   'generation_config.json': Format(
     _TINY, 'generation_config.json', load_folder

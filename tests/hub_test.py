@@ -20,8 +20,6 @@ from huggingface_hub import constants
 import cascades
 from cascades import drafters
 from cascades.config import DecodingConfig
-from cascades.drafters.assistant.assistant_spec import AssistantSpec
-from cascades.drafters.language_model_spec import LanguageModelSpec
 from cascades.models import checkpoints, hub
 from experiments.sweeps import curve_plan, plan, worker
 
@@ -322,27 +320,27 @@ def test_the_cache_serves_without_a_network(server, monkeypatch):
 def test_a_drafter_is_of_the_kind_that_its_config_says(server):
   folder = small.FIXTURES / 'hf_gemma4_shared_assistant'
   server.repos['acme/head'] = {'main': folder}
-  spec = drafters.parse_spec('acme/head')
-  assert isinstance(spec, AssistantSpec)
+  spec = drafters.parse('acme/head')
+  assert isinstance(spec, drafters.Assistant)
   got, want = (
-    s.load().checkpoint for s in (spec, AssistantSpec(path=str(folder)))
+    s.load().checkpoint for s in (spec, drafters.parse(str(folder)))
   )
   small.same(got.params, want.params)
   assert got.name == 'acme/head'
   asked = len(server.asked)
-  assert isinstance(drafters.parse_spec('acme/drafter'), LanguageModelSpec)
+  assert drafters.kind_of('acme/drafter') is drafters.DraftModel
   assert len(server.asked) > asked
   small.rewrite(server.repos['acme/drafter']['main'], {'model_type': 'llama'})
   hub._commits.clear()
   shutil.rmtree(constants.HF_HUB_CACHE)
-  conftest.refused('drafter', drafters.parse_spec, 'acme/drafter')
+  conftest.refused('drafter', drafters.parse, 'acme/drafter')
   # Google's names say it, so that a plan needs no network.
   server.stop()
   for name, kind in (
-    ('google/gemma-3-270m-it', LanguageModelSpec),
-    ('google/gemma-4-E2B-it-assistant@main', AssistantSpec),
+    ('google/gemma-3-270m-it', drafters.DraftModel),
+    ('google/gemma-4-E2B-it-assistant@main', drafters.Assistant),
   ):
-    assert isinstance(drafters.parse_spec(name), kind)
+    assert drafters.kind_of(name) is kind
 
 
 def test_a_sweep_records_the_commits(server):

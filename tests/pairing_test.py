@@ -11,9 +11,7 @@ import pytest
 import small
 
 from cascades import drafters, load_model
-from cascades.drafters import binding, token_checks
-from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
-from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
+from cascades.drafters import recurrent
 from cascades.models import tokenizers
 from cascades.sampler import sampler
 from experiments import tasks
@@ -113,25 +111,25 @@ def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
       file[name] for name in ('tokens', 'greedy_6', 'drawn_from_6')
     )
   verifier = load_model(small.FIXTURES / 'hf_gemma3')
-  bound_drafter = binding.bind_drafter(verifier, str(small.FIXTURES / drafter))
+  bound_drafter = drafters.bind_drafter(verifier, str(small.FIXTURES / drafter))
   small.check_continued(verifier, bound_drafter, text, greedy, law[0])
 
 
 def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   verifier, drafter = _models()
   width = verifier.model.hidden_size(verifier.params)
-  head = recurrent_drafter.init_head(jax.random.key(0), width)
+  head = recurrent.init_head(jax.random.key(0), width)
   folder = tmp_path / 'head'
-  recurrent_checkpoint.save(folder, head, verifier)
-  loaded = recurrent_checkpoint.load(folder)
-  spec = RecurrentSpec(checkpoint=loaded)
+  recurrent.save(folder, head, verifier)
+  loaded = recurrent.RecurrentHead.load(folder)
+  spec = loaded
   for name, x in head.items():
     np.testing.assert_array_equal(loaded.head[name], x)
   assert (folder / 'head.safetensors').stat().st_mode & 0o444 == 0o444
   spec.bind(verifier)
   # In whatever order its weights lie.
   assert (
-    recurrent_checkpoint.fingerprint(verifier.unpack()) == loaded.fingerprint
+    recurrent.fingerprint(verifier.unpack()) == loaded.fingerprint
   )
   # Or as what they are loaded.
   half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), verifier.params)
@@ -141,15 +139,15 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   # A broken one is refused.
   (folder / 'head.json').write_text('{"kind": "other"}')
   with pytest.raises(ValueError, match="kind must be 'recurrent', got 'other'"):
-    recurrent_checkpoint.load(folder)
-  recurrent_checkpoint.save(
+    recurrent.RecurrentHead.load(folder)
+  recurrent.save(
     folder, head | {'bias': np.zeros(3, np.float32)}, verifier
   )
   with pytest.raises(ValueError, match='tensors have other names or shapes'):
-    recurrent_checkpoint.load(folder)
+    recurrent.RecurrentHead.load(folder)
   (folder / 'head.safetensors').write_bytes(b'x')
   with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
-    recurrent_checkpoint.load(folder)
+    recurrent.RecurrentHead.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -165,27 +163,27 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
 )
 def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shape):
   _save_small_head(tmp_path, [3, 5])
-  assert recurrent_checkpoint.load(tmp_path).draft_vocab_ids.tolist() == [3, 5]
+  assert recurrent.RecurrentHead.load(tmp_path).draft_vocab_ids.tolist() == [3, 5]
   small.as_type(tmp_path / 'head.safetensors', name, kind, shape)
   with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
-    recurrent_checkpoint.load(tmp_path)
+    recurrent.RecurrentHead.load(tmp_path)
 
 
 @pytest.mark.parametrize('says', [[-1, 2], [3, 3], [5, -(2**31)]])
 def test_a_head_says_ids_in_order(tmp_path, says):
   _save_small_head(tmp_path, says)
   with pytest.raises(ValueError, match='vocabulary must be a list of incr'):
-    recurrent_checkpoint.load(tmp_path)
+    recurrent.RecurrentHead.load(tmp_path)
 
 
 def _save_small_head(folder, says):
   """A head of four numbers, of the bundled verifier."""
-  head = recurrent_drafter.init_head(jax.random.key(0), 4)
-  recurrent_checkpoint.save(folder, head, _models()[0], np.array(says))
+  head = recurrent.init_head(jax.random.key(0), 4)
+  recurrent.save(folder, head, _models()[0], np.array(says))
 
 
 def test_a_head_says_tokens_of_its_verifier(tmp_path):
-  spec = RecurrentSpec(path=str(tmp_path))
+  spec = drafters.parse(str(tmp_path))
   _save_small_head(tmp_path, [3, 767])
   spec.bind(_models()[0])
   _save_small_head(tmp_path, [3, 768])
@@ -194,9 +192,9 @@ def test_a_head_says_tokens_of_its_verifier(tmp_path):
 
 
 def test_a_head_may_have_no_layers(tmp_path):
-  head = recurrent_drafter.init_head(jax.random.key(0), 4, layers=0)
-  recurrent_checkpoint.save(tmp_path, head, _models()[0])
-  assert recurrent_checkpoint.load(tmp_path).head['mix'].shape == (0, 4, 4)
+  head = recurrent.init_head(jax.random.key(0), 4, layers=0)
+  recurrent.save(tmp_path, head, _models()[0])
+  assert recurrent.RecurrentHead.load(tmp_path).head['mix'].shape == (0, 4, 4)
 
 
 def test_a_tree_that_does_not_fit_is_refused():
@@ -212,9 +210,9 @@ def test_another_vocabulary_is_refused():
   model = dataclasses.replace(drafter.model, vocab_size=9)
   other = drafters.BoundDrafter(drafters.ModelDrafter(model), ())
   with pytest.raises(ValueError, match='768 tokens of the verifier, got 9'):
-    binding.bind_drafter(verifier, other)
+    drafters.bind_drafter(verifier, other)
   with pytest.raises(ValueError, match='got 9 and 768'):
-    token_checks.check_pair(verifier, drafter._replace(model=model))
+    drafters.check_pair(verifier, drafter._replace(model=model))
 
 
 # --- Tokenizers ---
@@ -239,7 +237,7 @@ def test_models_of_two_families_are_refused():
   ):
     drafter = verifier._replace(tokenizer=other)
     message = conftest.refused(
-      'drafter', token_checks.check_pair, verifier, drafter
+      'drafter', drafters.check_pair, verifier, drafter
     )
     assert said in message
     assert message.endswith('take two models of one family.')
@@ -253,7 +251,7 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
   other = tokenizers.Tokenizer(proto.replace(b'identity', b'nfkc____'))
   assert other != verifier.tokenizer
   assert tokenizers.first_difference(other, verifier.tokenizer) is None
-  token_checks.check_pair(verifier, verifier._replace(tokenizer=other))
+  drafters.check_pair(verifier, verifier._replace(tokenizer=other))
 
 
 @pytest.mark.parametrize(

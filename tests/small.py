@@ -19,8 +19,6 @@ import cascades
 from cascades import decoding, drafters, methods
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.drafters import drafter_kinds
-from cascades.drafters.language_model_spec import LanguageModelSpec
 from cascades.methods import processing
 from cascades.models import (
   checkpoints,
@@ -279,10 +277,10 @@ def sampler(
   """Makes a sampler of options of decoding and of the drafter, by name."""
   own = {k: options.pop(k) for k in options_of(DecodingConfig) if k in options}
   if isinstance(drafter, str):
-    drafter = drafters.parse_spec(drafter)
+    drafter = drafters.parse(drafter)
   elif isinstance(drafter, checkpoints.Checkpoint):
-    drafter = LanguageModelSpec(checkpoint=drafter)
-  if isinstance(drafter, drafters.Spec):
+    drafter = drafters.DraftModel(drafter)
+  if isinstance(drafter, drafters.UnboundDrafter):
     drafter = drafter_kinds.with_options(drafter, 'drafter', **options)
   else:
     for name, value in options.items():

@@ -22,9 +22,8 @@ import small
 import tiers
 from ml_collections import ConfigDict
 
-from cascades import decisions, decoding
+from cascades import decisions, decoding, drafters
 from cascades.config import DecodingConfig
-from cascades.drafters import binding
 from cascades.models import checkpoints, tokenizers
 from experiments import cli, records, reports, sweep
 from experiments.analysis import example_selection
@@ -578,7 +577,7 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
     file.write_text(json.dumps(config | {'sliding_window': window}))
     (folder / 'chat_template.jinja').write_text(template)
     model = checkpoints.load_model(str(folder))
-    bound = binding.bind_drafter(model, model)
+    bound = drafters.bind_drafter(model, model)
     found.append(decisions.weights(model, bound))
   assert len({weights['verifier'] for weights in found}) == 1
   assert len({weights['settings'] for weights in found}) == 3

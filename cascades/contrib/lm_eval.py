@@ -80,7 +80,7 @@ def _sampler(options: Mapping[str, Any]) -> sampler.Sampler:
   decoding = {k: v for k, v in options.items() if k in _DECODING}
   drafter_options = options.keys() - models.keys() - decoding.keys()
   if isinstance(models.get('drafter'), str):
-    models['drafter'] = drafters.parse_spec(
+    models['drafter'] = drafters.parse(
       models['drafter'], **{name: options[name] for name in drafter_options}
     )
   return sampler.Sampler(config=DecodingConfig(**decoding), **models)

@@ -11,7 +11,6 @@ import numpy as np
 
 from cascades import arguments, compilation, decisions, decoding, drafters
 from cascades.config import DecodingConfig
-from cascades.drafters import binding, token_checks
 from cascades.methods import processing
 from cascades.models import checkpoints, memory, sharding, tokenizers, turns
 from cascades.models.conversations import Prompt
@@ -69,8 +68,8 @@ class Sampler:
   ):
     self.config = config = DecodingConfig() if config is None else config
     compilation.enable_cache()
-    drafter = binding.as_spec(drafter)
-    has_dtype = isinstance(drafter, drafters.Spec) and drafter.takes_dtype
+    drafter = drafters.parse(drafter)
+    has_dtype = isinstance(drafter, drafters.UnboundDrafter) and drafter.takes_dtype
     if dtype is not None and not (has_dtype or isinstance(verifier, str)):
       raise ValueError(
         f'dtype: {arguments.quote(dtype)} has no effect on models that are'
@@ -83,10 +82,10 @@ class Sampler:
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     self.verifier = verifier = verifier.shard(self._mesh)
-    if isinstance(drafter, drafters.Spec):
+    if isinstance(drafter, drafters.UnboundDrafter):
       drafter = drafter.load(dtype, self._mesh)
     self.tokenizer: Any = tokenizer or verifier.tokenizer
-    token_checks.check_tokenizer(verifier, self.tokenizer)
+    drafters.check_tokenizer(verifier, self.tokenizer)
     self.drafter, self.bound_drafter = drafter, None
     if drafter is not None:
       self.bound_drafter = drafters.bind_drafter(verifier, drafter)

@@ -46,7 +46,7 @@ def plan(sizes: Sizes) -> Iterator[Measurement]:
 def _greedy(sizes: Sizes, dtype: str, precision: str | None) -> dict[str, Any]:
   """Compares greedy strict decoding with the verifier alone."""
   verifier = load_model('tiny-verifier', dtype)
-  drafter = drafters.parse_spec('tiny-drafter').load(dtype)
+  drafter = drafters.load('tiny-drafter', dtype)
   greedy = functools.partial(DecodingConfig, temperature=0.0)
   verifier_sampler = Sampler(verifier, config=greedy(gamma=0))
   strict_sampler = Sampler(

@@ -195,7 +195,7 @@ def _models(names: tuple[str, str], dtype: str) -> tuple[Any, Any]:
   """Loads both models without a network."""
   os.environ['HF_HUB_OFFLINE'] = '1'
   verifier, drafter = names
-  return load_model(verifier, dtype), drafters.parse_spec(drafter).load(dtype)
+  return load_model(verifier, dtype), drafters.load(drafter, dtype)
 
 
 def _translate(sizes: Sizes, batch: int) -> dict[str, Any]:

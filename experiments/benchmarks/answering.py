@@ -104,7 +104,7 @@ class _Models(NamedTuple):
 def _load(config: ConfigDict, dtype: str) -> _Models:
   """Loads all models in a dtype."""
   names = {arm.get('drafter') for arm in (*config.problems, *config.copies)}
-  specs = {x: x and drafters.parse_spec(x).load(dtype) for x in names}
+  specs = {x: x and drafters.load(x, dtype) for x in names}
   verifier = load_model(config.verifier, dtype)
   examples = entrants.load_examples(config, config.num_examples)
   return _Models(
@@ -176,7 +176,7 @@ def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
   )
   if config.transformers and models.in_floats:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    drafter = models.drafters[config.assistant].loaded_checkpoint()
+    drafter = models.drafters[config.assistant].checkpoint
     for name, model in (('verifier', verifier), ('drafter', drafter)):
       spec[name] = f'{folder}/{name}'
       checkpoints.save_model(spec[name], _with_table(model, verifier))

@@ -167,7 +167,7 @@ def _measure_answers(
   prompts = [x.prompt for x in examples]
   participants = []
   for dtype, verifier in verifiers.items():
-    drafter = drafters.parse_spec(config.drafter).load(dtype)
+    drafter = drafters.load(config.drafter, dtype)
     for arm, gamma in (('alone', 0), ('strict', config.gamma)):
       decoder = sampler.Sampler(
         verifier,

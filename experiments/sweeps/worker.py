@@ -95,7 +95,7 @@ class Worker:
     self._clock = costs.CompileClock()
     self._compiled: set[tuple] = set()
     self._blocks = costs.block_shapes(curves)
-    spec = drafters.parse_spec(
+    spec = drafters.parse(
       config.drafter, **curve_plan.drafter_options(config)
     )
     self._is_model = drafters.kind_of(config.drafter).is_language_model
@@ -124,7 +124,7 @@ class Worker:
     """Measures the seconds of one call of each model."""
     return costs.measure(
       self._verifier,
-      self._drafter.loaded_checkpoint() if self._is_model else None,
+      self._drafter.checkpoint if self._is_model else None,
       self._bound_drafter,
       self._blocks,
       tree_size=self._tree_size,
@@ -261,7 +261,7 @@ class Worker:
     seed = self._config.seed
     # Quality and time are measured against the models alone: plain decoding.
     if curve.baseline_model == 'drafter':
-      verifier, seed = drafter.loaded_checkpoint(), seed + _DRAFTER_SEED
+      verifier, seed = drafter.checkpoint, seed + _DRAFTER_SEED
     config = curve.config.replace(**changes)
     # Options that the curve does not use are set back to their defaults.
     defaults = {name: x.default for name, x in options_of(drafter).items()}

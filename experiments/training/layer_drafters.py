@@ -20,7 +20,7 @@ import optax
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from cascades.drafters import binding
+from cascades import drafters
 from cascades.models import checkpoints, language, param_dtypes
 from experiments import records
 from experiments.sweeps import costs
@@ -228,7 +228,7 @@ def evaluate(
     stop_strings=('\n',),
   )
   gammas = sorted({1, 2, 3, 4, 6, 8, config.eval_gamma})
-  bound_drafter = binding.bind_drafter(verifier, drafter)
+  bound_drafter = drafters.bind_drafter(verifier, drafter)
   unit = costs.measure(
     verifier, drafter, bound_drafter, [(gamma, 1) for gamma in gammas]
   ).low

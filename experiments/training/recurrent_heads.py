@@ -19,9 +19,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
+from cascades import drafters
 from cascades.config import DecodingConfig
-from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
-from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
+from cascades.drafters import recurrent
 from cascades.models import checkpoints, param_dtypes
 from cascades.sampler import sampler
 from experiments import records
@@ -57,7 +57,7 @@ def generate_rows(
 
 
 def loss_fn(
-  head: recurrent_drafter.Head,
+  head: recurrent.Head,
   params: Any,
   model: Any,
   table: Float[Array, 'n D'],
@@ -70,7 +70,7 @@ def loss_fn(
   count, length = positions.shape[1], tokens.shape[1]
 
   def read(*inputs):
-    return recurrent_drafter.read(model, params, head, *inputs)
+    return recurrent.read(model, params, head, *inputs)
 
   def tokens_after(i):
     index = jnp.minimum(positions + 1 + i, length - 1)
@@ -131,9 +131,7 @@ def train_head(
   @jax.jit
   def init():
     key = jax.random.key(config.seed)
-    return recurrent_drafter.init_head(
-      key, model.hidden_size(params), config.layers
-    )
+    return recurrent.init_head(key, model.hidden_size(params), config.layers)
 
   def loss(head, params, table, rows):
     return loss_fn(head, params, model, table, batch=rows, depth=config.depth)
@@ -151,7 +149,7 @@ def train_head(
     batch=batch,
   )
   folder = workdir / config.name
-  recurrent_checkpoint.save(folder, head, verifier, draft_vocab_ids)
+  recurrent.save(folder, head, verifier, draft_vocab_ids)
   return folder, verifier
 
 
@@ -159,7 +157,7 @@ def evaluate(
   folder: pathlib.Path, verifier: checkpoints.Checkpoint, config: ConfigDict
 ) -> dict[str, dict[str, float]]:
   """Measures the acceptance of strict decoding on held-out problems."""
-  head, gamma = RecurrentSpec(path=str(folder)).load(), config.eval_gamma
+  head, gamma = drafters.load(str(folder)), config.eval_gamma
   return {
     name: {
       f'{score}, {temperature}': value
@@ -225,7 +223,7 @@ def write_card(
   command: str,
 ) -> None:
   """Writes the model card of a head, and licence files if it needs any."""
-  loaded = recurrent_checkpoint.load(folder)
+  loaded = recurrent.RecurrentHead.load(folder)
   head, ids = loaded.head, loaded.draft_vocab_ids
   data = (
     f'{config.texts} answers of the verifier itself, at temperature 1, to\n'
