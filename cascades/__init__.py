@@ -35,6 +35,8 @@ __version__ = '0.2.0'
 
 _NAMES = {
   'config': 'DecodingConfig',
+  'drafters': 'Assistant DraftModel EagleHead NgramDrafter RecurrentHead'
+  ' SelfSpeculative',
   'methods': 'Distributions METHODS Method from_rule from_target'
   ' get_acceptance_residual_fns register',
   'models.checkpoints': 'load_model',

@@ -64,7 +64,7 @@ class Decision:
     sentence: The decision in words.
     verifier: Name of the verifier, as `load_model` takes it.
     drafter: Name of the drafter; None if the verifier decodes alone.
-    drafter_options: Options of the drafter's spec by name.
+    drafter_options: Options of the drafter by name.
     dtype: Dtype of the parameters; None for the stored one.
     chat: True if prompts are turns of a chat.
     config: The options of decoding.
@@ -141,11 +141,11 @@ class Decision:
   def load_models(
     self, verifier: Any = None, drafter: Any = None
   ) -> tuple[Any, Any]:
-    """Returns the verifier and the drafter's spec, loaded where none is given.
+    """Returns the verifier and the drafter, loaded where none is given.
 
     Args:
       verifier: A checkpoint or a name; None for the decision's.
-      drafter: A checkpoint, name or spec; None for the decision's.
+      drafter: A checkpoint, name or drafter; None for the decision's.
 
     Raises:
       ValueError: A model is absent, or its hash is not the decision's.
@@ -155,8 +155,7 @@ class Decision:
       verifier = checkpoints.load_model(verifier, self.dtype)
     drafter, bound = self.drafter if drafter is None else drafter, None
     if isinstance(drafter, str):
-      drafter = drafters.parse(drafter, **self.drafter_options)
-      drafter = drafter.load(self.dtype)
+      drafter = drafters.load(drafter, self.dtype, **self.drafter_options)
     if drafter is not None:
       bound = drafters.bind_drafter(verifier, drafter)
     for name, value in weights(verifier, bound).items():

@@ -59,14 +59,11 @@ def verifier(kind, window=None):
 def bound_drafter(kind, fill_unselected_logits=True, window=None):
   found = assistant.Assistant.load(_folders(kind)[1])
   if window is not None:
-    text = found.config['text_config'].model_copy(
-      update={'sliding_window': window}
+    found = found.replace(
+      text=found.text.model_copy(update={'sliding_window': window})
     )
-    found = found._replace(config=found.config | {'text_config': text})
-  spec = drafters.Assistant(
-    checkpoint=found, fill_unselected_logits=fill_unselected_logits
-  )
-  return spec.bind(verifier(kind, window))
+  found = found.replace(fill_unselected_logits=fill_unselected_logits)
+  return found.bind(verifier(kind, window))
 
 
 @functools.cache
@@ -340,7 +337,9 @@ def test_an_assistant_is_no_model_of_its_own():
 def test_an_assistant_may_have_another_dtype_than_its_verifier():
   whole, name = _folders('shared')
   model = load_model(whole, 'bfloat16')
-  spec = drafters.Assistant(checkpoint=assistant.Assistant.load(name, 'float32'))
+  spec = drafters.Assistant(
+    checkpoint=assistant.Assistant.load(name, 'float32')
+  )
   answer = small.sampler(model, spec).sample('a', max_new_tokens=4)
   assert answer.counts['drafted']
 

@@ -430,9 +430,7 @@ def test_the_beams_are_the_likeliest_drafts():
   for draft in itertools.product(range(_V), repeat=length):
     state, last, score = hidden, token, 0.0
     for x in draft:
-      state, row = recurrent.step(
-        _MODEL, _VERIFIER, _HEAD, hidden, state, last
-      )
+      state, row = recurrent.step(_MODEL, _VERIFIER, _HEAD, hidden, state, last)
       score += float(jax.nn.log_softmax(row)[x])
       last = jnp.int32(x)
     scores[draft] = score
@@ -535,5 +533,8 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
 
 @pytest.mark.usefixtures('wrong_types')
 def test_whole_numbers_may_be_floats():
-  ngram, own = drafters.NgramDrafter(3.0, 3.0), drafters.SelfSpeculative(layers=3.0)
+  ngram, own = (
+    drafters.NgramDrafter(3.0, 3.0),
+    drafters.SelfSpeculative(layers=3.0),
+  )
   assert type(ngram.window) is type(own.layers) is int

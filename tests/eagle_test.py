@@ -77,9 +77,8 @@ def write_head(
   folder.mkdir(exist_ok=True)
   (folder / 'config.json').write_text(json.dumps(fields))
   there = ['embed_tokens.weight'] * embeddings + ['fc.bias'] * bias
-  shapes = eagle3._shapes(
-    eagle3._read_config(folder), there
-  )
+  config, _ = eagle3._read_config(folder)
+  shapes = dict(eagle3._layout(config, there).values())
   rng = np.random.default_rng(seed)
   tensors = {
     name: rng.normal(size=shape) / shape[1] ** 0.5
@@ -109,10 +108,7 @@ def head_of_table(folder, model, said):
   size, layers = model.vocab_size, (1, 2, 4)
   write_head(folder, size, size, said, hidden_layers=layers, seed=3)
   loaded = eagle3.EagleHead.load(folder)
-  layer = loaded.config['transformer_layer_config']
-  drafter = drafters.EagleDrafter(
-    model, layers, layer['rope_theta'], layer['rms_norm_eps']
-  )
+  drafter = drafters.EagleDrafter(model, layers, loaded.theta, 1e-5)
   return drafter, loaded.params
 
 
@@ -400,8 +396,7 @@ def test_what_is_read_is_what_is_stored(tmp_path):
   loaded = eagle3.EagleHead.load(tmp_path / 'head', 'bfloat16')
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
   loaded = eagle3.EagleHead.load(tmp_path / 'head')
-  spec = loaded
-  bound_drafter = spec.bind(_verifier('hf_gemma4_dense'))
+  bound_drafter = loaded.bind(_verifier('hf_gemma4_dense'))
   assert bound_drafter.drafter.hidden_layers == (0, 1, 2)
   np.testing.assert_array_equal(
     loaded.params['table'], tensors['lm_head.weight']

@@ -115,7 +115,7 @@ def _eagle(folder):
 
 
 _ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
-_HEAD = recurrent.find_folder('tiny-recurrent')
+_HEAD = checkpoints.ASSETS / 'tiny-recurrent'
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
   ):
     flags.FLAGS['dtype'].parse('float16')
   for name in ('bfloat16', 'float32'):
-    head = drafters.load('tiny-recurrent', name).checkpoint.head
+    head = drafters.load('tiny-recurrent', name).head
     assert dtypes(head) == {name}
-  assert drafters.parse('tiny-recurrent').takes_dtype
+  assert isinstance(drafters.parse('tiny-recurrent'), drafters.NamedDrafter)
 
 
 def test_parameters_in_float16_of_your_own_are_refused():

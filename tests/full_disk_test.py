@@ -74,9 +74,7 @@ def save_reduced(folder):
 
 
 def save_head(folder):
-  recurrent.save(
-    folder, recurrent.init_head(jax.random.key(0), 32), model()
-  )
+  recurrent.save(folder, recurrent.init_head(jax.random.key(0), 32), model())
 
 
 # What is written at first, how much of it there is room for, and how.

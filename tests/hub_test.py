@@ -320,11 +320,8 @@ def test_the_cache_serves_without_a_network(server, monkeypatch):
 def test_a_drafter_is_of_the_kind_that_its_config_says(server):
   folder = small.FIXTURES / 'hf_gemma4_shared_assistant'
   server.repos['acme/head'] = {'main': folder}
-  spec = drafters.parse('acme/head')
-  assert isinstance(spec, drafters.Assistant)
-  got, want = (
-    s.load().checkpoint for s in (spec, drafters.parse(str(folder)))
-  )
+  assert drafters.kind_of('acme/head') is drafters.Assistant
+  got, want = (drafters.load(x) for x in ('acme/head', str(folder)))
   small.same(got.params, want.params)
   assert got.name == 'acme/head'
   asked = len(server.asked)

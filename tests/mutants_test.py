@@ -239,10 +239,10 @@ verifier_ahead: a rejected draft stays in the verifier
 raw_q: q is raw, the draft is not
 -q = processing.processed_probs(drafter_logits, drafter_sampling or sampling)
 +q = processing.gate_probs(drafter_logits)
-@@ cascades.drafters.language_model:_Loop.extend config('token'), 3, ONE
+@@ cascades.drafters.language_model:draft_tokens config('token'), 3, ONE
 argmax_draft: the draft is the argmax of a q that is soft
 -      lambda u, z: processing.sample_from_uniforms(
--        u, processing.processed_probs(z, self.sampling)
+-        u, processing.processed_probs(z, sampling)
 -      )
 +      lambda u, z: jnp.argmax(z).astype(jnp.int32)
 @@ cascades.decoding.verify_block:_distributions_at PROCESSED, 3, FEW
@@ -322,9 +322,9 @@ do not fit
   nodes_above + in_draft.sum(0) => nodes_above + is_owner.sum(0)
 
 === drafters_test:test_a_drafter_of_some_tokens_keeps_the_law
-@@ cascades.drafters.language_model:_Loop.extend 'token'
+@@ cascades.drafters.language_model:draft_tokens 'token'
 places_for_ids: a drafter of some tokens gives their places among these
-  self.draft_vocab_ids[last_tokens] => last_tokens
+  tokens = draft_vocab_ids[tokens] => pass
 
 === several_test:test_a_tree_of_drafts_is_read_as_each_draft_alone
 @@ cascades.decoding.verify_block:_block_result 'multi_round', 9
@@ -338,17 +338,17 @@ bonus_examined: the bonus counts as examined
 +examined=accepted + residual + count_new(source == BONUS)
 
 === drafters_test:test_a_model_that_drafts_for_itself_is_never_rejected
-@@ cascades.drafters.language_model:_Loop.read_last_two
+@@ cascades.drafters.language_model:draft_tokens
 drafter_behind: after a whole block the drafter lacks the last draft
-  jnp.maximum(self.position - 1, 0) => self.position
+  jnp.maximum(last - 1, 0) => last
 
 === decoding_test:test_where_none_is_lenient_a_drafter_makes_a_pass_less
 @@ cascades.decoding.step_config:StepConfig.needs_bonus_probs
 nobody_looks_beyond: a lenient bonus looks at what the drafter never said
   state.lenience != strict => jnp.zeros((), bool)
-@@ cascades.drafters.language_model:_Loop.extend
+@@ cascades.drafters.language_model:draft_tokens
 a_call_for_others: a strict row counts the pass that a lenient one asks for
-  is_drafting.any() & (level < levels) => is_drafting.any()
+  is_drafting.any() & (level < gamma + needs_bonus) => is_drafting.any()
 
 === decoding_test:test_nothing_comes_after_a_stop_token
 @@ cascades.decoding.commit:find_emission 1

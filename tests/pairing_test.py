@@ -54,7 +54,7 @@ _STRICT += [
     *(
       (kind.syntax, {})
       for kind in drafters.DRAFTERS.values()
-      if not kind.claims
+      if not kind.reads_files
     ),
   )
 ]
@@ -128,9 +128,7 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   assert (folder / 'head.safetensors').stat().st_mode & 0o444 == 0o444
   spec.bind(verifier)
   # In whatever order its weights lie.
-  assert (
-    recurrent.fingerprint(verifier.unpack()) == loaded.fingerprint
-  )
+  assert recurrent.fingerprint(verifier.unpack()) == loaded.fingerprint
   # Or as what they are loaded.
   half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), verifier.params)
   spec.bind(verifier._replace(params=half))
@@ -140,9 +138,7 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   (folder / 'head.json').write_text('{"kind": "other"}')
   with pytest.raises(ValueError, match="kind must be 'recurrent', got 'other'"):
     recurrent.RecurrentHead.load(folder)
-  recurrent.save(
-    folder, head | {'bias': np.zeros(3, np.float32)}, verifier
-  )
+  recurrent.save(folder, head | {'bias': np.zeros(3, np.float32)}, verifier)
   with pytest.raises(ValueError, match='tensors have other names or shapes'):
     recurrent.RecurrentHead.load(folder)
   (folder / 'head.safetensors').write_bytes(b'x')
@@ -163,7 +159,10 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
 )
 def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shape):
   _save_small_head(tmp_path, [3, 5])
-  assert recurrent.RecurrentHead.load(tmp_path).draft_vocab_ids.tolist() == [3, 5]
+  assert recurrent.RecurrentHead.load(tmp_path).draft_vocab_ids.tolist() == [
+    3,
+    5,
+  ]
   small.as_type(tmp_path / 'head.safetensors', name, kind, shape)
   with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
     recurrent.RecurrentHead.load(tmp_path)
@@ -183,12 +182,11 @@ def _save_small_head(folder, says):
 
 
 def test_a_head_says_tokens_of_its_verifier(tmp_path):
-  spec = drafters.parse(str(tmp_path))
   _save_small_head(tmp_path, [3, 767])
-  spec.bind(_models()[0])
+  drafters.bind_drafter(_models()[0], str(tmp_path))
   _save_small_head(tmp_path, [3, 768])
   with pytest.raises(ValueError, match='768 of the verifier, got 768; save'):
-    spec.bind(_models()[0])
+    drafters.bind_drafter(_models()[0], str(tmp_path))
 
 
 def test_a_head_may_have_no_layers(tmp_path):

@@ -155,7 +155,7 @@ def test_blocks_are_timed_as_their_curves_have_them(monkeypatch):
 @pytest.mark.slow
 def test_blocks_of_beams_are_timed():
   verifier = checkpoints.load_model('tiny-verifier')
-  drafter = drafters.load('tiny-recurrent', beam=True, None)
+  drafter = drafters.load('tiny-recurrent', beam=True)
   bound = drafters.bind_drafter(verifier, drafter)
   setting = types.SimpleNamespace(verifier=verifier, bound_drafter=bound)
   blocks = (2, 4, None), (1, 1, None)

@@ -276,18 +276,9 @@ def sampler(
 ) -> cascades.Sampler:
   """Makes a sampler of options of decoding and of the drafter, by name."""
   own = {k: options.pop(k) for k in options_of(DecodingConfig) if k in options}
-  if isinstance(drafter, str):
-    drafter = drafters.parse(drafter)
-  elif isinstance(drafter, checkpoints.Checkpoint):
-    drafter = drafters.DraftModel(drafter)
-  if isinstance(drafter, drafters.UnboundDrafter):
-    drafter = drafter_kinds.with_options(drafter, 'drafter', **options)
-  else:
-    for name, value in options.items():
-      drafter_kinds.check_unsupported(name, value, 'drafter')
   return cascades.Sampler(
     verifier,
-    drafter,
+    drafters.parse(drafter, **options),
     tokenizer,
     config=DecodingConfig(**own),
     mesh=mesh,

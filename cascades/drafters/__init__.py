@@ -1,85 +1,207 @@
-"""Drafters, and how a string becomes a drafter of a verifier.
+"""Drafters: objects that bind to a verifier, by name or made in Python.
 
-  drafter_kinds     the registry of kinds, `parse_spec` and `declared_options`
-  drafter_spec      base classes of specs, which hold the options of a drafter
-  binding           `bind_drafter`: a spec, a name or a model, for a verifier
-  token_checks      whether models and tokenizers have the same tokens
+  unbound           the base class of drafters, and checks of a pair
   language_model    language models that draft token by token
   self_speculative  the verifier's own first layers
   ngram             prompt look-up: repeats continuations of the text
+  stepwise          what the next three share: recurrences, attention, checks
   recurrent         recurrent heads on the verifier's last hidden state
-  eagle             EAGLE-3 heads, which read several layers of the verifier
+  eagle3            EAGLE-3 heads, which read several layers of the verifier
   assistant         Gemma 4's own drafters, which attend to its caches
-  no_drafter        decoding with the verifier alone
 
-A new kind of drafter is a class with the methods of `decoding.Drafter`, a spec,
-and a `DrafterKind` in the registry. The names below are imported when they are
-first used: specs and their options cost no JAX.
+A drafter with a name is a file, an import and an entry of `DRAFTERS`.
 """
 
-import importlib
-from typing import TYPE_CHECKING
+import difflib
+import pathlib
+from typing import Any
 
-from cascades.drafters.drafter_kinds import (
-  DRAFTERS,
-  DrafterKind,
-  declared_options,
-  kind_of,
-  parse_spec,
+import jax
+
+from cascades import arguments
+from cascades.declarations import Option, options_of
+from cascades.decoding.drafter import BoundDrafter, Draft, DraftContext, Drafter
+from cascades.drafters.assistant import Assistant, AssistantDrafter
+from cascades.drafters.eagle3 import EagleDrafter, EagleHead
+from cascades.drafters.language_model import DraftModel, ModelDrafter
+from cascades.drafters.ngram import NgramDrafter
+from cascades.drafters.recurrent import RecurrentDrafter, RecurrentHead
+from cascades.drafters.self_speculative import SelfDrafter, SelfSpeculative
+from cascades.drafters.unbound import (
+  NamedDrafter,
+  NoDrafter,
+  UnboundDrafter,
+  check_pair,
+  check_tokenizer,
 )
-from cascades.drafters.drafter_spec import Spec
-
-if TYPE_CHECKING:
-  from cascades.decoding import BoundDrafter, Draft, DraftContext, Drafter
-  from cascades.drafters.assistant.assistant_drafter import AssistantDrafter
-  from cascades.drafters.binding import bind_drafter
-  from cascades.drafters.eagle.eagle_drafter import EagleDrafter
-  from cascades.drafters.language_model import ModelDrafter
-  from cascades.drafters.ngram import NgramDrafter
-  from cascades.drafters.no_drafter import NoDrafter
-  from cascades.drafters.recurrent.recurrent_drafter import RecurrentDrafter
-  from cascades.drafters.self_speculative import SelfDrafter
-
-_HOME = {
-  'AssistantDrafter': 'drafters.assistant.assistant_drafter',
-  'BoundDrafter': 'decoding',
-  'Draft': 'decoding',
-  'DraftContext': 'decoding',
-  'Drafter': 'decoding',
-  'EagleDrafter': 'drafters.eagle.eagle_drafter',
-  'ModelDrafter': 'drafters.language_model',
-  'NgramDrafter': 'drafters.ngram',
-  'NoDrafter': 'drafters.no_drafter',
-  'RecurrentDrafter': 'drafters.recurrent.recurrent_drafter',
-  'SelfDrafter': 'drafters.self_speculative',
-  'bind_drafter': 'drafters.binding',
-}
+from cascades.models import checkpoints, hub
+from cascades.registries import Registry, split
 
 __all__ = [
   'DRAFTERS',
+  'Assistant',
   'AssistantDrafter',
   'BoundDrafter',
   'Draft',
   'DraftContext',
+  'DraftModel',
   'Drafter',
-  'DrafterKind',
   'EagleDrafter',
+  'EagleHead',
   'ModelDrafter',
+  'NamedDrafter',
   'NgramDrafter',
   'NoDrafter',
   'RecurrentDrafter',
+  'RecurrentHead',
   'SelfDrafter',
-  'Spec',
+  'SelfSpeculative',
+  'UnboundDrafter',
   'bind_drafter',
+  'check_pair',
+  'check_tokenizer',
   'declared_options',
   'kind_of',
-  'parse_spec',
+  'load',
+  'parse',
 ]
 
+# Names are claimed in this order. Language models come last: the folder of any
+# drafter may look like one.
+DRAFTERS: Registry[type[UnboundDrafter]] = Registry('drafter', type)
+for _name, _kind in {
+  'ngram': NgramDrafter,
+  'self': SelfSpeculative,
+  'recurrent': RecurrentHead,
+  'assistant': Assistant,
+  'eagle': EagleHead,
+  'language_model': DraftModel,
+}.items():
+  DRAFTERS.register(_name, _kind, builtin=True)
 
-def __getattr__(name: str):
-  if name not in _HOME:
-    raise AttributeError(f'module {__name__} has no attribute {name!r}')
-  value = getattr(importlib.import_module(f'cascades.{_HOME[name]}'), name)
-  globals()[name] = value
-  return value
+
+def kind_of(name: str) -> type[UnboundDrafter]:
+  """Returns the class of the drafter that a name or a folder selects."""
+  kind = DRAFTERS.get(split(name)[0])
+  if kind is not None and not kind.reads_files:
+    return kind
+  arguments.file_name('drafter', name)
+  registered = DRAFTERS.values()
+  claiming = next((x for x in registered if x.claims(name)), None)
+  if claiming is None and hub.is_name(name):
+    folder = str(hub.fetch(name, weights=False))
+    claiming = next((x for x in registered if x.claims(folder)), None)
+  if claiming is not None:
+    return claiming
+  forms = '; '.join(f'{x.syntax} ({x.description})' for x in registered)
+  names = [y for x in registered for y in x.known_names]
+  if pathlib.Path(name).exists():
+    raise ValueError(
+      f'drafter: {arguments.quote(name)} holds no drafter of a known kind; give'
+      f' one of {forms}.'
+    )
+  near = difflib.get_close_matches(name[:99], [*DRAFTERS, *names], 1, 0.0)
+  raise ValueError(
+    f'drafter: {arguments.quote(name)} is not a folder or a known name; did you'
+    f' mean {near[0]!r}? Choose from {", ".join(names)}; or {forms}.'
+  )
+
+
+def declared_options() -> dict[str, Option]:
+  """Returns the options of all kinds of drafters by name."""
+  return {
+    name: option
+    for kind in DRAFTERS.values()
+    for name, option in options_of(kind).items()
+  }
+
+
+def parse(drafter: Any, **options: Any) -> Any:
+  """Returns a drafter with options; reads no parameters.
+
+  Args:
+    drafter: A name such as 'ngram:3', a folder, or a name on the hub; a loaded
+      language model; or a drafter, bound or not. None stays None.
+    **options: Options by name. None keeps an option as it is.
+
+  Returns:
+    A `NamedDrafter` if files are to be read, or an `UnboundDrafter`; a
+    `BoundDrafter` and None as they are.
+
+  Raises:
+    ValueError: The name is unknown, or an option is misspelt, out of its range
+      or of another kind of drafter and not its default.
+  """
+  label = drafter if isinstance(drafter, str) else type(drafter).__name__
+  if isinstance(drafter, str):
+    kind = kind_of(drafter)
+    is_stored = kind.reads_files
+    drafter = NamedDrafter(drafter, kind) if is_stored else kind.load(drafter)
+  elif isinstance(drafter, checkpoints.Checkpoint):
+    drafter = DraftModel(drafter)
+  arguments.instance(
+    'drafter',
+    drafter,
+    NamedDrafter | UnboundDrafter | BoundDrafter | None,
+    "a name such as 'ngram' or 'self:3', a checkpoint from load_model, or a"
+    ' drafter, such as NgramDrafter() or a BoundDrafter',
+  )
+  kind = drafter.kind if isinstance(drafter, NamedDrafter) else type(drafter)
+  supported = options_of(kind) if issubclass(kind, UnboundDrafter) else {}
+  declared = declared_options()
+  changes = {}
+  for name, value in options.items():
+    if name not in declared:
+      near = difflib.get_close_matches(name, declared, 1, 0.0)
+      raise ValueError(
+        f'{name}: is not an option of a drafter; did you mean {near[0]!r}?'
+        f' Choose from {", ".join(declared)}.'
+      )
+    if name not in supported and value not in (None, declared[name].default):
+      raise ValueError(
+        f'{name}: is not supported by the drafter {arguments.quote(label)}; it'
+        f' applies to {declared[name].applies}.'
+      )
+    if name in supported and value is not None:
+      changes[name] = value
+  return drafter.replace(**changes) if changes else drafter
+
+
+def load(
+  drafter: Any,
+  dtype: str | None = None,
+  mesh: jax.sharding.Mesh | None = None,
+  **options: Any,
+) -> Any:
+  """Loads a drafter, whose files are read if they are not yet.
+
+  Args:
+    drafter: As for `parse`.
+    dtype: Dtype of the parameters that are read; None for the stored one.
+    mesh: Devices that a language model is divided among.
+    **options: As for `parse`.
+  """
+  drafter = parse(drafter, **options)
+  if isinstance(drafter, NamedDrafter):
+    return drafter.load(dtype, mesh)
+  if isinstance(drafter, DraftModel):
+    return drafter.replace(checkpoint=drafter.checkpoint.shard(mesh))
+  return drafter
+
+
+def bind_drafter(
+  verifier: checkpoints.Checkpoint, drafter: Any, **options: Any
+) -> BoundDrafter:
+  """Binds a drafter, as `parse` takes it, to a verifier."""
+  drafter = load(drafter, **options)
+  if isinstance(drafter, UnboundDrafter):
+    return drafter.bind(verifier)
+  # The vocabulary is that of the drafter's model, if it has one.
+  model = getattr(drafter.drafter, 'model', drafter.drafter)
+  size = getattr(model, 'vocab_size', verifier.model.vocab_size)
+  if size != verifier.model.vocab_size:
+    raise ValueError(
+      f'drafter: must have the {verifier.model.vocab_size} tokens of the'
+      f' verifier, got {size}; take two models of one family.'
+    )
+  return drafter

@@ -6,15 +6,19 @@ model, and drafting takes no time.
 """
 
 import dataclasses
+from typing import Any, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from cascades.decoding.drafter import Draft, Drafter
+from cascades import arguments
+from cascades.decoding.drafter import BoundDrafter, Draft, Drafter
+from cascades.drafters.unbound import UnboundDrafter, parse_argument
+from cascades.models.checkpoints import Checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
-class NgramDrafter(Drafter):
+class NgramDrafter(UnboundDrafter, Drafter):
   """Drafts the tokens that followed an earlier occurrence of the last ones.
 
   The q of each drafted token is one-hot. Without an occurrence the draft is
@@ -24,7 +28,7 @@ class NgramDrafter(Drafter):
   with the most equal tokens is used; the latest one breaks ties.
 
   Attributes:
-    window: Number of last tokens that are compared.
+    window: Number of last tokens that are compared, 1 to 256.
     min_match: Tokens of the window that must be equal, the last one among them.
   """
 
@@ -32,6 +36,26 @@ class NgramDrafter(Drafter):
   min_match: int = 9
   max_drafts = 1
   allows_empty_draft = True
+  syntax = 'ngram:3'
+  description = 'prompt look-up, which repeats continuations of the text'
+
+  def __post_init__(self) -> None:
+    # Each compared token adds code to compile.
+    for name, high in ('window', 256), ('min_match', self.window):
+      number = arguments.integer(name, getattr(self, name), 1, high)
+      object.__setattr__(self, name, number)
+
+  @classmethod
+  def load(cls, name: str, dtype: Any = None, mesh: Any = None) -> Self:
+    """Returns the drafter of 'ngram' or 'ngram:3'."""
+    if name == 'ngram':
+      return cls()
+    window = parse_argument(name, 'tokens')
+    return cls(window, window)
+
+  def bind(self, verifier: Checkpoint) -> BoundDrafter:
+    """Binds prompt look-up, which fits every verifier."""
+    return BoundDrafter(self, ())
 
   def propose(self, params, state, context, *, gamma, drafts):
     """Drafts the continuation of the best match."""

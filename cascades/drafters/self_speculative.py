@@ -1,10 +1,41 @@
-"""The verifier's own first layers as its drafter."""
+"""The verifier's own first layers as its drafter: 'self:3'."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
-from cascades.decoding.drafter import Drafter
-from cascades.drafters.token_drafting import draft_tokens
+from cascades import arguments
+from cascades.decoding.drafter import BoundDrafter, Drafter
+from cascades.drafters.language_model import draft_tokens
+from cascades.drafters.unbound import UnboundDrafter, parse_argument
+from cascades.models.checkpoints import Checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfSpeculative(UnboundDrafter):
+  """The first layers of the verifier as its drafter.
+
+  Attributes:
+    layers: Number of layers, less than the verifier's.
+  """
+
+  layers: int
+  syntax = 'self:3'
+  description = "the verifier's own first layers"
+  depends_on_block = False
+
+  def __post_init__(self) -> None:
+    layers = arguments.integer('layers', self.layers, 1)
+    object.__setattr__(self, 'layers', layers)
+
+  @classmethod
+  def load(cls, name: str, dtype: Any = None, mesh: Any = None) -> Self:
+    """Returns the drafter of a name such as 'self:3'."""
+    return cls(parse_argument(name, 'layers'))
+
+  def bind(self, verifier: Checkpoint) -> BoundDrafter:
+    """Binds the first layers to their verifier."""
+    drafter = SelfDrafter(verifier.model.first_layers(self.layers))
+    return BoundDrafter(drafter, verifier.params)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,17 @@
-"""Drafters that are a recurrence over the drafted tokens of a block."""
+"""Heads: recurrences over the drafted tokens, their attention and checks.
 
-from collections.abc import Callable
+A head drafts from the verifier's hidden states. It is a recurrence over the
+drafted tokens of a block, made for one verifier.
+"""
+
+import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.decoding.drafter import (
   ROWS,
@@ -14,21 +20,14 @@ from cascades.decoding.drafter import (
   full_length_draft,
 )
 from cascades.methods import processing
+from cascades.models import checkpoints, tensor_files
 
+# Score of a hidden slot. Finite, since all slots may be hidden.
+_HIDDEN = -2.3819763e38
 
-class Recurrence(NamedTuple):
-  """A function that reads a token, and its state before the first token.
-
-  Attributes:
-    step: Called as step(state, token); returns the next state and the logits of
-      the next token.
-    state: State after all tokens of the sequence but the last.
-    draft_vocab_ids: Token ids of the logits; None for the whole vocabulary.
-  """
-
-  step: Callable[[Any, Int[Array, '']], tuple[Any, Array]]
-  state: PyTree
-  draft_vocab_ids: Int[Array, 'N'] | None = None
+# Called as step(state, token): reads a token; returns the next state and the
+# logits of the next token.
+Step = Callable[[Any, Int[Array, '']], tuple[Any, Array]]
 
 
 class StepwiseDrafter(Drafter):
@@ -43,8 +42,12 @@ class StepwiseDrafter(Drafter):
 
   def start(
     self, params: PyTree, state: PyTree, context: DraftContext, gamma: int
-  ) -> Recurrence:
-    """Returns the recurrence of a block."""
+  ) -> tuple[Step, PyTree, Int[Array, 'N'] | None]:
+    """Returns the recurrence of a block.
+
+    It is a step, the state after all tokens of the sequence but the last, and
+    the token ids of the logits; None for the whole vocabulary.
+    """
     raise NotImplementedError
 
   def propose(self, params, state, context, *, gamma, drafts):
@@ -87,3 +90,82 @@ class StepwiseDrafter(Drafter):
       tokens[:, 1:], logits, gamma + needs_bonus, draft_vocab_ids
     )
     return draft, state, context.verifier_cache
+
+
+class KeyValueView(NamedTuple):
+  """Cached keys and values: S slots of K heads of size h."""
+
+  keys: Float[Array, 'S K h']
+  values: Float[Array, 'S K h']
+  is_visible: Bool[Array, 'S']
+
+
+def attend(
+  queries: Float[Array, 'N h'], *views: KeyValueView
+) -> Float[Array, 'N h']:
+  """Returns the attention of each query over the slots of all views."""
+  num_queries, size = queries.shape
+  grouped = queries.reshape(views[0].keys.shape[1], -1, size)
+
+  def scores(view):
+    products = jnp.einsum('kgh,skh->kgs', grouped, view.keys)
+    return jnp.where(view.is_visible, products.astype(jnp.float32), _HIDDEN)
+
+  logits = jnp.concatenate([scores(view) for view in views], -1)
+  weights = jnp.where(logits > _HIDDEN, jax.nn.softmax(logits), 0)
+  weights = weights.astype(queries.dtype)
+  ends = np.cumsum([len(view.keys) for view in views])
+  # Views are summed one by one: concatenation would copy the longest view for
+  # every token.
+  first, *rest = (
+    jnp.einsum('kgs,skh->kgh', x, view.values)
+    for x, view in zip(jnp.split(weights, ends[:-1], -1), views, strict=True)
+  )
+  return sum(rest, start=first).reshape(num_queries, size)
+
+
+def rms_norm(
+  x: Float[Array, '*B n'], scale: Float[Array, '*S n'], epsilon: float = 1e-6
+) -> Array:
+  """Divides by the root mean square, in float32, and multiplies by a scale."""
+  y = x.astype(jnp.float32)
+  y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + epsilon)
+  return (y * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def read_params(
+  folder: pathlib.Path,
+  tensors: Mapping[str, tensor_files.TensorHandle],
+  layout: Mapping[str, tuple[str, tuple[int, ...]]],
+  ids: str,
+) -> dict[str, np.ndarray]:
+  """Reads the tensor of each parameter, given with its shape, transposed."""
+  arrays = tensor_files.read_all(
+    folder, tensors, dict(layout.values()), field='drafter', ids=ids
+  )
+  return {name: arrays[tensor].T for name, (tensor, _) in layout.items()}
+
+
+def check_verifier(
+  name: str,
+  verifier: checkpoints.Checkpoint,
+  width: int,
+  vocab_size: int,
+  *differences: tuple[bool, str],
+) -> None:
+  """Refuses a verifier that a head was not made for."""
+  model, config = verifier.model, verifier.model.module.config
+  sizes = [
+    (width != config.embed_dim, f'of width {width}, not {config.embed_dim}'),
+    # A head may count the padding of the verifier's table as tokens.
+    (
+      vocab_size not in (model.vocab_size, config.num_embed),
+      f'of {vocab_size} tokens, not {model.vocab_size}',
+    ),
+  ]
+  for differs, reason in (*differences, *sizes):
+    if differs:
+      raise ValueError(
+        f'drafter: {name} was made for another verifier ({reason}); give the'
+        ' model that it was made for.'
+      )

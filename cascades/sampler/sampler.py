@@ -34,8 +34,8 @@ class Sampler:
     verifier: A `Checkpoint` from `load_model`, or a name that `load_model`
       takes.
     drafter: A `Checkpoint`; a name, such as a model's, 'ngram', 'self:3' (the
-      verifier's first 3 layers) or the folder of a head; a drafter's spec (see
-      `drafters`); or a bound drafter. None only with gamma 0.
+      verifier's first 3 layers) or the folder of a head; a drafter such as
+      `cascades.NgramDrafter(min_match=3)`, also bound. None only with gamma 0.
     tokenizer: The tokenizer of both models; None takes the verifier's.
     config: The options of decoding; None takes every default.
     mesh: (data, model): numbers of devices to split rows and parameters over.
@@ -49,8 +49,7 @@ class Sampler:
   Attributes:
     config: The options of decoding.
     verifier: The verifier, with its parameters on their devices.
-    drafter: The drafter's spec, loaded, or the given bound drafter; None for
-      none.
+    drafter: The drafter, loaded, or the given bound drafter; None for none.
     bound_drafter: The drafter bound to the verifier; None for none.
     tokenizer: The tokenizer of both models.
     usage: Time and rows of the last call, a `batching.DecodeStats`.
@@ -69,8 +68,10 @@ class Sampler:
     self.config = config = DecodingConfig() if config is None else config
     compilation.enable_cache()
     drafter = drafters.parse(drafter)
-    has_dtype = isinstance(drafter, drafters.UnboundDrafter) and drafter.takes_dtype
-    if dtype is not None and not (has_dtype or isinstance(verifier, str)):
+    takes_dtype = isinstance(verifier, str) or isinstance(
+      drafter, drafters.NamedDrafter
+    )
+    if dtype is not None and not takes_dtype:
       raise ValueError(
         f'dtype: {arguments.quote(dtype)} has no effect on models that are'
         ' loaded already; give it to load_model, or give the models by name.'
@@ -82,8 +83,7 @@ class Sampler:
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     self.verifier = verifier = verifier.shard(self._mesh)
-    if isinstance(drafter, drafters.UnboundDrafter):
-      drafter = drafter.load(dtype, self._mesh)
+    drafter = drafters.load(drafter, dtype, self._mesh)
     self.tokenizer: Any = tokenizer or verifier.tokenizer
     drafters.check_tokenizer(verifier, self.tokenizer)
     self.drafter, self.bound_drafter = drafter, None

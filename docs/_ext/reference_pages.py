@@ -28,9 +28,12 @@ PAGES = {
   ),
   'extensions': (
     'Extension points',
-    'decoding.drafter decoding.model.Model drafters.drafter_spec.Spec'
-    ' drafters.drafter_kinds.DrafterKind models.language.LanguageModel'
-    ' models.checkpoints.open_checkpoint'
+    'decoding.drafter decoding.model.Model drafters.unbound.UnboundDrafter'
+    ' drafters.parse drafters.ngram.NgramDrafter'
+    ' drafters.self_speculative.SelfSpeculative'
+    ' drafters.language_model.DraftModel drafters.recurrent.RecurrentHead'
+    ' drafters.eagle3.EagleHead drafters.assistant.Assistant'
+    ' models.language.LanguageModel models.checkpoints.open_checkpoint'
     ' verification_config.Verification verification.verification_inputs'
     ' verification.verdict experiments.tasks.task'
     ' experiments.tasks.task_spec.TaskSpec'

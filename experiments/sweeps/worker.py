@@ -95,15 +95,13 @@ class Worker:
     self._clock = costs.CompileClock()
     self._compiled: set[tuple] = set()
     self._blocks = costs.block_shapes(curves)
-    spec = drafters.parse(
-      config.drafter, **curve_plan.drafter_options(config)
-    )
+    spec = drafters.parse(config.drafter, **curve_plan.drafter_options(config))
     self._is_model = drafters.kind_of(config.drafter).is_language_model
     # A config may lack these fields.
     dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
     mesh = make_mesh(config)
     self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
-    self._drafter = spec.load(dtype, mesh)
+    self._drafter = drafters.load(spec, dtype, mesh)
     # Raises if the pair cannot be combined.
     self._chat = config.get('chat', False)
     if self._chat:

@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from cascades import drafters
 from cascades.config import DecodingConfig
 from cascades.drafters import recurrent
 from cascades.models import checkpoints, param_dtypes
@@ -157,7 +156,7 @@ def evaluate(
   folder: pathlib.Path, verifier: checkpoints.Checkpoint, config: ConfigDict
 ) -> dict[str, dict[str, float]]:
   """Measures the acceptance of strict decoding on held-out problems."""
-  head, gamma = drafters.load(str(folder)), config.eval_gamma
+  head, gamma = recurrent.RecurrentHead.load(folder), config.eval_gamma
   return {
     name: {
       f'{score}, {temperature}': value

@@ -1,0 +1,393 @@
+"""Gemma 4's own drafters: layers that attend to the verifier's caches.
+
+Google ships an assistant for each size (`gemma-4-E2B-it-assistant` and so on).
+Its layers have no keys and values: each attends to those that the verifier's
+last layer of its kind, with a window or without, has cached. With E the
+verifier's table of width D, x the last token, and s the verifier's last hidden
+state, which predicted x,
+
+  y = P [sqrt(D) E_x; s],   y <- layers(y),   u = norm(y)
+  logits = (the assistant's own table) u,   s' = Q u
+
+The next step takes the drafted token and s'. Queries have the position of the
+last token for the whole block, and nothing of the block is cached: a later step
+knows of an earlier one through s' alone. So q depends on where a block began.
+
+With `top`, only the tokens of that many groups get logits: the groups whose
+centroids have the largest products with u. Other tokens get -inf or, as in
+transformers, the smallest of the logits minus 1. The law holds either way.
+
+The design follows transformers' modeling_gemma4_assistant, without its code.
+The loop of transformers leaves rejected drafts visible, shows layers with a
+window two keys more than the verifier's own layers see, and takes the most
+probable token instead of a sample.
+
+Assistants are Hugging Face folders of model_type gemma4_assistant, each made
+for the verifier of one size.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from cascades.declarations import option
+from cascades.decoding.drafter import BoundDrafter
+from cascades.drafters.stepwise import (
+  KeyValueView,
+  StepwiseDrafter,
+  attend,
+  check_verifier,
+  read_params,
+  rms_norm,
+)
+from cascades.drafters.unbound import UnboundDrafter
+from cascades.models import (
+  checkpoints,
+  config_json,
+  hub,
+  param_dtypes,
+  tensor_files,
+  tokenizer_files,
+  tokenizers,
+)
+from cascades.untrusted.schema import Schema, Size, one_of
+
+# Name of the tensor of token ids in the order of their centroids.
+_ORDER = 'masked_embedding.token_ordering'
+# Names of the published assistants.
+_PUBLISHED = frozenset(
+  f'gemma-4-{size}-it-assistant' for size in ('E2B', 'E4B', '26B-A4B', '31B')
+)
+# The tensors of the parameters of a layer.
+_LAYER = {
+  'pre_attention': 'input_layernorm.weight',
+  'post_attention': 'post_attention_layernorm.weight',
+  'pre_feed_forward': 'pre_feedforward_layernorm.weight',
+  'post_feed_forward': 'post_feedforward_layernorm.weight',
+  'query': 'self_attn.q_proj.weight',
+  'query_norm': 'self_attn.q_norm.weight',
+  'out': 'self_attn.o_proj.weight',
+  'gate': 'mlp.gate_proj.weight',
+  'up': 'mlp.up_proj.weight',
+  'down': 'mlp.down_proj.weight',
+  'scale': 'layer_scalar',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AssistantDrafter(StepwiseDrafter):
+  """Drafts with an assistant; parameters are (its own, the verifier's).
+
+  Attributes:
+    model: The verifier, a Gemma 4.
+    layer_types: Gemma's name for the attention of each layer, 'LOCAL_SLIDING'
+      or 'GLOBAL'.
+    top: Groups of tokens that get logits; None for all tokens.
+    fill_unselected_logits: True if tokens of other groups get the smallest
+      logit minus 1, as in transformers; False gives them -inf.
+  """
+
+  model: Any
+  layer_types: tuple[str, ...]
+  top: int | None = None
+  fill_unselected_logits: bool = True
+
+  def views(
+    self, cache: PyTree, length: Int[Array, '']
+  ) -> dict[str, KeyValueView]:
+    """Returns the keys and values that layers of each type attend to."""
+    views, position = {}, length - 1
+    for layer_type, i in self.model.last_cached_layers.items():
+      layer = cache[f'layer_{i}']
+      slots = jnp.arange(layer['k'].shape[1])
+      # Later slots hold rejected drafts.
+      is_visible = slots < position
+      if layer_type == 'LOCAL_SLIDING':
+        window = self.model.module.config.sliding_window_size
+        is_visible &= slots > position - window
+      views[layer_type] = KeyValueView(layer['k'][0], layer['v'][0], is_visible)
+    return views
+
+  def step(
+    self,
+    params: tuple[PyTree, PyTree],
+    views: dict[str, KeyValueView],
+    position: Int[Array, ''],
+    state: Float[Array, 'D'],
+    token: Int[Array, ''],
+  ) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
+    """Reads one token."""
+    assistant, verifier = params
+    embedded = self.model.embed(verifier, token)
+    scale = jnp.sqrt(embedded.shape[-1]).astype(embedded.dtype)
+    y = jnp.concatenate([embedded * scale, state]) @ assistant['before']
+    layers = zip(self.layer_types, assistant['layers'], strict=True)
+    for layer_type, layer in layers:
+      x = rms_norm(y, layer['pre_attention'])
+      queries = jnp.einsum('d,dnh->nh', x, layer['query'])
+      queries = rms_norm(queries, layer['query_norm'])
+      queries = self.model.apply_rope(queries, position, layer_type)
+      attended = attend(queries, views[layer_type])
+      x = jnp.einsum('nh,nhd->d', attended, layer['out'])
+      y = y + rms_norm(x, layer['post_attention'])
+      x = rms_norm(y, layer['pre_feed_forward'])
+      x = jax.nn.gelu(x @ layer['gate'], approximate=True) * (x @ layer['up'])
+      y = y + rms_norm(x @ layer['down'], layer['post_feed_forward'])
+      y = y * layer['scale']
+    u = rms_norm(y, assistant['norm'])
+    # A verifier may have another dtype than its assistant.
+    hidden = (u @ assistant['after']).astype(state.dtype)
+    return hidden, self.logits(assistant, u)
+
+  def logits(
+    self, assistant: PyTree, u: Float[Array, 'd']
+  ) -> Float[Array, 'V']:
+    """Returns the logits of all tokens."""
+    table = assistant['table']
+    if self.top is None:
+      return table @ u
+    scores = jnp.dot(
+      assistant['centroids'], u, preferred_element_type=jnp.float32
+    )
+    _, groups = jax.lax.top_k(scores, self.top)
+    ids = assistant['groups'][groups].ravel()
+    selected = table[ids] @ u
+    fill = selected.min() - 1 if self.fill_unselected_logits else -jnp.inf
+    return jnp.full(len(table), fill, selected.dtype).at[ids].set(selected)
+
+  def start(self, params, state, context, gamma):
+    """Returns the recurrence of the assistant over the verifier's caches."""
+    views = self.views(context.verifier_cache, context.length)
+    step = functools.partial(self.step, params, views, context.length - 1)
+    return step, context.hidden, None
+
+
+class _Text(Schema):
+  """Fields of `text_config` that must have one value."""
+
+  hidden_size_per_layer_input: Annotated[Any, one_of(None, 0)] = 0
+  enable_moe_block: Annotated[Any, one_of(False)] = False
+  use_double_wide_mlp: Annotated[Any, one_of(False)] = False
+
+
+class _Config(Schema):
+  """Fields of config.json, without those of its text model."""
+
+  backbone_hidden_size: Size = 1536
+  use_ordered_embeddings: bool = False
+  num_centroids: Size = 2048
+  centroid_intermediate_top_k: Size = 32
+  text_config: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Assistant(UnboundDrafter):
+  """An assistant of Gemma 4, made for a verifier of one size.
+
+  Attributes:
+    params: The parameters of the assistant.
+    config: The fields of its config.json, of which `text` are the text model's.
+    tokenizer: Its tokenizer, if its folder has one.
+    name: Name of the assistant, for errors.
+  """
+
+  params: PyTree = dataclasses.field(repr=False)
+  config: _Config
+  text: config_json.GemmaConfig
+  tokenizer: tokenizers.Tokenizer | None
+  name: str
+  fill_unselected_logits: bool = option(
+    True,
+    help='Tokens outside of the selected groups get the smallest logit minus 1,'
+    ' as in transformers; false gives them probability 0.',
+    applies='assistants of Gemma 4',
+  )
+  syntax = 'a folder'
+  description = 'an assistant of Gemma 4'
+  reads_files = True
+
+  @classmethod
+  def claims(cls, name: str) -> bool:
+    """Returns True for an assistant's folder, or for its published name."""
+    return _published_name(name)[0] in _PUBLISHED or _is_folder(name)
+
+  @classmethod
+  def load(
+    cls, name: str | pathlib.Path, dtype: str | None = None, mesh: Any = None
+  ) -> Self:
+    """Reads an assistant; it is small, so the mesh is ignored."""
+    checkpoints.check_dtype(dtype)
+    plain, hub_name = _published_name(name)
+    is_published = plain in _PUBLISHED and not _is_folder(name)
+    folder = pathlib.Path(hub.local_folder(hub_name if is_published else name))
+    config, text = _read_config(folder)
+    tensors = tensor_files.open_folder(folder)
+    params = read_params(folder, tensors, _layout(config, text), _ORDER)
+    params = _arrange(config, text, params, folder)
+    tokenizer = None
+    if tokenizer_files.find_file(folder).exists():
+      _, tokenizer = tokenizer_files.read_folder(folder, text.vocab_size)
+    params = param_dtypes.device_put_params(params, dtype, folder)
+    return cls(params, config, text, tokenizer, hub.label(folder))
+
+  def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
+    """Binds the assistant to a Gemma 4 of the size that it was made for."""
+    self._check_verifier(verifier)
+    is_grouped = self.config.use_ordered_embeddings
+    drafter = AssistantDrafter(
+      verifier.model,
+      tuple(config_json.ATTENTION_TYPES[x] for x in self.text.layer_types),
+      self.config.centroid_intermediate_top_k if is_grouped else None,
+      self.fill_unselected_logits,
+    )
+    return BoundDrafter(drafter, (self.params, verifier.params))
+
+  def _check_verifier(self, verifier: checkpoints.Checkpoint) -> None:
+    """Refuses a verifier that the assistant was not made for."""
+    model, text = verifier.model, self.text
+    gemma, size = model.module.config, text.vocab_size
+    check = functools.partial(
+      check_verifier,
+      self.name,
+      verifier,
+      self.config.backbone_hidden_size,
+      size,
+    )
+    check(
+      (not hasattr(gemma, 'global_rope_proportion'), 'a Gemma 4'),
+      (size != model.vocab_size, f'of {size} tokens, not {model.vocab_size}'),
+    )
+    token = None
+    if self.tokenizer is not None and verifier.tokenizer is not None:
+      token = tokenizers.first_difference(verifier.tokenizer, self.tokenizer)
+    window = text.sliding_window
+    check(
+      (token is not None, f'whose token {token} is another'),
+      (
+        gemma.sliding_window_size != window,
+        f'with a sliding window of {window} tokens',
+      ),
+    )
+    cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
+    ropes = text.ropes
+    for i, layer_type in enumerate(text.layer_types):
+      gemma_type = config_json.ATTENTION_TYPES[layer_type]
+      cached = cache.get(f'layer_{model.last_cached_layers.get(gemma_type)}')
+      check((cached is None, f'with a layer of type {layer_type}'))
+      shape = text.key_heads(i)
+      key_heads = f'{shape[0]} key heads of size {shape[1]}'
+      is_other = model.ropes[gemma_type] != ropes[layer_type]
+      check(
+        (
+          cached['k'].shape[-2:] != shape,
+          f'with {key_heads} in {layer_type} layers',
+        ),
+        (is_other, 'with other rotary embeddings'),
+      )
+
+
+def _published_name(name: str | pathlib.Path) -> tuple[str, str]:
+  """Returns a name without owner and revision, and with them for the hub."""
+  plain = str(name).removeprefix(hub.PREFIX).removeprefix('google/')
+  return plain.partition('@')[0], f'google/{plain}'
+
+
+def _is_folder(name: str | pathlib.Path) -> bool:
+  types = 'gemma4_assistant', 'gemma4_unified_assistant'
+  return tensor_files.read_config(name).get('model_type') in types
+
+
+def _read_config(
+  folder: pathlib.Path,
+) -> tuple[_Config, config_json.GemmaConfig]:
+  """Returns the fields of a config.json, and those of its text model."""
+  label = f'drafter: {folder}/config.json'
+  config = _Config.check(tensor_files.read_config(folder), label)
+  groups, top = config.num_centroids, config.centroid_intermediate_top_k
+  if config.use_ordered_embeddings and top > groups:
+    raise ValueError(
+      f'{label}: centroid_intermediate_top_k must be at most num_centroids'
+      f' ({groups}), got {top}; fetch it again.'
+    )
+  text_fields = config.text_config or {}
+  _Text.check(text_fields, f'{label}: text_config')
+  # All layers of an assistant share the verifier's keys, which a whole model
+  # cannot.
+  text_fields = text_fields | {
+    'num_kv_shared_layers': 0,
+    'hidden_size_per_layer_input': 0,
+    'model_type': 'gemma4_text',
+  }
+  try:
+    return config, config_json.read(text_fields)
+  except ValueError as e:
+    raise ValueError(f'drafter: {folder}/{e}') from None
+
+
+def _layout(
+  config: _Config, text: config_json.GemmaConfig
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+  """Returns the tensor of each parameter, and its shape."""
+  width, hidden = text.hidden_size, text.intermediate_size
+  vocab_size, backbone = text.vocab_size, config.backbone_hidden_size
+  layout: dict[str, tuple[str, tuple[int, ...]]] = {
+    'before': ('pre_projection.weight', (width, 2 * backbone)),
+    'after': ('post_projection.weight', (backbone, width)),
+    'table': ('model.embed_tokens.weight', (vocab_size, width)),
+    'norm': ('model.norm.weight', (width,)),
+  }
+  if config.use_ordered_embeddings:
+    centroids = 'masked_embedding.centroids.weight'
+    layout['centroids'] = centroids, (config.num_centroids, width)
+    layout['groups'] = _ORDER, (vocab_size,)
+  for i in range(text.num_hidden_layers):
+    _, size = text.key_heads(i)
+    queries = text.num_attention_heads * size
+    shapes = {
+      'query': (queries, width),
+      'query_norm': (size,),
+      'out': (width, queries),
+      'gate': (hidden, width),
+      'up': (hidden, width),
+      'down': (width, hidden),
+      'scale': (1,),
+    }
+    for name, tensor in _LAYER.items():
+      shape = shapes.get(name, (width,))
+      layout[f'{i}.{name}'] = f'model.layers.{i}.{tensor}', shape
+  return layout
+
+
+def _arrange(
+  config: _Config,
+  text: config_json.GemmaConfig,
+  arrays: Mapping[str, np.ndarray],
+  folder: pathlib.Path,
+) -> PyTree:
+  """Returns the parameters of an `AssistantDrafter`."""
+  params: PyTree = {k: x for k, x in arrays.items() if '.' not in k}
+  params |= {'table': arrays['table'].T, 'layers': []}
+  if config.use_ordered_embeddings:
+    order, count = arrays['groups'], config.num_centroids
+    if len(order) % count or (np.sort(order) != np.arange(len(order))).any():
+      raise ValueError(
+        f'drafter: in {folder} the tensor {_ORDER} must have each of'
+        f' {len(order)} tokens once, in {count} equal groups; fetch it again.'
+      )
+    params['centroids'] = arrays['centroids'].T
+    params['groups'] = order.reshape(count, -1).astype(np.int32)
+  num_heads = text.num_attention_heads
+  for i in range(text.num_hidden_layers):
+    layer = {name: arrays[f'{i}.{name}'] for name in _LAYER}
+    width = text.hidden_size
+    layer['query'] = layer['query'].reshape(width, num_heads, -1)
+    layer['out'] = layer['out'].reshape(num_heads, -1, width)
+    params['layers'].append(layer)
+  return params

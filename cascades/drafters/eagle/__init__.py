@@ -1,1 +1,0 @@
-"""EAGLE-3 heads, which read hidden states of several verifier layers."""

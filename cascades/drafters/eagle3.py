@@ -1,0 +1,480 @@
+"""EAGLE-3: a layer that reads hidden states of several verifier layers.
+
+Li et al. 2025, arXiv 2503.01840, with the tensors of the `speculators` library.
+The verifier's states after three of its layers at position p, a_p, b_p and c_p,
+become g_p = F [a_p; b_p; c_p]. With x the token that the verifier predicted at
+position p,
+
+  y = r + attention([norm(E_x); norm(g_p)]),   y <- y + mlp(norm(y))
+  logits = T norm(y),
+
+where r is g_p or its norm. The next step takes the drafted token, and y or
+norm(y) in the place of g. The states may be normed before F, all three together
+or each by itself. E is the head's own table, if it has one, or the verifier's.
+T has rows for some of the tokens; the others have the logit -inf.
+
+The layer attends to such pairs of a token and the state that predicted it: the
+verifier's states in the text, and the head's own in the draft. The pairs of the
+text are in a cache, at the slot and position of their token; the first token
+has none. A key and a value depend on their pair alone, so `observe` needs no
+attention, and drafting leaves the cache as it is.
+
+A layer with a window attends to the last pairs of the text, as many as the
+window has, and to all drafted pairs, as in training.
+
+Heads are folders as the `speculators` library writes them: their config.json
+has `speculators_model_type: eagle3`. Other algorithms of the library are
+refused, and so are layers that are not Llama's. A head does not record its
+verifier, so only sizes are checked. With another verifier of the same size most
+drafts are rejected: texts stay correct, but decoding is slow.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import sys
+from collections.abc import Container, Mapping
+from typing import Annotated, Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Float, Int, PyTree
+
+from cascades.decoding.drafter import BoundDrafter
+from cascades.decoding.state import write
+from cascades.drafters.stepwise import (
+  KeyValueView,
+  StepwiseDrafter,
+  attend,
+  check_verifier,
+  read_params,
+  rms_norm,
+)
+from cascades.drafters.unbound import UnboundDrafter
+from cascades.models import (
+  checkpoints,
+  config_json,
+  hub,
+  param_dtypes,
+  tensor_files,
+)
+from cascades.untrusted import display
+from cascades.untrusted.schema import Count, Positive, Schema, Size, one_of
+
+_LAYER_IDS = 'eagle_aux_hidden_state_layer_ids'
+_EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
+# Prefixes of the tensors that decide the drafts.
+_DECISIVE = 'layers.', 'input_norm.', 'fc_norm.'
+
+
+class _Carry(NamedTuple):
+  """The state of a draft; its first token is the last token of the text."""
+
+  count: Int[Array, '']
+  g: Float[Array, 'H']
+  keys: Float[Array, 'gamma_1 K h']
+  values: Float[Array, 'gamma_1 K h']
+
+
+def apply_rope(
+  x: Float[Array, 'N h'], position: Int[Array, ''], theta: float
+) -> Float[Array, 'N h']:
+  """Applies Llama's rotary position embedding."""
+  half = x.shape[-1] // 2
+  angles = position * theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  low, high = jnp.split(x.astype(jnp.float32), 2, -1)
+  rotated = [low * cos - high * sin, high * cos + low * sin]
+  return jnp.concatenate(rotated, -1).astype(x.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class EagleDrafter(StepwiseDrafter):
+  """Drafts with an EAGLE-3 head; parameters are (the head's, the verifier's).
+
+  Attributes:
+    model: The verifier.
+    hidden_layers: Verifier layers after which the head reads hidden states.
+    theta: Base of the frequencies of the rotary embedding.
+    epsilon: Added to the mean square in all norms.
+    norm_before_residual: True if r is the norm of g.
+    norm_output: True if the norm of y takes the place of g, instead of y.
+    window: Pairs of the text that the layer attends to; None for all.
+  """
+
+  model: Any
+  hidden_layers: tuple[int, ...]
+  theta: float = 10_000.0
+  epsilon: float = 1e-6
+  norm_before_residual: bool = False
+  norm_output: bool = False
+  window: int | None = None
+
+  def _norm(self, x: Array, scale: Array) -> Array:
+    return rms_norm(x, scale, self.epsilon)
+
+  def _join_states(
+    self, head: PyTree, hidden: Float[Array | np.ndarray, 'D']
+  ) -> Array:
+    """Returns g of the verifier's states at a position."""
+    hidden = jnp.asarray(hidden, head['join'].dtype)
+    if 'input_norm' in head:
+      hidden = self._norm(hidden, head['input_norm'])
+    if 'fc_norms' in head:
+      states = hidden.reshape(head['fc_norms'].shape)
+      hidden = self._norm(states, head['fc_norms']).ravel()
+    g = hidden @ head['join']
+    return g + head['join_bias'] if 'join_bias' in head else g
+
+  def _pair(
+    self,
+    params: tuple[PyTree, PyTree],
+    g: Float[Array, 'H'],
+    token: Int[Array, ''],
+  ) -> tuple[Float[Array, 'W'], Float[Array, 'H']]:
+    """Returns the layer's input for a token and a state, W = 2 H, and r."""
+    head, verifier = params
+    if 'embeddings' in head:
+      embedded = head['embeddings'][token]
+    else:
+      embedded = self.model.embed(verifier, token).astype(g.dtype)
+    embedded = self._norm(embedded, head['token_norm'])
+    normed = self._norm(g, head['state_norm'])
+    x = jnp.concatenate([embedded, normed])
+    return x, normed if self.norm_before_residual else g
+
+  def _key_value(
+    self, head: PyTree, x: Float[Array, 'W'], position: Int[Array, '']
+  ) -> tuple[Float[Array, 'K h'], Float[Array, 'K h']]:
+    """Returns the key and the value of a pair."""
+    key = jnp.einsum('d,dkh->kh', x, head['key'])
+    value = jnp.einsum('d,dkh->kh', x, head['value'])
+    return apply_rope(key, position, self.theta), value
+
+  def init(self, params, cache_length):
+    """Returns an empty cache."""
+    head, _ = params
+    _, num_heads, size = head['key'].shape
+    empty = jnp.zeros((cache_length, num_heads, size), head['key'].dtype)
+    return {'k': empty, 'v': empty}
+
+  def observe(self, params, state, tokens, hidden, position, count):
+    """Writes the keys and values of tokens to the cache.
+
+    Slots after `count` tokens are written too, and are hidden until they are
+    overwritten.
+    """
+    head, _ = params
+
+    def key_value(token, hidden, position):
+      x, _ = self._pair(params, self._join_states(head, hidden), token)
+      return self._key_value(head, x, position)
+
+    positions = position + 1 + jnp.arange(len(tokens))
+    keys, values = jax.vmap(key_value)(tokens, hidden, positions)
+    return {
+      'k': write(state['k'], position + 1, keys),
+      'v': write(state['v'], position + 1, values),
+    }
+
+  def resize(self, params, state, cache_length):
+    """Returns the cache with room for `cache_length` tokens."""
+    return {
+      name: jnp.pad(x, [(0, cache_length - len(x)), (0, 0), (0, 0)])
+      for name, x in state.items()
+    }
+
+  def view(self, state: PyTree, length: Int[Array, '']) -> KeyValueView:
+    """Returns the pairs of a text that a block attends to."""
+    slots, position = jnp.arange(len(state['k'])), length - 1
+    # The first step reads the pair of the last token, so it is hidden here.
+    is_visible = (slots > 0) & (slots < position)
+    if self.window is not None:
+      is_visible &= slots > position - self.window
+    return KeyValueView(state['k'], state['v'], is_visible)
+
+  def step(
+    self,
+    params: tuple[PyTree, PyTree],
+    view: KeyValueView,
+    position: Int[Array, ''],
+    carry: _Carry,
+    token: Int[Array, ''],
+  ) -> tuple[_Carry, Float[Array, 'V']]:
+    """Reads one token."""
+    head, (count, g, keys, values) = params[0], carry
+    x, y = self._pair(params, g, token)
+    key, value = self._key_value(head, x, position + count)
+    keys, values = keys.at[count].set(key), values.at[count].set(value)
+    queries = jnp.einsum('d,dnh->nh', x, head['query'])
+    queries = apply_rope(queries, position + count, self.theta)
+    queries = queries * queries.shape[-1] ** -0.5
+    drafted = KeyValueView(keys, values, jnp.arange(len(keys)) <= count)
+    attended = attend(queries, view, drafted)
+    y = y + jnp.einsum('nh,nhd->d', attended, head['out'])
+    x = self._norm(y, head['mlp_norm'])
+    hidden = jax.nn.silu(x @ head['gate']) * (x @ head['up'])
+    y = y + hidden @ head['down']
+    u = self._norm(y, head['norm'])
+    g = u if self.norm_output else y
+    return _Carry(count + 1, g, keys, values), self.logits(head, u)
+
+  def logits(
+    self, head: PyTree, u: Float[Array | np.ndarray, 'H']
+  ) -> Float[Array, 'V']:
+    """Returns the logits of all the verifier's tokens."""
+    logits, size = head['table'] @ u, self.model.vocab_size
+    if 'tokens' not in head:
+      # Further rows are the padding of the verifier's table.
+      return logits[:size]
+    return jnp.full(size, -jnp.inf, logits.dtype).at[head['tokens']].set(logits)
+
+  def start(self, params, state, context, gamma):
+    """Returns the recurrence of the head over the text's pairs."""
+    view = self.view(state, context.length)
+    empty = jnp.zeros((gamma + 1, *state['k'].shape[1:]), state['k'].dtype)
+    g = self._join_states(params[0], context.hidden)
+    step = functools.partial(self.step, params, view, context.length - 1)
+    carry = _Carry(jnp.zeros((), jnp.int32), g, empty, empty)
+    return step, carry, None
+
+
+class _Rope(Schema):
+  """The fields of rotary embeddings."""
+
+  rope_type: Annotated[Any, one_of('default')] = config_json.rope_type()
+  rope_theta: Positive
+
+
+class _Layer(Schema):
+  """The fields of a Llama layer, with the defaults of transformers."""
+
+  model_type: Annotated[Any, one_of('llama')] = 'llama'
+  num_hidden_layers: Annotated[Any, one_of(1)]
+  vocab_size: Size = 32_000
+  hidden_size: Size = 4096
+  intermediate_size: Size = 11_008
+  num_attention_heads: Size = 32
+  num_key_value_heads: Size | None = None
+  head_dim: Size | None = None
+  hidden_act: Annotated[Any, one_of('silu')] = 'silu'
+  rms_norm_eps: Positive = 1e-6
+  attention_bias: Annotated[Any, one_of(False)] = False
+  mlp_bias: Annotated[Any, one_of(False)] = False
+  layer_types: Annotated[
+    Any, one_of(None, [config_json.FULL], [config_json.SLIDING])
+  ] = None
+  sliding_window: Size | None = None
+  # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
+  rope_theta: Positive = 10_000.0
+  rope_parameters: dict[str, Any] | None = None
+  rope_scaling: dict[str, Any] | None = None
+
+
+class _Config(Schema):
+  """The fields of a head's config.json."""
+
+  speculators_model_type: Annotated[Any, one_of('eagle3')]
+  transformer_layer_config: _Layer
+  eagle_aux_hidden_state_layer_ids: (
+    Annotated[list[Count], pydantic.Field(min_length=1)] | None
+  ) = None
+  draft_vocab_size: Size = 32_000
+  target_hidden_size: Size | None = None
+  norm_before_residual: bool = False
+  norm_before_fc: bool = False
+  fc_norm: bool = False
+  norm_output: bool = False
+
+  @property
+  def verifier_width(self) -> int:
+    """Width of the verifier."""
+    return self.target_hidden_size or self.transformer_layer_config.hidden_size
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EagleHead(UnboundDrafter):
+  """An EAGLE-3 head, which was trained for one verifier.
+
+  Attributes:
+    params: The parameters of the head.
+    config: The fields of its config.json.
+    theta: Base of the frequencies of the rotary embedding.
+    name: Name of the head, for errors.
+  """
+
+  params: PyTree = dataclasses.field(repr=False)
+  config: _Config
+  theta: float
+  name: str
+  syntax = 'a folder'
+  description = 'an EAGLE-3 head'
+  reads_files = True
+
+  @classmethod
+  def claims(cls, name: str) -> bool:
+    """Returns True for a folder that `speculators` wrote."""
+    return 'speculators_model_type' in tensor_files.read_config(name)
+
+  @classmethod
+  def load(
+    cls, name: str | pathlib.Path, dtype: str | None = None, mesh: Any = None
+  ) -> Self:
+    """Reads a head; it is small, so the mesh is ignored."""
+    checkpoints.check_dtype(dtype)
+    folder = pathlib.Path(hub.local_folder(name))
+    config, theta = _read_config(folder)
+    tensors = tensor_files.open_folder(folder)
+    layout = _layout(config, tensors)
+    read = {tensor for tensor, _ in layout.values()}
+    # A tensor that is not read here may change the drafts.
+    unread = [x for x in tensors if x.startswith(_DECISIVE) and x not in read]
+    if unread:
+      raise ValueError(
+        f'drafter: {folder} has a tensor {min(unread)} that no supported field'
+        ' of its config.json explains; give another head.'
+      )
+    params = read_params(folder, tensors, layout, _OFFSETS)
+    params = _arrange(config.transformer_layer_config, params, folder)
+    params = param_dtypes.device_put_params(params, dtype, folder)
+    return cls(params, config, theta, hub.label(folder))
+
+  def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
+    """Binds the head to a verifier of the size that it was trained for."""
+    model, config = verifier.model, self.config
+    layer = config.transformer_layer_config
+    gemma, num_tokens = model.module.config, model.vocab_size
+    # The default of `speculators`.
+    default = 2, gemma.num_layers // 2, gemma.num_layers - 3
+    layer_ids = tuple(config.eagle_aux_hidden_state_layer_ids or default)
+    last_token = int(np.max(self.params.get('tokens', 0)))
+    check_verifier(
+      self.name,
+      verifier,
+      config.verifier_width,
+      layer.vocab_size,
+      (
+        getattr(gemma, 'use_altup', False),
+        'whose layers pass on one state, not the four of a Gemma 3n',
+      ),
+      (
+        max(layer_ids) > gemma.num_layers or min(layer_ids) < 0,
+        f'of more than {gemma.num_layers} layers; it reads {list(layer_ids)}',
+      ),
+      (
+        last_token >= num_tokens,
+        f'with a token {last_token}, not {num_tokens} tokens',
+      ),
+    )
+    if config.eagle_aux_hidden_state_layer_ids is None:
+      first, second, third = layer_ids
+      print(
+        f'{display.printable(self.name)}: config.json has no {_LAYER_IDS}; the'
+        f' head reads the states after {first}, {second} and {third} of'
+        f' {gemma.num_layers} layers, the default of speculators.',
+        file=sys.stderr,
+      )
+    drafter = EagleDrafter(
+      model,
+      layer_ids,
+      theta=self.theta,
+      epsilon=layer.rms_norm_eps,
+      norm_before_residual=config.norm_before_residual,
+      norm_output=config.norm_output,
+      window=layer.sliding_window
+      if layer.layer_types == [config_json.SLIDING]
+      else None,
+    )
+    return BoundDrafter(drafter, (self.params, verifier.params))
+
+
+def _read_config(folder: pathlib.Path) -> tuple[_Config, float]:
+  """Returns the fields of a config.json, and the base of its embedding."""
+  label = f'drafter: {folder}/config.json'
+  config = _Config.check(tensor_files.read_config(folder), label)
+  layer = config.transformer_layer_config
+  rope = layer.rope_parameters or layer.rope_scaling or {}
+  rope = _Rope.check({'rope_theta': layer.rope_theta} | rope, label)
+  num_heads, num_kv_heads = layer.num_attention_heads, layer.num_key_value_heads
+  if num_heads % (num_kv_heads or 1):
+    raise ValueError(
+      f'{label}: num_key_value_heads must divide num_attention_heads'
+      f' ({num_heads}), got {num_kv_heads}; fetch it again.'
+    )
+  if config.norm_before_fc and config.fc_norm:
+    raise ValueError(
+      f'{label}: norm_before_fc cannot be combined with fc_norm, and both are'
+      ' true; fetch it again.'
+    )
+  return config, rope.rope_theta
+
+
+def _layout(
+  config: _Config, tensors: Container[str]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+  """Returns the tensor of each parameter, and its shape."""
+  layer = config.transformer_layer_config
+  width, hidden = layer.hidden_size, layer.intermediate_size
+  num_heads, vocab_size = layer.num_attention_heads, config.draft_vocab_size
+  size = layer.head_dim or width // num_heads
+  queries, keys = (
+    size * x for x in (num_heads, layer.num_key_value_heads or num_heads)
+  )
+  num_states = len(config.eagle_aux_hidden_state_layer_ids or range(3))
+  states = num_states * config.verifier_width
+  attention, mlp = 'layers.0.self_attn', 'layers.0.mlp'
+  layout: dict[str, tuple[str, tuple[int, ...]]] = {
+    'join': ('fc.weight', (width, states)),
+    'query': (f'{attention}.q_proj.weight', (queries, 2 * width)),
+    'key': (f'{attention}.k_proj.weight', (keys, 2 * width)),
+    'value': (f'{attention}.v_proj.weight', (keys, 2 * width)),
+    'out': (f'{attention}.o_proj.weight', (width, queries)),
+    'gate': (f'{mlp}.gate_proj.weight', (hidden, width)),
+    'up': (f'{mlp}.up_proj.weight', (hidden, width)),
+    'down': (f'{mlp}.down_proj.weight', (width, hidden)),
+    'token_norm': ('layers.0.input_layernorm.weight', (width,)),
+    'state_norm': ('layers.0.hidden_norm.weight', (width,)),
+    'mlp_norm': ('layers.0.post_attention_layernorm.weight', (width,)),
+    'norm': ('norm.weight', (width,)),
+    'table': ('lm_head.weight', (vocab_size, width)),
+  }
+  if config.norm_before_fc:
+    layout['input_norm'] = 'input_norm.weight', (states,)
+  for i in range(num_states if config.fc_norm else 0):
+    layout[f'fc_norm_{i}'] = f'fc_norm.{i}.weight', (config.verifier_width,)
+  if _EMBEDDINGS in tensors or width != config.verifier_width:
+    layout['embeddings'] = _EMBEDDINGS, (layer.vocab_size, width)
+  if _BIAS in tensors:
+    layout['join_bias'] = _BIAS, (width,)
+  if _OFFSETS in tensors or vocab_size != layer.vocab_size:
+    layout['tokens'] = _OFFSETS, (vocab_size,)
+  return layout
+
+
+def _arrange(
+  layer: _Layer, arrays: Mapping[str, np.ndarray], folder: pathlib.Path
+) -> PyTree:
+  """Returns the parameters of an `EagleDrafter`."""
+  params = dict(arrays)
+  size = layer.head_dim or layer.hidden_size // layer.num_attention_heads
+  for name in ('query', 'key', 'value'):
+    params[name] = params[name].reshape(2 * layer.hidden_size, -1, size)
+  params['out'] = params['out'].reshape(-1, size, layer.hidden_size)
+  for name in {'table', 'embeddings'} & params.keys():
+    params[name] = params[name].T
+  norms = [params.pop(x) for x in arrays if x.startswith('fc_norm_')]
+  if norms:
+    params['fc_norms'] = np.stack(norms)
+  if 'tokens' in params:
+    # Stored as distances from the places in the table.
+    tokens = params['tokens'] + np.arange(len(params['tokens']))
+    in_range = (tokens >= 0) & (tokens < layer.vocab_size)
+    if not in_range.all() or len(np.unique(tokens)) < len(tokens):
+      raise ValueError(
+        f'drafter: in {folder} the tensor {_OFFSETS} must point at different'
+        f' tokens below vocab_size ({layer.vocab_size}); fetch it again.'
+      )
+    params['tokens'] = tokens.astype(np.int32)
+  return params

@@ -1,1 +1,0 @@
-"""Recurrent heads on the last hidden state of the verifier."""

@@ -1,0 +1,157 @@
+"""Drafters before they are bound to a verifier: the object is the option."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+
+from cascades import arguments
+from cascades.declarations import Declared, options_of
+from cascades.decoding.drafter import BoundDrafter, Drafter, full_length_draft
+from cascades.models import checkpoints, tokenizers
+from cascades.registries import split
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnboundDrafter(Declared):
+  """A drafter that is not bound to a verifier yet.
+
+  Base class of one frozen dataclass for each kind of drafter. Fields made by
+  `declarations.option` are options: commands have a flag for each, and
+  `replace` returns a drafter with other values, checked again. The other fields
+  hold the drafter's parameters.
+
+  Attributes:
+    syntax: Example or form of the names of the kind, for help and errors.
+    description: Noun phrase for the kind, for help and errors.
+    known_names: Names that need no folder, as of bundled models.
+    reads_files: True if `load` reads files. `claims` then tells the names of
+      the kind; the others are the registered name, alone or before ':ARGUMENT'.
+    is_language_model: True if the drafter can decode alone.
+    depends_on_block: True if q depends on where a block began, and not on the
+      text alone. The target of a cascade then holds block by block.
+  """
+
+  syntax = ''
+  description = ''
+  known_names: ClassVar[tuple[str, ...]] = ()
+  reads_files = False
+  is_language_model = False
+  depends_on_block = True
+
+  @classmethod
+  def claims(cls, name: str) -> bool:
+    """Returns True if a name or a folder is a drafter of the kind."""
+    return False
+
+  @classmethod
+  def load(
+    cls,
+    name: str,
+    dtype: str | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+  ) -> Self:
+    """Loads the drafter of a name, with every option at its default.
+
+    Args:
+      name: A registered name with its argument, a known name or a folder.
+      dtype: Dtype of the parameters; None for the stored one.
+      mesh: Devices that a language model is divided among.
+    """
+    if split(name)[1]:
+      raise ValueError(
+        f'drafter: {arguments.quote(name)} must have nothing after the colon;'
+        f' write {split(name)[0]!r}.'
+      )
+    return cls()
+
+  def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
+    """Binds the drafter to a verifier."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedDrafter:
+  """A drafter whose files are not read yet."""
+
+  name: str
+  kind: type[UnboundDrafter]
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def replace(self, **options: Any) -> Self:
+    """Returns the drafter with other options."""
+    declared = options_of(self.kind)
+    options = {name: declared[name].validate(x) for name, x in options.items()}
+    return dataclasses.replace(self, options={**self.options, **options})
+
+  def load(
+    self, dtype: str | None = None, mesh: jax.sharding.Mesh | None = None
+  ) -> UnboundDrafter:
+    """Reads the files; the arguments are those of `UnboundDrafter.load`."""
+    return self.kind.load(self.name, dtype, mesh).replace(**self.options)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoDrafter(Drafter):
+  """Drafts nothing: with gamma = 0, plain decoding with the verifier."""
+
+  def propose(self, params, state, context, *, gamma, drafts):
+    """Returns drafts without a token; q is undefined after them."""
+    draft = full_length_draft(jnp.zeros((drafts, 0), jnp.int32), None, 0)
+    draft = draft._replace(has_bonus_probs=jnp.zeros(drafts, bool))
+    return draft, state, context.verifier_cache
+
+
+def parse_argument(name: str, content: str) -> int:
+  """Returns the positive number after the colon of a name."""
+  kind, text = split(name)
+  count = arguments.parse_count(text)
+  if not count:
+    raise ValueError(
+      f'drafter: {arguments.quote(name)} must end with a number of {content};'
+      f" write '{kind}:3'."
+    )
+  return count
+
+
+def check_pair(
+  verifier: checkpoints.Checkpoint, drafter: checkpoints.Checkpoint
+) -> None:
+  """Refuses two models that do not share a vocabulary."""
+  pair = drafter.tokenizer, verifier.tokenizer
+  token = tokenizers.first_difference(verifier.tokenizer, drafter.tokenizer)
+  if token is not None:
+    drafter_piece, verifier_piece = (
+      repr(x.piece(token)) if token < x.vocab_size else 'nothing' for x in pair
+    )
+    raise ValueError(
+      f'drafter: its tokenizer ({drafter.tokenizer.vocab_size} pieces) must be'
+      f" the verifier's ({verifier.tokenizer.vocab_size} pieces), but token"
+      f' {token} is {drafter_piece} for the drafter and {verifier_piece} for'
+      ' the verifier; take two models of one family.'
+    )
+  drafter_size, verifier_size = (
+    x.model.vocab_size for x in (drafter, verifier)
+  )
+  if drafter_size != verifier_size:
+    raise ValueError(
+      f'drafter: must have as many logits as the verifier, got {drafter_size}'
+      f' and {verifier_size}, though both have'
+      f' {verifier.tokenizer.vocab_size} tokens; load both with load_model,'
+      ' which leaves out the padding of a table.'
+    )
+
+
+def check_tokenizer(
+  verifier: checkpoints.Checkpoint, tokenizer: tokenizers.Tokenizer | None
+) -> None:
+  """Refuses a tokenizer that does not have one piece for each logit."""
+  size = verifier.model.vocab_size
+  if tokenizer is not None and tokenizer.vocab_size != size:
+    raise ValueError(
+      f'tokenizer: must have a piece for each of the {size} logits of the'
+      f" verifier, got {tokenizer.vocab_size} pieces; give the verifier's own"
+      ' tokenizer.'
+    )
