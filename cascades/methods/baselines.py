@@ -18,16 +18,10 @@ from cascades.methods.method import (
   from_target,
 )
 
-_INF = float('inf')
 METHODS: list[Method] = []
 TRUNCATIONS: list[Method] = []
 _baseline = declares(
-  METHODS,
-  from_target,
-  strict=None,
-  drafter_only=0.0,
-  has_lenience=False,
-  reads_gates=False,
+  METHODS, from_target, strict=None, drafter_only=0.0, has_lenience=False
 )
 _truncation = declares(
   TRUNCATIONS,
@@ -36,7 +30,6 @@ _truncation = declares(
   strict_up_to=0.0,
   drafter_only=None,
   law_uses_q=False,
-  reads_gates=False,
 )
 
 
@@ -56,7 +49,7 @@ METHODS.append(
     strict=0.0,
     drafter_only=None,
     law_uses_q=False,
-    strict_up_to=_INF,
+    strict_up_to=float('inf'),
     has_lenience=False,
     reads_gates=False,
   )
@@ -86,7 +79,7 @@ def top_p(d: Distributions, lenience: Lenience) -> Probs:
 @_truncation(
   'pi = norm(p on its lam likeliest tokens)',
   'Fan et al. 2018, arXiv 1805.04833',
-  strict=_INF,
+  strict=float('inf'),
   strict_up_to=None,
 )
 def top_k(d: Distributions, lenience: Lenience) -> Probs:

@@ -215,12 +215,14 @@ def declares(
   methods: list[Method], make: Callable[..., Method], **usual: Any
 ) -> Callable[..., Callable]:
   """Returns a decorator that lists the method of the function below it."""
+  usual = dict(reads_gates=make is from_rule) | usual
 
   def declare(equation: str, reference: str, **attributes: Any):
+    attributes = usual | attributes
+    attributes |= dict(equation=equation, reference=reference)
+
     def add(function):
-      attributes.update(equation=equation, reference=reference)
-      attributes.update(name=function.__name__)
-      methods.append(make(function, **usual | attributes))
+      methods.append(make(function, name=function.__name__, **attributes))
       return function
 
     return add

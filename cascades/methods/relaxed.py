@@ -31,20 +31,16 @@ _FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'
 METHODS: list[Method] = []
 
 
-def _from_acceptance(acceptance, residual, **attributes) -> Method:
-  """Makes the method of an acceptance and a residual."""
-  return Method(
+_acceptance = declares(
+  METHODS,
+  lambda acceptance, residual, **attributes: Method(
     acceptance=acceptance,
     residual=residual,
     law=law_of(acceptance, residual),
     **attributes,
-  )
-
-
-_acceptance = declares(METHODS, _from_acceptance)
-_target = declares(
-  METHODS, from_target, strict=0.0, strict_up_to=0.0, reads_gates=False
+  ),
 )
+_target = declares(METHODS, from_target, strict=0.0, strict_up_to=0.0)
 _rule = declares(
   METHODS, from_rule, strict=-1.0, strict_up_to=BELOW_ZERO, drafter_only=_INF
 )
@@ -60,25 +56,18 @@ def kl(p: Probs, q: Probs) -> Float[Array, '']:
   return special.rel_entr(p, q).sum(-1)
 
 
-# --- Lenient speculative decoding (Leviathan et al. 2023, appendix A.5).
-
-
 @_acceptance(
   'a = min(1, p / ((1 - lam) q)), residual norm(max(0, p - q))',
   'Leviathan et al. 2023, arXiv 2211.17192, appendix A.5',
   residual=lambda d, lenience: normalize(jnp.maximum(0, d.p - d.q), d.p),
   strict=0.0,
   drafter_only=1.0,
-  reads_gates=False,
 )
 def speed(d: Distributions, lenience: Lenience) -> Probs:
   """From lam = 1 on, a = 1 where q > 0."""
   # Infinity times 0 must be 0; a nan must stay nan.
   scaled_q = jnp.where(d.q == 0, 0, jnp.maximum(1 - lenience, 0) * d.q)
   return jnp.where((lenience >= 1) & (d.q > 0), 1.0, ratio(d.p, scaled_q))
-
-
-# --- The largest acceptance near p (Tran-Thien 2023).
 
 
 def _clipped(q: Probs, p: Probs, keep: Float[Array, '']) -> Probs:
@@ -146,9 +135,6 @@ def mentored(d: Distributions, lenience: Lenience) -> Probs:
   return _with_limits(d, lenience, pi, kl(q, p))
 
 
-# --- Gates on the two distributions as a whole.
-
-
 @_rule(
   'defer if -log p(argmax q) > lam',
   'Kim et al. 2023, arXiv 2302.07863, as BiLD* in 2405.19261',
@@ -164,10 +150,7 @@ def fuzzy_tv(d: Distributions, lenience: Lenience):
   return jnp.minimum(total_variation(d.p_gate, d.q_gate), 1) > lenience
 
 
-@_rule(
-  'defer if KL(q || p) > lam',
-  f"{_FUZZY}, its authors' default",
-)
+@_rule('defer if KL(q || p) > lam', f"{_FUZZY}, its authors' default")
 def fuzzy_kl_qp(d: Distributions, lenience: Lenience):
   return kl(d.q_gate, d.p_gate) > lenience
 
@@ -206,9 +189,6 @@ def undecided(d: Distributions, lenience: Lenience):
   return relative_entropy < 1 - lenience
 
 
-# --- The margin of logits (MARS).
-
-
 @_rule(
   'defer v if z(v) < (1 - lam) max z, or if it is not in the top 2',
   'MARS, arXiv 2601.15498 (unverified)',
@@ -231,9 +211,6 @@ def margin(d: Distributions, lenience: Lenience):
   return ~(near & (largest > 0))
 
 
-# --- Typical acceptance (Medusa, Cai et al. 2024).
-
-
 def typical_rule(d: Distributions, lenience: Lenience):
   """Medusa's eps is 0.09, lam = 0.91. The law is eq. (11) with this rule.
 
@@ -252,12 +229,10 @@ def typical_rule(d: Distributions, lenience: Lenience):
   strict=-_INF,
   drafter_only=2.0,
   rule=typical_rule,
+  reads_gates=True,
 )
 def typical(d: Distributions, lenience: Lenience) -> Probs:
   return (~typical_rule(d, lenience)).astype(d.q.dtype)
-
-
-# --- Blends.
 
 
 @_target(
@@ -270,10 +245,6 @@ def ensemble(d: Distributions, lenience: Lenience) -> Probs:
   return share * d.q + (1 - share) * d.p
 
 
-# The share of mp below which contrastive decoding drops a token.
-_PLAUSIBLE = 0.1
-
-
 @_target(
   'pi = norm(p^(1 + lam) / q^lam where p >= mp / 10)',
   'Li et al. 2022, arXiv 2210.15097',
@@ -284,21 +255,17 @@ _PLAUSIBLE = 0.1
 def contrastive(d: Distributions, lenience: Lenience) -> Probs:
   """Is, in logits z, softmax(((1 + b) zp - b zq) / T) with b = lam.
 
-  Tokens have zp >= max zp + T log a, a = 0.1 (in the form of O'Brien and Lewis
-  2023). A token that truncation removed from q has the least of the remaining
-  probabilities.
+  This is the form of O'Brien and Lewis 2023. A token that truncation removed
+  from q has the least of the remaining probabilities.
   """
   least_q = jnp.where(d.q > 0, d.q, jnp.inf).min(-1)
   log_q = jnp.log(jnp.maximum(d.q, least_q))
-  plausible = d.p >= _PLAUSIBLE * d.p.max(-1)
+  plausible = d.p >= 0.1 * d.p.max(-1)
   log_p = jnp.log(jnp.where(plausible, d.p, 1))
   # Far beyond any use; keeps infinity from turning into nan.
   weight = jnp.clip(lenience, -1e3, 1e3)
   scores = log_p + weight * (log_p - log_q)
   return jax.nn.softmax(jnp.where(plausible, scores, -jnp.inf), axis=-1)
-
-
-# --- Cactus (arXiv 2604.04987).
 
 
 def _raised(d: Distributions, lenience: Lenience) -> Probs:
@@ -356,7 +323,6 @@ def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
   strict_up_to=0.0,
   drafter_only=None,
   single_target=False,
-  reads_gates=False,
 )
 def cactus(d: Distributions, lenience: Lenience) -> Probs:
   """The target for x is p raised to h(x) at x."""

@@ -1,26 +1,8 @@
 """Verifies a block: accepts drafted tokens, and samples the token after them.
 
-One draft per block (`single_draft`):
-
-  token       Accepts drafts from the left by the method's acceptance; at the
-              first rejection, samples the residual (Leviathan et al. 2023, Chen
-              et al. 2023; Narasimhan et al. 2025 for any target).
-  block       Decides the block as a whole: the same law, at least as many
-              accepted drafts (Sun et al., ICLR 2025, arXiv 2403.10444).
-  look_ahead  Also accepts a draft that only the lenient method accepts, if
-              strict decoding accepts the next ones (`look_ahead`).
-
-One draft or several (`multi_draft`), each with the same law:
-
-  multi_round Examines one candidate after the other, each against the residual
-              of the last rejection (SpecInfer, arXiv 2305.09781).
-  k_seq       Examines all candidates against the target divided by one number
-              (SpecTr, NeurIPS 2023, arXiv 2310.15141).
-  match       Draws from the target, and follows the drafts that have the token.
-              At temperature 0 the longest accepted draft is kept; drafts need
-              not be draws from q, and may come from a beam search.
-  traversal   Accepts the longest path of the tree from its leaves (`traversal`,
-              arXiv 2505.12398); with one draft it is `block`.
+`docs/methods.md` has a line and the paper of each: of one draft per block
+`token`, `block` and `look_ahead`; of one or several `multi_round`, `k_seq`,
+`match` and `traversal`.
 
 After a fully accepted draft one more token, the bonus, is sampled from the
 method's law, or from the verifier with bonus='verifier'.
