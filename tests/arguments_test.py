@@ -193,88 +193,6 @@ def test_odd_agreements(pair, prompts, new):
   _answer_or_sentence(lambda: cascades.agreement(pair, prompts, new))
 
 
-# Options of a sampler, and what their refusal begins with.
-_OPTIONS_REFUSED = [
-  (dict(method='token_v33'), "method: 'token_v33' is not known; did you"),
-  *((dict(lenience=x), 'lenience: ') for x in (math.nan, 'a lot')),
-  (dict(gamma=-1), 'gamma: must be 0 or more, got -1'),
-  (dict(gamma=1.5), 'gamma: must be a whole number, got 1.5'),
-  (dict(temperature=-0.1), 'temperature: '),
-  (dict(top_k=0), 'top_k: must be 1 or more'),
-  (dict(top_p=1.1), 'top_p: '),
-  (dict(drafts=2), "verification: 'token' verifies one draft per block, got"),
-  (
-    dict(drafts=4, tree_size=3, verification='match'),
-    'tree_size: must be 4 or more',
-  ),
-  (
-    dict(gamma=3, verification='look_ahead'),
-    'verification: .*raise gamma to 4',
-  ),
-  (dict(verification='all'), 'verification: .* Choose from token, block'),
-  *(
-    (dict(verification=x), f"verification: '{x}' is not known")
-    for x in ('look_ahead:1', 'look_ahead:x', 'ahead', 'a:4')
-  ),
-  (dict(gate='cooked'), "gate: must be 'raw' or 'processed', got 'cooked'"),
-  (dict(bonus='none'), "bonus: must be 'target' or 'verifier', got 'none'"),
-  *(
-    ({name: x}, f'{name}: ')
-    for name in ('method', 'verification', 'gate', 'bonus')
-    for x in (10**5000, 'x' * 5000, b'1', None, 1.5)
-  ),
-  (dict(method='cactus', verification='block'), '.*cactus has a target per'),
-]
-# What is asked of a sampler.
-_ASKED_REFUSED = [
-  (dict(prompts=[]), 'prompts: the list is empty'),
-  (dict(prompts=[3]), 'prompts: must be texts, got 3'),
-  (dict(prompts='x' * 5000), 'prompt 0: .* do not fit'),
-  (dict(prompts='a\ud800b'), r"text: '\\ud800' at 1 is half of a"),
-  (dict(max_new_tokens=0), 'max_new_tokens: must be 1 or more'),
-  (dict(max_new_tokens=5000), 'prompt 0: .* do not fit'),
-  (dict(stop_tokens=['two words']), 'stop_tokens: .* tokens'),
-  (dict(stop_tokens=[5.5]), 'stop_tokens: there is no token 5.5; ids go'),
-  (dict(stop_tokens=['\udfff']), '.*half of a surrogate pair'),
-  (dict(stop_strings='one'), 'stop_strings: must be a list of texts'),
-  (dict(stop_strings=['']), 'stop_strings: must be non-empty texts, got'),
-  (dict(stop_strings=[5]), r'stop_strings: must be non-empty .*got \[5\]'),
-  (dict(stop_strings=None), 'stop_strings: must be a list of texts, got None'),
-  (
-    dict(stop_strings=['.'], return_state=True),
-    'stop_strings: cannot be combined with return_state',
-  ),
-  (dict(forbidden_tokens=[10**6]), 'forbidden_tokens: there is no'),
-  (dict(forbidden_tokens=[True]), 'forbidden_tokens: there is no token True'),
-  (dict(forbidden_tokens='ab'), 'forbidden_tokens: must be a list of'),
-  (dict(seed=-1), 'seed: must be 0 or more'),
-  (dict(seed=2**64), 'seed: must be 18446744073709551615 or less'),
-  (dict(seed=10**5000), 'seed: must be .* or less, got'),
-]
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize(
-  ('options', 'asked', 'said'),
-  [
-    *((options, {}, said) for options, said in _OPTIONS_REFUSED),
-    *(({}, asked, said) for asked, said in _ASKED_REFUSED),
-  ],
-)
-def test_what_will_not_do_is_named_in_a_sentence(options, asked, said):
-  def ask():
-    return small.sampler(*_pair(), **options).sample(
-      **dict(prompts='x') | asked
-    )
-
-  with pytest.raises(ValueError, match=f'^{said}') as caught:
-    ask()
-  message = str(caught.value)
-  assert message.endswith('.')
-  assert '\n' not in message
-  assert len(message) < 700
-
-
 def test_arrays_and_large_numbers_are_as_good_as_any():
   run = functools.partial(_sampler().sample, 'four', max_new_tokens=8)
   want = run(stop_tokens=[5, 6], forbidden_tokens=[7])
@@ -318,24 +236,11 @@ def test_prompts_of_one_checksum_do_not_change_each_other():
   assert twice[2:] != alone
 
 
-def test_only_numbers_are_numbers_of_any_kind():
-  for value in ('1', '', b'2', True, np.bool_(True), np.array(True), 1j, None):
-    with pytest.raises(ValueError, match=r'^lenience: must be a number from'):
-      arguments.number('lenience', value, 0, 9)
+def test_numbers_are_of_any_kind():
   for value in (2, 2.0, np.float32(2), np.array(2), decimal.Decimal(2)):
     assert arguments.number('lenience', value, 0, 9) == 2
   assert arguments.number('lenience', fractions.Fraction(2), 0, 9) == 2
   assert arguments.number('lenience', math.inf, 0, math.inf) == math.inf
-
-
-@pytest.mark.parametrize('value', [1e39, -1e39, 10**300], ids=arguments.quote)
-def test_a_number_that_float32_makes_infinite_is_refused(value):
-  for run in (
-    lambda: small.sampler(*_pair(), method='opt', lenience=value),
-    lambda: _sampler().sample_curve(['four'], [value]),
-  ):
-    with pytest.raises(ValueError, match=r'^lenience: .* range of float32'):
-      run()
 
 
 def test_what_is_long_or_odd_is_said_in_a_few_words():

@@ -1,6 +1,8 @@
 """Options: what each changes, and what is counted."""
 
+import dataclasses
 import functools
+import json
 import math
 
 import jax
@@ -12,7 +14,8 @@ import tiers
 import cascades
 from cascades import drafters, methods, verification
 from cascades.config import DecodingConfig
-from cascades.declarations import options_of
+from cascades.declarations import Declared, option, options_of
+from cascades.registries import Registry, split
 from cascades.sampler import scoring
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 from experiments.sweeps import curve_plan
@@ -102,22 +105,54 @@ def test_an_option_has_an_effect_or_none_or_is_refused(kind, name):
   assert name in refusal or name == 'drafts'
 
 
-# More than 32 bits hold, and more than Python reads.
-_LONG = '3000000000', '9' * 5000
-_NO_NUMBERS = [
-  *(('verification', f'look_ahead:{digits}') for digits in _LONG),
-  *(
-    (name, int(_LONG[0]))
-    for name in ('gamma', 'drafts', 'cache_length', 'batch_size')
-  ),
-]
+@pytest.mark.parametrize(
+  'options',
+  [
+    {},
+    dict(method='opt', lenience=0.1, gamma=8),
+    dict(verification='k_seq', drafts=3, tree_size=6, top_k=5, top_p=0.5),
+  ],
+  ids=str,
+)
+def test_a_config_is_that_of_its_dictionary(options):
+  config = DecodingConfig(**options)
+  text = json.dumps(config.to_dict())
+  assert DecodingConfig.from_dict(json.loads(text)) == config
 
 
-@pytest.mark.parametrize(('name', 'value'), _NO_NUMBERS)
-def test_what_no_program_holds_is_refused(name, value):
-  with pytest.raises(ValueError, match=f'^{name}: ') as caught:
-    small.sampler(*small.tables(), **{name: value})
-  assert len(str(caught.value).splitlines()) == 1
+def test_a_value_is_checked_as_it_is_declared():
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class Spec(Declared):
+    window: int = option(3, low=1, high=9, help='Tokens compared.')
+    order: str = option('up', choices=('up', 'down'), help='Order.')
+
+  assert Spec().replace(window=4).to_dict() == {'window': 4, 'order': 'up'}
+  for values, sentence in (
+    (dict(window=0), 'window: must be 1 or more, got 0.'),
+    (dict(window=10), 'window: must be 9 or less, got 10.'),
+    (dict(order='no'), "order: must be 'up' or 'down', got 'no'."),
+  ):
+    with pytest.raises(ValueError, match='^' + sentence):
+      Spec(**values)
+
+
+def test_entries_are_looked_up_by_name_and_alias():
+  registry = Registry('colour', int, aliases={'crimson': 'red'})
+  registry.register('red', 1, builtin=True)
+  assert registry.register('blue', 2) == registry.register('blue', 2) == 2
+  assert registry['red'] == registry['crimson'] == 1
+  assert tuple(registry) == ('red', 'blue')
+  assert registry.core() == {'red': 1}
+  assert not registry.is_builtin('blue')
+  with pytest.raises(ValueError, match=r"^colour: 'bleu' .* 'blue'\? Choose"):
+    registry['bleu']
+  for name in (None, 3, b'red', ('red',), '', 'r' * 10_000):
+    with pytest.raises(ValueError, match=r'^colour: ') as caught:
+      registry[name]
+    assert len(str(caught.value)) < 300
+  assert registry.find('red:3') == (1, '3')
+  assert split('first:C:/rules') == ('first', 'C:/rules')
+  assert split('token') == ('token', '')
 
 
 def test_the_default_lenience_is_the_strict_one_of_each_method():
