@@ -25,9 +25,9 @@ import numpy as np
 import pytest
 
 from cascades import decoding, methods, verification
-from cascades.methods import baselines, cascade, method, processing, relaxed
+from cascades.methods import cascade, method, processing, relaxed
 
-_RULES = baselines, cascade, relaxed
+_RULES = cascade, relaxed
 
 
 # --- Tests for the faults that no cheap test of another file sees.
@@ -552,7 +552,7 @@ def _apply(patch: pytest.MonkeyPatch, mutant: Mutant) -> None:
     for rules in _RULES:
       made = {'__name__': rules.__name__}
       exec(inspect.getsource(rules).replace(source, changed), made)
-      for one in (*made['METHODS'], *made.get('TRUNCATIONS', ())):
+      for one in made['METHODS']:
         patch.setitem(methods.METHODS, one.name, one)
 
 

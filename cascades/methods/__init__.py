@@ -1,10 +1,9 @@
 """Methods: the acceptance of drafts, and the residual of a rejection.
 
 `method.py` defines a method; `cascade.py` has the deferral rules of the paper
-(arXiv 2405.19261), `relaxed.py` other relaxations, `baselines.py` one model
-alone and truncation, `registry.py` their names; `processing.py` computes
-distributions from logits. To add a method, write a function and an entry in its
-module, or call `register` from a notebook.
+(arXiv 2405.19261), `relaxed.py` others; `processing.py` computes distributions
+from logits. To add a method, write a function below its decorator in one of
+them, or call `register` from a notebook.
 """
 
 from cascades.methods.method import (

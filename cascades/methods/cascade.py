@@ -1,4 +1,4 @@
-"""Speculative cascades: the deferral rules of the paper, in its order.
+"""One model alone, and the deferral rules of the paper, in its order.
 
 Narasimhan et al., "Faster Cascades via Speculative Decoding", ICLR 2025, arXiv
 2405.19261. A rule returns True to defer to the verifier. Rules read `q_gate`
@@ -12,12 +12,47 @@ from cascades.methods.method import (
   Distributions,
   Lenience,
   Method,
+  Probs,
   declares,
   from_rule,
+  from_target,
   total_variation,
 )
 
 METHODS: list[Method] = []
+_baseline = declares(
+  METHODS, from_target, strict=None, drafter_only=0.0, has_lenience=False
+)
+
+
+@_baseline('pi = q', 'baseline')
+def drafter_only(d: Distributions, lenience: Lenience) -> Probs:
+  return d.q
+
+
+METHODS.append(
+  Method(
+    name='verifier_only',
+    equation='pi = p, token verification keeps no draft',
+    reference='baseline',
+    acceptance=lambda d, lenience: jnp.zeros_like(d.q),
+    residual=lambda d, lenience: d.p,
+    law=lambda d, lenience: d.p,
+    strict=0.0,
+    drafter_only=None,
+    law_uses_q=False,
+    strict_up_to=float('inf'),
+    has_lenience=False,
+    reads_gates=False,
+  )
+)
+
+
+@_baseline('pi = q, read by the verifier all the same', 'baseline')
+def always_accept(d: Distributions, lenience: Lenience) -> Probs:
+  return d.q
+
+
 _PAPER = 'Narasimhan et al. 2025, arXiv 2405.19261'
 _rule = declares(METHODS, from_rule, strict=-1.0, drafter_only=1.0)
 

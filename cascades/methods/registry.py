@@ -5,7 +5,7 @@ import copyreg
 import jax
 import jax.numpy as jnp
 
-from cascades.methods import baselines, cascade, relaxed
+from cascades.methods import cascade, relaxed
 from cascades.methods.method import Distributions, Method
 from cascades.registries import Registry
 
@@ -14,12 +14,7 @@ ALIASES = {f'cascade_{name}': name for name in ('chow', 'diff', 'opt')}
 ALIASES |= {f'cascade_tokenV{i}': f'token_v{i}' for i in (1, 2, 3)}
 
 METHODS: Registry[Method] = Registry('method', Method, ALIASES)
-for _method in (
-  *baselines.METHODS,
-  *cascade.METHODS,
-  *relaxed.METHODS,
-  *baselines.TRUNCATIONS,
-):
+for _method in (*cascade.METHODS, *relaxed.METHODS):
   METHODS.register(_method.name, _method, builtin=True)
 
 

@@ -1,5 +1,7 @@
 """Relaxations of speculative decoding besides the rules of `cascade.py`.
 
+Truncation, here by the lenience and decoded losslessly, is a baseline: a rule
+that drops the verifier's unlikely tokens must beat it (arXiv 2607.26627).
 A method that a docstring calls unverified was written from a description and
 not compared with its authors' code. Its declared law is exact all the same; it
 may differ from the law that its authors mean.
@@ -24,7 +26,7 @@ from cascades.methods.method import (
   ratio,
   total_variation,
 )
-from cascades.methods.processing import argmax_lowest_id
+from cascades.methods.processing import argmax_lowest_id, truncate
 
 _INF = float('inf')
 _FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'
@@ -327,3 +329,48 @@ def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
 def cactus(d: Distributions, lenience: Lenience) -> Probs:
   """The target for x is p raised to h(x) at x."""
   return ratio(_raised(d, lenience), d.q)
+
+
+_truncation = declares(
+  METHODS,
+  from_target,
+  strict=0.0,
+  strict_up_to=0.0,
+  drafter_only=None,
+  law_uses_q=False,
+)
+
+
+@_truncation(
+  'pi = norm(p where p >= lam mp)', 'Nguyen et al. 2024, arXiv 2407.01082'
+)
+def min_p(d: Distributions, lenience: Lenience) -> Probs:
+  return truncate(d.p, min_p=jnp.clip(lenience, 0, 1))
+
+
+@_truncation(
+  'pi = norm(p on the fewest tokens of mass 1 - lam)',
+  'Holtzman et al. 2020, arXiv 1904.09751',
+)
+def top_p(d: Distributions, lenience: Lenience) -> Probs:
+  return truncate(d.p, top_p=jnp.clip(1 - lenience, 0, 1))
+
+
+@_truncation(
+  'pi = norm(p on its lam likeliest tokens)',
+  'Fan et al. 2018, arXiv 1805.04833',
+  strict=_INF,
+  strict_up_to=None,
+)
+def top_k(d: Distributions, lenience: Lenience) -> Probs:
+  # With all ties of the last token.
+  k = jnp.clip(lenience, 1, d.p.shape[-1]).astype(jnp.int32)
+  return truncate(d.p, top_k=k)
+
+
+@_truncation(
+  'pi = norm(p where p >= min(lam, sqrt(lam) exp(-H(p))))',
+  'Hewitt et al. 2022, arXiv 2210.15191',
+)
+def eta(d: Distributions, lenience: Lenience) -> Probs:
+  return truncate(d.p, eta=jnp.maximum(lenience, 0))
