@@ -77,8 +77,7 @@ def copied(tmp_path):
 # --- Reading what transformers wrote ---
 
 
-def check_logits(checkpoint: checkpoints.Checkpoint, folder: str) -> None:
-  """That a model says of a whole text what transformers says."""
+def check_logits(checkpoint, folder: str) -> None:
   tokens, logits = expected(folder)
   ours = uncached(*checkpoint[:2], tokens)
   np.testing.assert_allclose(ours, logits, rtol=0, atol=1e-4)
@@ -127,13 +126,10 @@ def test_a_text_beyond_the_window_equals_that_of_transformers(window):
   # And token by token, beyond the window too, on to the text that follows.
   read = jax.jit(decoding.read, static_argnames='model')
   cache = model.init_cache(params, len(tokens) + len(greedy))
-  written = jnp.asarray(np.append(tokens, greedy[:-1]))
-  first = 500
-  got, cache = read(model, params, cache, written[:first], jnp.int32(0))
-  found = list(got)
-  for i in range(first, len(written)):
-    got, cache = read(model, params, cache, written[i : i + 1], jnp.int32(i))
-    found.append(got[0])
+  written, found = jnp.asarray(np.append(tokens, greedy[:-1])), []
+  for i, end in ((0, 500), *((i, i + 1) for i in range(500, len(written)))):
+    got, cache = read(model, params, cache, written[i:end], jnp.int32(i))
+    found.extend(got)
   found = np.array(found)
   np.testing.assert_allclose(found[positions], logits, rtol=0, atol=1e-4)
   last = jnp.asarray(found[len(tokens) - 1 :])
@@ -141,44 +137,6 @@ def test_a_text_beyond_the_window_equals_that_of_transformers(window):
   warm = processing.SamplingParams(temperature=np.float32(0.7))
   probs = jax.vmap(processing.processed_probs, (0, None))(last, warm)
   np.testing.assert_allclose(probs, drawn_from, rtol=0, atol=2e-5)
-
-
-_ROPE_4 = {'rope_parameters': None, 'rope_theta': 1000.0}
-_MISREAD = [
-  *(
-    ('hf_gemma2', field)
-    for field in (
-      {'attn_logit_softcapping': None},
-      {'final_logit_softcapping': None},
-      {'layer_types': [FULL, FULL, SLIDING]},
-      _ROPE_4,
-    )
-  ),
-  *((f'hf_gemma{x}', {'sliding_window': 5}) for x in ('2', '3', '3n')),
-  *((f'hf_gemma{x}', {'query_pre_attn_scalar': 8}) for x in '23'),
-  ('hf_gemma3n', {'activation_sparsity_pattern': [0.0] * 6}),
-  ('hf_gemma3n', {'final_logit_softcapping': None}),
-  ('hf_gemma4_shared', {'sliding_window': 5}),
-  ('hf_gemma4_dense', {'rope_parameters': None}),
-  ('hf_gemma4_experts', {'top_k_experts': 3}),
-  *(
-    ('hf_gemma3', _ROPE_4 | {'rope_local_base_freq': base} | scaling)
-    for base, scaling in (
-      (100.0, {}),
-      (1000.0, {'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}}),
-    )
-  ),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('folder', 'changes'), _MISREAD)
-def test_the_reference_notices_a_misread_field(folder, changes):
-  # Without this, equality above could hold because nothing matters.
-  model = language.from_config(read_config(folder) | changes)
-  tokens, logits = expected(folder)
-  off = np.abs(uncached(model, load(folder).params, tokens) - logits).max()
-  assert off > 1e-2
 
 
 @pytest.mark.parametrize('folder', CLASSIC)
@@ -247,23 +205,26 @@ def as_bfloat16(params):
   return jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
 
 
-@pytest.mark.parametrize(
-  'name', ['tiny-drafter', 'tiny-verifier', *(FIXTURES / x for x in CLASSIC)]
-)
+@pytest.mark.parametrize('name', ['tiny-drafter', FIXTURES / 'hf_gemma2'])
 def test_parameters_become_another_dtype_as_they_are_read(name):
-  stored, read = (checkpoints.load_model(name, x) for x in (None, 'bfloat16'))
-  assert read.model == stored.model
-  same(read.params, as_bfloat16(stored.params))
+  whole, read = (checkpoints.load_model(name, x) for x in (None, 'bfloat16'))
+  assert read.model == whole.model
+  same(read.params, as_bfloat16(whole.params))
   assert dtypes(read.params) == {'bfloat16'}
-  with pytest.raises(ValueError, match=r"^dtype: must be .*, got 'int4'"):
-    checkpoints.load_model(name, 'int4')
+  for option, call in (
+    ('dtype', lambda: checkpoints.load_model(name, 'int4')),
+    ('stored', lambda: checkpoints.save_model('x', whole, stored='int4')),
+  ):
+    assert "must be one of bfloat16, float32, int8, got 'int4'" in (
+      conftest.refused(option, call)
+    )
 
 
 def test_a_leaf_of_two_dtypes_has_the_larger_one(tmp_path):
   checkpoints.save_model(tmp_path, load('hf_gemma3'))
   gate = 'model.layers.0.mlp.gate_proj.weight'
   rounded = stored(tmp_path)[gate].astype(jnp.bfloat16)
-  small.rewrite(tmp_path, {'dtype': ...}, {**stored(tmp_path), gate: rounded})
+  small.rewrite(tmp_path, {'dtype': ...}, {gate: rounded})
   read = checkpoints.load_folder(tmp_path).params['layer_0']['mlp']
   want = load('hf_gemma3').params['layer_0']['mlp']['gating_einsum'][1]
   np.testing.assert_array_equal(read['gating_einsum'][1], want)
@@ -272,15 +233,12 @@ def test_a_leaf_of_two_dtypes_has_the_larger_one(tmp_path):
 def test_tensors_that_are_rounded_are_read_as_what_they_were(tmp_path):
   whole = checkpoints.load_model('tiny-drafter', 'float32')
   params = jax.tree.map(lambda x: x * 1.001, whole.params)
-  checkpoints.save_model(
-    tmp_path, whole._replace(params=params), stored='bfloat16'
-  )
+  whole = whole._replace(params=params)
+  checkpoints.save_model(tmp_path, whole, stored='bfloat16')
   assert {x.dtype.name for x in stored(tmp_path).values()} == {'bfloat16'}
   read = checkpoints.load_model(tmp_path)
   same(read.params, as_bfloat16(params))
   assert dtypes(read.params) == {'float32'}
-  with pytest.raises(ValueError, match=r"^stored: must be .*, got 'int4'"):
-    checkpoints.save_model(tmp_path, whole, stored='int4')
 
 
 @pytest.mark.parametrize('kept', ['float32', 'bfloat16'])
@@ -500,31 +458,23 @@ def _changed(table):
   return np.concatenate([table[:-1], table[-1:] + 1])
 
 
-@pytest.mark.parametrize(
-  ('change', 'is_tied'),
-  [
-    (lambda x: x, True),
-    (lambda x: np.concatenate([x, x[:3] + 1]), True),
-    (_changed, False),
-    (lambda x: x.astype(np.float16), False),
-    (lambda x: x[:-1], False),
-    (lambda x: x[:, 0], False),
-  ],
-)
 @pytest.mark.parametrize('prefix', ['', 'model.', 'language_model.'])
+@pytest.mark.parametrize('declared', [True, ...])
 def test_an_output_head_that_is_no_table_is_refused(
-  copied, monkeypatch, change, is_tied, prefix
+  copied, monkeypatch, declared, prefix
 ):
   folder, table = copied('hf_gemma3'), stored(FIXTURES / 'hf_gemma3')[TABLE]
   monkeypatch.setattr(checkpoints, '_HEAD_ROWS', 5)
-  tensors = {f'{prefix}lm_head.weight': change(table)}
-  for declared in (True, ...):
-    small.rewrite(folder, {'tie_word_embeddings': declared}, tensors)
-    if is_tied:
-      checkpoints.load_model(folder)
-    else:
-      message = conftest.refused('model', checkpoints.load_model, folder)
-      assert f'lm_head.weight differs from {TABLE}, and' in message
+  name = f'{prefix}lm_head.weight'
+  # It may be longer, as rows that pad a table are no tokens.
+  for head in table, np.concatenate([table, table[:3] + 1]):
+    small.rewrite(folder, {'tie_word_embeddings': declared}, {name: head})
+    checkpoints.load_model(folder)
+  half = table.astype(np.float16)
+  for head in (_changed(table), half, table[:-1], table[:, 0]):
+    small.rewrite(folder, tensors={name: head})
+    message = conftest.refused('model', checkpoints.load_model, folder)
+    assert f'lm_head.weight differs from {TABLE}, and' in message
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'int8'])
@@ -533,9 +483,7 @@ def test_an_output_head_may_have_another_type(tmp_path, dtype):
   tables = {name: x for name, x in stored(tmp_path).items() if TABLE in name}
   if dtype == 'bfloat16':
     tables[TABLE] = tables[TABLE].astype(np.float32)
-  heads = {
-    name.replace(TABLE, 'lm_head.weight'): tables[name] for name in tables
-  }
+  heads = {x.replace(TABLE, 'lm_head.weight'): y for x, y in tables.items()}
   small.rewrite(tmp_path, tensors=heads)
   checkpoints.load_model(tmp_path)
   last = max(heads)

@@ -143,18 +143,12 @@ class LoadOptions(NamedTuple):
       return 'int8'
     return 'blocked' if self.pack else None
 
-  @property
-  def float_dtype(self) -> str | None:
-    """Dtype of parameters that are not in eight bits."""
-    return param_dtypes.float_dtype(self.dtype)
-
 
 class CheckpointSource(Protocol):
   """A stored model that was opened, before its parameters are read."""
 
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the model."""
-    ...
 
 
 def place_params(
@@ -164,12 +158,13 @@ def place_params(
   options: LoadOptions,
 ) -> PyTree:
   """Converts a part of the parameters and moves it to its devices."""
+  dtype = param_dtypes.float_dtype(options.dtype)
 
   def convert(x):
     if isinstance(x, tensor_files.TensorHandle):
       x = np.asarray(x)
-    if options.float_dtype and not np.issubdtype(x.dtype, np.integer):
-      x = x.astype(jnp.dtype(options.float_dtype), copy=False)
+    if dtype and not np.issubdtype(x.dtype, np.integer):
+      x = x.astype(jnp.dtype(dtype), copy=False)
     # JAX copies asynchronously and would hold several arrays at a time. Unlike
     # jnp.asarray, device_put takes aligned arrays as they are.
     return x if options.mesh else jax.block_until_ready(jax.device_put(x))
@@ -312,10 +307,12 @@ def _read_leaf(
   if options.layout == 'int8' and by_tensor:
     leaf = cpu.files.read_rounded(mapping, tensors)
   else:
-    dtype = options.float_dtype and jnp.dtype(options.float_dtype)
+    dtype = param_dtypes.float_dtype(options.dtype)
+    dtype = dtype and jnp.dtype(dtype)
     # One tensor at a time: a leaf may be a fifth of the model.
-    parts = (x if is_table else np.asarray(x, dtype) for x in tensors)
-    leaf = mapping.pack(parts)
+    leaf = mapping.pack(
+      x if is_table else np.asarray(x, dtype) for x in tensors
+    )
   return place_params(model, mapping.path, leaf, options)
 
 
@@ -508,14 +505,13 @@ def _find_orbax(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _checkpoint_name(architecture: str) -> str:
   """Returns the name of a checkpoint of gemma's that has an architecture."""
-  names = list(gemma_library.gemma_checkpoints())
+  names = gemma_library.gemma_checkpoints()
   for name in (architecture, f'{architecture}-it'):
     if name in names:
       return name
-  (nearest,) = difflib.get_close_matches(architecture, names, 1, 0.0)
   raise ValueError(
     f'model: {arguments.quote(architecture)} is not an architecture of gemma;'
-    f' did you mean {nearest!r}? Choose from {", ".join(names)}.'
+    f' choose from {", ".join(names)}.'
   )
 
 
@@ -541,8 +537,8 @@ def _check_shapes(
   """Refuses parameters that are not the model's."""
   stored, expected = (
     {
-      name: x.shape
-      for name, x in traverse_util.flatten_dict(tree, sep='/').items()
+      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
+      for path, x in jax.tree.leaves_with_path(tree)
     }
     for tree in (shapes, model.param_shapes())
   )
@@ -595,7 +591,7 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
   # Not opened where it shares a table too: it may be this folder.
   is_unfit = find_format(owner_name) in ('shared_table', 'gemma', 'orbax')
   owner = None if is_unfit else open_checkpoint(owner_name)
-  if not isinstance(owner, TensorSource) or owner.vocab_ids is not None:
+  if not isinstance(owner, TensorSource) or owner.table_path:
     raise ValueError(
       f'model: {path} shares the table of {owner_name}, which is not a folder'
       ' in Hugging Face layout or a GGUF file with a table of its own; name'
@@ -622,8 +618,7 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
 def _open_gguf(name: NameOrPath) -> TensorSource:
   path = pathlib.Path(name)
   file = gguf_files.find_file(path)
-  opened = gguf_files.open_file(file, _file_versions(file))
-  config, tokenizer, tensors = opened
+  config, tokenizer, tensors = gguf_files.open_file(file, _file_versions(file))
   if path != file:
     tokenizer = _with_generation_config(path, tokenizer, config.table_size)
   return TensorSource(file, config, tokenizer, tensors)

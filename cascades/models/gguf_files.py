@@ -60,8 +60,6 @@ FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
 _STRING, _ARRAY = 8, 9
 # Letters of scalars in `struct`, by the number of their type.
 _SCALARS = dict(enumerate('BbHhIif?')) | {10: 'Q', 11: 'q', 12: 'd'}
-# Bytes that are read without a check of the size of the file.
-_UNCHECKED = 2**16
 
 
 class Tensor(NamedTuple):
@@ -82,11 +80,8 @@ class File(NamedTuple):
 
   def under(self, prefix: str) -> dict[str, Any]:
     """Returns the fields whose names have a prefix, by the rest of the name."""
-    return {
-      name.removeprefix(prefix): value
-      for name, value in self.fields.items()
-      if name.startswith(prefix)
-    }
+    names = (name for name in self.fields if name.startswith(prefix))
+    return {name.removeprefix(prefix): self.fields[name] for name in names}
 
 
 def library() -> types.ModuleType:
@@ -110,7 +105,7 @@ def read_header(path: pathlib.Path) -> File:
     try:
       return _read_rest(path, file)
     # Lengths or texts are wrong, or the file ends early or contradicts itself.
-    except (EOFError, MemoryError, OverflowError, UnicodeDecodeError) as error:
+    except (EOFError, UnicodeDecodeError) as error:
       raise ValueError(
         f'model: {path} is cut short or damaged ({error}); fetch it again.'
       ) from error
@@ -118,14 +113,12 @@ def read_header(path: pathlib.Path) -> File:
 
 def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
   """Reads the part of a header after the version."""
-  end = path.stat().st_size
   num_tensors, num_fields = _read_scalars(file, 'Q', 2)
-  _require(max(num_tensors, num_fields) <= end, 'it ends early')
   fields: dict[str, Any] = {}
   for _ in range(num_fields):
     name = _read_text(file)
     _require(name not in fields, f'the field {arguments.quote(name)} is twice')
-    fields[name] = _read_value(file, end)
+    fields[name] = _read_value(file)
   tensors: dict[str, Tensor] = {}
   for _ in range(num_tensors):
     name, (axes,) = _read_text(file), _read_scalars(file, 'I')
@@ -134,13 +127,12 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
     _require(1 <= axes <= 4, f'{label} has {axes} axes')
     shape = _read_scalars(file, 'Q', axes)[::-1]
     (number,), (offset,) = _read_scalars(file, 'I'), _read_scalars(file, 'Q')
-    block_type = _block_type(number)
-    if block_type is None:
+    kind, block, size = _block_type(number)
+    if kind is None:
       raise ValueError(
         f'model: {path} has {label} of type {number}, which is not supported;'
         ' give a file in F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q5_K or Q6_K.'
       )
-    kind, block, size = block_type
     _require(shape[-1] % block == 0, f'{label} has rows of incomplete blocks')
     size *= math.prod(shape) // block
     tensors[name] = Tensor(shape, kind, offset, size)
@@ -148,15 +140,14 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
   is_aligned = isinstance(alignment, int) and alignment > 0
   _require(is_aligned, 'general.alignment must be positive')
   start = -(-file.tell() // alignment) * alignment
-  placed = {
-    name: x._replace(at=start + x.at)
-    for name, x in tensors.items()
-    if x.at % alignment == 0 and start + x.at + x.size <= end
-  }
-  _require(len(placed) == len(tensors), 'a tensor lies outside of it')
-  nonempty = sorted((x for x in placed.values() if x.size), key=lambda x: x.at)
-  pairs = itertools.pairwise(nonempty)
-  _require(all(a.at + a.size <= b.at for a, b in pairs), 'tensors overlap')
+  places = sorted((x.at, x.at + x.size) for x in tensors.values() if x.size)
+  is_apart = all(a[1] <= b[0] for a, b in itertools.pairwise(places))
+  _require(is_apart, 'its tensors overlap')
+  end = max((x.at + x.size for x in tensors.values()), default=0)
+  is_inside = start + end <= path.stat().st_size
+  is_inside &= all(x.at % alignment == 0 for x in tensors.values())
+  _require(is_inside, 'its tensors lie outside of it, or unaligned')
+  placed = {name: x._replace(at=start + x.at) for name, x in tensors.items()}
   return File(path, fields, placed)
 
 
@@ -166,9 +157,9 @@ def _require(condition: bool, reason: str) -> None:
 
 
 def _read_bytes(file: BinaryIO, count: int) -> bytes:
-  """Reads bytes; Python would allocate them before it reads them."""
-  size = count if count <= _UNCHECKED else os.fstat(file.fileno()).st_size
-  data = file.read(count) if count <= size else b''
+  # Python would allocate the bytes before it reads them.
+  is_small = count <= 2**16 or count <= os.fstat(file.fileno()).st_size
+  data = file.read(count) if is_small else b''
   _require(len(data) == count, 'it ends early')
   return data
 
@@ -183,29 +174,29 @@ def _read_text(file: BinaryIO) -> str:
   return _read_bytes(file, length).decode()
 
 
-def _read_value(file: BinaryIO, end: int) -> Any:
+def _read_value(file: BinaryIO) -> Any:
   """Reads a value, which its type precedes; numbers of an array as an array."""
   (kind,), count = _read_scalars(file, 'I'), None
   if kind == _ARRAY:
     (kind,), (count,) = _read_scalars(file, 'I'), _read_scalars(file, 'Q')
-    _require(count <= end, 'it ends early')
   if kind == _STRING:
-    if count is None:
-      return _read_text(file)
-    return [_read_text(file) for _ in range(count)]
+    is_text = count is None
+    return (
+      _read_text(file) if is_text else [_read_text(file) for _ in range(count)]
+    )
   _require(kind in _SCALARS, f'a field has the type {kind}')
-  code = _SCALARS[kind]
   if count is None:
-    return _read_scalars(file, code)[0]
+    return _read_scalars(file, _SCALARS[kind])[0]
   # Any byte but 0 is true, as in `struct`.
-  dtype = np.dtype('u1' if code == '?' else f'<{code}')
+  is_bool = _SCALARS[kind] == '?'
+  dtype = np.dtype('u1' if is_bool else f'<{_SCALARS[kind]}')
   array = np.frombuffer(_read_bytes(file, count * dtype.itemsize), dtype)
-  return array != 0 if code == '?' else array
+  return array != 0 if is_bool else array
 
 
 @functools.cache
-def _block_type(number: int) -> tuple[Any, int, int] | None:
-  """Returns a type with the numbers and the bytes of one of its blocks."""
+def _block_type(number: int) -> tuple[Any, int, int]:
+  """Returns a type with the numbers and bytes of a block; None if unknown."""
   gguf = library()
   try:
     kind = gguf.GGMLQuantizationType(number)
@@ -213,7 +204,7 @@ def _block_type(number: int) -> tuple[Any, int, int] | None:
     # Dequantises one block, since the library lists types that it cannot read.
     gguf.dequantize(np.zeros((1, size), np.uint8), kind)
   except (ValueError, KeyError, NotImplementedError):
-    return None
+    return None, 1, 0
   return kind, block, size
 
 
@@ -289,7 +280,7 @@ def read_config(file: File) -> config_json.GemmaConfig:
     'gemma2': {_PATTERN: 2, 'attention.sliding_window': 4096},
     'gemma3': {_PATTERN: 6},
   }
-  stored = defaults[family] | file.under(f'{family}.')
+  stored: dict[str, Any] = {**defaults[family], **file.under(f'{family}.')}
   absent = [x for x in [*_FIELDS][:8] if x not in stored]
   absent += [x for x in ['token_embd.weight'] if x not in file.tensors]
   if absent:
@@ -423,35 +414,22 @@ def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:
 
 # --- Tensors ---
 
-_NAMES = {
-  'model.embed_tokens.weight': 'token_embd.weight',
-  'model.norm.weight': 'output_norm.weight',
-}
-_LAYER_NAMES = {
-  'input_layernorm': 'attn_norm',
-  'post_attention_layernorm': 'post_attention_norm',
-  'pre_feedforward_layernorm': 'ffn_norm',
-  'post_feedforward_layernorm': 'post_ffw_norm',
-  'self_attn.q_proj': 'attn_q',
-  'self_attn.k_proj': 'attn_k',
-  'self_attn.v_proj': 'attn_v',
-  'self_attn.o_proj': 'attn_output',
-  'self_attn.q_norm': 'attn_q_norm',
-  'self_attn.k_norm': 'attn_k_norm',
-  'mlp.gate_proj': 'ffn_gate',
-  'mlp.up_proj': 'ffn_up',
-  'mlp.down_proj': 'ffn_down',
-}
 # Numbers that are dequantised at a time, rounded up to a row.
 _CHUNK_SIZE = 2**18
 
 
+@functools.cache
+def _tensor_names() -> Any:
+  gguf = library()
+  return gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3, 1)
+
+
 def gguf_name(name: str) -> str:
   """Returns llama.cpp's name of a tensor from Hugging Face's name."""
-  if name in _NAMES:
-    return _NAMES[name]
-  layer, _, rest = name.removeprefix('model.layers.').partition('.')
-  return f'blk.{layer}.{_LAYER_NAMES[rest.removesuffix(".weight")]}.weight'
+  layer = re.search(r'(?<=^model\.layers\.)\d+', name)
+  first = name.replace(f'.{layer[0]}.', '.0.', 1) if layer else name
+  stored = _tensor_names().get_name(first, ('.weight',))
+  return stored.replace('.0.', f'.{layer[0]}.', 1) if layer else stored
 
 
 @functools.lru_cache(maxsize=2)

@@ -49,7 +49,7 @@ FORMATS = {
   # Norms are stored plus 1, of which float32 has 24 bits.
   'gguf': Format(
     lambda folder, x, _: gguf_writer.save_gguf(folder / 'x.gguf', x),
-    (*CLASSIC, 'tiny-verifier'),
+    ('hf_gemma2', 'tiny-verifier'),
     bound=2.0**-22,
   ),
   'orbax': Format(write_orbax, FAMILIES),
