@@ -176,8 +176,17 @@ def report(workdir, figures=False) -> pathlib.Path:
 # --- The table: what is done to a folder, and what is said of it ---
 
 
-def _each(pattern, do):
-  return lambda folder: [do(file) for file in folder.glob(pattern)]
+def _damage(function):
+  """Returns the damage to a folder, by the other arguments of a function."""
+  return lambda *args, **fields: (
+    lambda folder: function(folder, *args, **fields)
+  )
+
+
+@_damage
+def _each(folder, pattern, do):
+  for file in folder.glob(pattern):
+    do(file)
 
 
 def _drop(pattern):
@@ -194,72 +203,54 @@ def _cut(pattern, keep):
   return _bytes(pattern, lambda data: data[:keep])
 
 
-def _fields(file, /, **changes):
+@_damage
+def _fields(folder, file, /, **changes):
   """Changes fields of a JSON file; `...` removes one."""
-
-  def apply(folder):
-    path = folder / file
-    fields = json.loads(path.read_text()) if path.exists() else {}
-    fields = {k: x for k, x in (fields | changes).items() if x is not ...}
-    path.write_text(json.dumps(fields))
-
-  return apply
+  path = folder / file
+  fields = json.loads(path.read_text()) if path.exists() else {}
+  fields = {k: x for k, x in (fields | changes).items() if x is not ...}
+  path.write_text(json.dumps(fields))
 
 
-def _tensor(name, change):
+@_damage
+def _tensor(folder, name, change):
   """Replaces a tensor by change(tensor); drops it where that is None."""
-
-  def apply(folder):
-    tensors = {name: change(small.stored(folder)[name])}
-    small.rewrite(folder, tensors=tensors)
-
-  return apply
+  small.rewrite(folder, tensors={name: change(small.stored(folder)[name])})
 
 
-def _renamed(prefix):
+@_damage
+def _renamed(folder, prefix):
   """Puts a prefix before the name of each tensor."""
-
-  def apply(folder):
-    tensors = small.stored(folder)
-    renamed = {prefix + name: x for name, x in tensors.items()}
-    small.rewrite(folder, tensors=dict.fromkeys(tensors) | renamed)
-
-  return apply
+  tensors = small.stored(folder)
+  renamed = {prefix + name: x for name, x in tensors.items()}
+  small.rewrite(folder, tensors=dict.fromkeys(tensors) | renamed)
 
 
-def _quantised(part, kind):
+@_damage
+def _quantised(folder, part, kind):
   """Gives a matrix a part of another name, and another type or no tensor."""
-
-  def apply(folder):
-    name = f'{ATTENTION}.q_proj'
-    matrix = {f'{name}.weight': kind and np.ones(1)}
-    parts = {f'{name}.{part}': np.ones((48, 1), np.int32)}
-    small.rewrite(folder, tensors=parts | matrix)
-    if kind:
-      file = folder / 'model.safetensors'
-      small.as_type(file, f'{name}.weight', kind, (48, 3))
-
-  return apply
+  name = f'{ATTENTION}.q_proj'
+  matrix = {f'{name}.weight': kind and np.ones(1)}
+  parts = {f'{name}.{part}': np.ones((48, 1), np.int32)}
+  small.rewrite(folder, tensors=parts | matrix)
+  if kind:
+    file = folder / 'model.safetensors'
+    small.as_type(file, f'{name}.weight', kind, (48, 3))
 
 
-def _index(name, file):
+@_damage
+def _index(folder, name, file):
   """Maps a tensor to a file in a folder's index."""
-
-  def apply(folder):
-    path = folder / tensor_files.INDEX
-    index = small.read_json(path)
-    index['weight_map'][name] = file
-    path.write_text(json.dumps(index))
-
-  return apply
+  path = folder / tensor_files.INDEX
+  index = small.read_json(path)
+  index['weight_map'][name] = file
+  path.write_text(json.dumps(index))
 
 
-def _pipe(name):
-  def apply(folder):
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-
-  return apply
+@_damage
+def _pipe(folder, name):
+  (folder / name).unlink(missing_ok=True)
+  os.mkfifo(folder / name)
 
 
 DEEP = '{"a": ' + '[' * 60_000 + ']' * 60_000 + '}\n'
@@ -448,27 +439,21 @@ OF_GGUF = [
 ]
 
 
-def _record(field, value):
+@_damage
+def _record(folder, field, value):
   """Changes the last record of a workdir."""
-
-  def apply(folder):
-    path = folder / 'records/all.jsonl'
-    *lines, last = path.read_text().splitlines()
-    changed = json.dumps(json.loads(last) | {field: value})
-    path.write_text('\n'.join((*lines, changed)) + '\n')
-
-  return apply
+  path = folder / 'records/all.jsonl'
+  *lines, last = path.read_text().splitlines()
+  changed = json.dumps(json.loads(last) | {field: value})
+  path.write_text('\n'.join((*lines, changed)) + '\n')
 
 
-def _cell(name, value):
+@_damage
+def _cell(folder, name, value):
   """Changes a cell of a workdir's summary."""
-
-  def apply(folder):
-    frame = pd.read_csv(folder / 'summary.csv', dtype=str)
-    frame.loc[2, name] = value
-    frame.to_csv(folder / 'summary.csv', index=False)
-
-  return apply
+  frame = pd.read_csv(folder / 'summary.csv', dtype=str)
+  frame.loc[2, name] = value
+  frame.to_csv(folder / 'summary.csv', index=False)
 
 
 OF_WORKDIRS = [
@@ -523,16 +508,13 @@ OF_WORKDIRS = [
 ]
 
 
-def _traces(skip=0, **changes):
+@_damage
+def _traces(workdir, skip=0, **changes):
   """Leaves the first traces out, and changes fields of the others."""
-
-  def damage(workdir):
-    lines = records.read_traces(workdir, 'all')[skip:]
-    fields = [json.loads(records.dumps(line)) | changes for line in lines]
-    text = ''.join(json.dumps(f) + '\n' for f in fields)
-    (workdir / 'traces/all.jsonl.gz').write_bytes(gzip.compress(text.encode()))
-
-  return damage
+  lines = records.read_traces(workdir, 'all')[skip:]
+  fields = [json.loads(records.dumps(line)) | changes for line in lines]
+  text = ''.join(json.dumps(f) + '\n' for f in fields)
+  (workdir / 'traces/all.jsonl.gz').write_bytes(gzip.compress(text.encode()))
 
 
 def _other_ids(workdir):
@@ -540,17 +522,15 @@ def _other_ids(workdir):
   records.write(workdir / 'examples/sums.jsonl', asked)
 
 
-def _view(**changes):
-  def damage(workdir):
-    fields = dict(point='all', lenience=0.5, id='0', deferred=None)
-    fields |= dict.fromkeys(('q', 'p', 'pi'), [0.5] * 3)
-    fields |= dict.fromkeys(('drafter_argmax', 'verifier_argmax'), ['a'] * 3)
-    fields['rejected'] = [None] * 3
-    path = workdir / 'views/sums.jsonl'
-    path.parent.mkdir()
-    path.write_text(json.dumps(fields | changes) + '\n')
-
-  return damage
+@_damage
+def _view(workdir, **changes):
+  fields = dict(point='all', lenience=0.5, id='0', deferred=None)
+  fields |= dict.fromkeys(('q', 'p', 'pi'), [0.5] * 3)
+  fields |= dict.fromkeys(('drafter_argmax', 'verifier_argmax'), ['a'] * 3)
+  fields['rejected'] = [None] * 3
+  (workdir / 'views').mkdir()
+  text = json.dumps(fields | changes) + '\n'
+  (workdir / 'views/sums.jsonl').write_text(text)
 
 
 # What disagrees is left out of a page, which says so.

@@ -28,11 +28,9 @@ def choose_dtype(
 ) -> str | None:
   """Returns the dtype of parameters for which no dtype was asked.
 
-  It is the one that a config.json declares, else the stored one. Activations of
-  Gemma exceed 65,504, the largest number of float16. float32 holds every number
-  of float16, so results equal those of the same weights in float32, in twice
-  the memory. bfloat16 takes no more memory and rounds each number to three bits
-  fewer.
+  It is the one that a config.json declares, else the stored one. float16 is
+  read as float32, which holds each of its numbers in twice the memory, since
+  activations of Gemma exceed 65,504; bfloat16 rounds to three bits fewer.
   """
   if declared in DTYPES:
     return declared

@@ -147,11 +147,7 @@ def check_present(
 def check_layers(
   path: str | pathlib.Path, names: Iterable[str], layers: int, prefix: str
 ) -> None:
-  """Refuses tensors of layers that a model does not have.
-
-  The tensors, or the file that declares the number of layers, then belong to
-  another model.
-  """
+  """Refuses tensors of another model's layers."""
   for name in names:
     number = name.removeprefix(prefix).partition('.')[0]
     if not name.startswith(prefix) or not number.isdecimal():
@@ -254,9 +250,8 @@ def _open_safetensors(file: pathlib.Path) -> Any:
     bounded.check_regular(file, 'model', 'fetch it again')
     # A memory map would count as memory as long as the model is loaded.
     return safe_open(file, framework='numpy', backend='pread')
-  except (FileNotFoundError, SafetensorError) as error:
-    is_missing = isinstance(error, FileNotFoundError)
-    problem = 'missing' if is_missing else 'damaged'
+  except (FileNotFoundError, SafetensorError):
+    problem = 'damaged' if file.exists() else 'missing'
     message = f'model: {file} is {problem}; fetch it again.'
     raise ValueError(message) from None
 
@@ -281,11 +276,12 @@ def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
 def _only_file(folder: pathlib.Path) -> pathlib.Path:
   """Returns the file of tensors of a folder without an index."""
   files = sorted(folder.glob('*.safetensors'))
-  usual = folder / SINGLE
-  if usual in files or len(files) == 1:
-    return usual if usual in files else files[0]
-  names = ', '.join(file.name for file in files) or 'no *.safetensors file'
-  raise ValueError(
-    f'model: {folder} has {names} and no {INDEX} that says which to read; fetch'
-    ' the weights in that format, and the index or one file.'
-  )
+  if folder / SINGLE in files:
+    return folder / SINGLE
+  if len(files) != 1:
+    names = ', '.join(file.name for file in files) or 'no *.safetensors file'
+    raise ValueError(
+      f'model: {folder} has {names} and no {INDEX} that says which to read;'
+      ' fetch the weights in that format, and the index or one file.'
+    )
+  return files[0]
