@@ -122,7 +122,8 @@ class Decision:
       if imports and 'is not known;' in text:
         text += f' The sweep had{"".join(imports)}; import the same.'
       raise ValueError(f'decision: {path}: {text}') from None
-    return cls(**fields | {'config': config})
+    fields['config'] = config
+    return cls(**fields)
 
   @property
   def sample_options(self) -> dict[str, Any]:

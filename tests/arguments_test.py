@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cascades
 from cascades import arguments
-from cascades.sampler import batching, continuous_batching, scoring
+from cascades.sampler import batching, scoring
 
 pytestmark = pytest.mark.usefixtures('wrong_types')
 _V, _SIZE = 768, 96
@@ -32,8 +32,7 @@ def _sampler():
 def one_width():
   """A batch of one prompt is one of two, too: the same program."""
   with pytest.MonkeyPatch.context() as patch:
-    for module in batching, continuous_batching:
-      patch.setattr(module, 'width', lambda rows, size: min(size, 2))
+    patch.setattr(batching, 'width', lambda rows, size: min(size, 2))
     yield
 
 

@@ -10,7 +10,7 @@ import tiers
 from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.proof import exact
-from cascades.sampler import batching, continuous_batching
+from cascades.sampler import batching
 
 _V = 5
 _MODEL = exact.TableModel(_V)
@@ -70,7 +70,7 @@ def _run(count, new, batch_size, stops=_STOPS, **options):
   usage = batching.DecodeStats()
   asked = batching.BatchRequest(prompts, keys, _LENIENCES, new, **options)
   engine = _engine(stops=stops)
-  found = continuous_batching.run(engine, asked, batch_size, usage)
+  found = batching.run(engine, asked, batch_size, usage)
   return dict(found), usage
 
 
@@ -129,7 +129,7 @@ def test_caches_grow_with_their_rows(first, new):
     return said, {len(row.tokens) for row in rows.values()}
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(continuous_batching, '_FIRST_NEW_TOKENS', first)
+    patch.setattr(batching, '_FIRST_NEW_TOKENS', first)
     patch.setattr(batching, 'bucket', lambda n, least=0: n)
     grown, _ = run()
   whole, rooms = run()
@@ -140,7 +140,7 @@ def test_caches_grow_with_their_rows(first, new):
 @pytest.mark.slow
 def test_a_batch_is_narrowed_when_few_rows_are_left():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(continuous_batching, '_NARROW_MIN_TOKENS', 1)
+    patch.setattr(batching, '_NARROW_MIN_TOKENS', 1)
     rows, usage = _run(20, 30, 64)
   assert {job: _said(row) for job, row in rows.items()} == _alone(20, 30)
   assert usage.rows < _run(20, 30, 64)[1].rows
@@ -204,7 +204,7 @@ def _turn(engine, row, prompt, key, new=12, max_blocks=None):
     [np.array(prompt, np.int32)], key, [0.3], new, True
   )
   return list(
-    continuous_batching.decode_single(
+    batching.decode_single(
       engine, asked, row, max_blocks, stats=batching.DecodeStats()
     )
   )
@@ -231,7 +231,7 @@ def test_a_turn_goes_on_where_the_last_one_ended(gamma):
 
 @pytest.mark.slow
 def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
-  monkeypatch.setattr(continuous_batching, '_FIRST_NEW_TOKENS', 8)
+  monkeypatch.setattr(batching, '_FIRST_NEW_TOKENS', 8)
   engine = _engine(stops=(-1,))
   key = jax.random.split(jax.random.key(8), 1)
   ((first, state),) = _turn(engine, None, [1, 2], key, new=60)
@@ -282,12 +282,12 @@ def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
       _LENIENCES,
       300,
     )
-    found = continuous_batching.run(engine, asked, 8, batching.DecodeStats())
+    found = batching.run(engine, asked, 8, batching.DecodeStats())
     return {(some[job.prompt], job.lenience): _said(row) for job, row in found}
 
   together = answers(range(len(prompts)))
   names = [name for name, _ in read]
-  if begin >= continuous_batching._MIN_SHARED_PREFIX:
+  if begin >= batching._MIN_SHARED_PREFIX:
     assert read[0] == ('prefill', [begin])
     assert set(names[1:]) == {'extend'}
   else:
@@ -299,7 +299,7 @@ def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
 
 
 def test_a_prompt_that_is_what_all_begin_with_has_a_token_of_its_own():
-  prefix_length = continuous_batching._common_prefix_length
+  prefix_length = batching._common_prefix_length
   one = np.arange(100) % 4
   assert prefix_length([one, np.append(one, 3)]) == 99
   assert prefix_length([one, one]) == 99

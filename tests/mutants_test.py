@@ -389,7 +389,7 @@ not_wide_enough: a row goes on where its cache has ended
   rows.length + step_config.cache_headroom <= room => rows.length <= room
 
 === batching_test:test_a_batch_is_narrowed_when_few_rows_are_left
-@@ cascades.sampler.continuous_batching:RowBatch.narrow
+@@ cascades.sampler.batching:RowBatch.narrow
 wrong_rows_dropped: a batch that is narrowed keeps its first rows
 -decoding.gather_rows(self.rows, _padded(slots, size))
 +decoding.gather_rows(self.rows, np.arange(size))

@@ -155,8 +155,8 @@ def audit(
     checks += law_checks.check_law(evaluation)
   if all(check.passed for check in checks):
     checks += law_checks.check_limits(method, evaluation)
-    single = law_checks.evaluate(method, leniences, False, seed)
-    checks += law_checks.check_law(single)
+    in_float32 = law_checks.evaluate(method, leniences, False, seed)
+    checks += law_checks.check_law(in_float32)
   if all(check.passed for check in checks):
     checks += sampled.check_samples(method, reported, samples, configs, seed)
     acceptance = evaluation.expected_acceptance

@@ -278,13 +278,19 @@ def _tree_blocks(
     for draft, _, draft_contexts in draft_values
     for i in range(gamma + 1)
   }
-  step = _cached_step(start, kind) if kind in _STEPS else None
+  table = start.table
+
+  # Many trees contain the same step.
+  @functools.cache
+  def step(c, candidates):
+    return _STEPS[kind](table.law[:, c], table.q[c], candidates)
+
   for combination in itertools.product(draft_values, repeat=drafts):
     paths, draft_probs, _ = zip(*combination, strict=True)
     prob = np.prod(draft_probs) * start.certain
     levels = _levels(paths, tree_size or gamma * drafts)
     paths = tuple(draft[:levels] for draft in paths)
-    if step is None:
+    if kind not in _STEPS:
       leaves = _LeavesFirst(start, contexts, paths, set())
       yield from leaves.visit((), start.certain, prob)
     else:
@@ -296,20 +302,6 @@ def _tree_blocks(
 # One step down a tree: the probability that it accepts each candidate, [M], and
 # that it emits each token instead, [M, V].
 _Step = tuple[dict[int, np.ndarray], np.ndarray]
-
-
-def _cached_step(
-  start: BlockStart, kind: str
-) -> Callable[[int, tuple[int, ...]], _Step]:
-  """Makes a function of a context and the candidates after it."""
-  table = start.table
-
-  # Many trees contain the same step.
-  @functools.cache
-  def step(c, candidates):
-    return _STEPS[kind](table.law[:, c], table.q[c], candidates)
-
-  return step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,32 +1,28 @@
 """Measures greedy agreement between a drafter and a verifier.
 
-The drafter continues a prompt greedily; the verifier reads the continuation in
-one pass and gives its own greedy token at every position. At the first mismatch
-greedy speculative decoding would have taken the verifier's token. Nothing is
-sampled, so this is the first thing to measure of a pair.
-
-The continuation is one drafted block of gamma = max_new_tokens, so any kind of
-drafter can be measured. A drafter that reads the verifier's states where a
-block begins reads those at the end of the prompt only.
+The drafter continues a prompt greedily, in one block of gamma = max_new_tokens;
+the verifier reads the continuation in one pass and gives its own greedy token
+at every position. At the first mismatch greedy speculative decoding would have
+taken the verifier's token. Nothing is sampled, so this is the first thing to
+measure of a pair. Any kind of drafter can be measured; one that reads the
+verifier's states where a block begins reads those at the end of the prompt.
 """
 
 import dataclasses
-import functools
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from cascades import arguments, decoding
+from cascades import arguments
 from cascades.config import DecodingConfig
-from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.models.conversations import Prompt
-from cascades.sampler import batching, sampler
-from cascades.sampler.requests import SampleRequest
+from cascades.sampler import requests, sampler, scoring
+from cascades.verification_config import DRAFT
 
 # Largest numbers of prompts, and of logits, in one batch.
 _MAX_ROWS, _MAX_LOGITS = 16, 2**27
@@ -36,7 +32,8 @@ _MAX_ROWS, _MAX_LOGITS = 16, 2**27
 class TokenComparison:
   """The greedy tokens of both models at one position, after the same text.
 
-  The probabilities are those of each model (q, p) for each of the two tokens.
+  The probabilities are those of each model (q, p) for each of the two tokens; q
+  is nan for a drafter that is no language model.
   """
 
   drafter_token: int
@@ -91,51 +88,6 @@ class Agreement:
     return float(np.mean([token.is_match for token in self.tokens]))
 
 
-@functools.partial(jax.jit, static_argnames='step_config')
-def _compare(
-  rows: decoding.Row,
-  params: decoding.Params,
-  sampling: processing.SamplingParams,
-  *,
-  step_config: decoding.StepConfig,
-) -> tuple[tuple[jax.Array, ...], jax.Array, faults.Fault]:
-  """Drafts a block of each row and compares it with the verifier's tokens."""
-  gamma = step_config.gamma
-
-  def compare_row(row):
-    key = jax.random.key(0)
-    proposed = decoding.propose(
-      row, params, sampling, key, step_config=step_config
-    )
-    block = decoding.read_block(row, params, proposed, step_config)
-    drafted, length = block.draft.tokens[0], block.draft.lengths[0]
-    logits = jax.vmap(
-      lambda i: block.draft.logits_at(i, 0, block.logits.shape[-1])
-    )(jnp.arange(gamma))
-    q = jax.nn.softmax(logits.astype(jnp.float32))
-    p = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
-    forbidden = False if sampling.forbidden is None else sampling.forbidden
-    greedy = processing.argmax_lowest_id(jnp.where(forbidden, -1, p))
-    # Positions after the draft are padding.
-    is_drafted = jnp.arange(gamma) < length
-    is_sound = processing.is_sound(block.logits[:-1], block.hidden[:-1])
-    fault = faults.locate(
-      row,
-      verifier_bad=is_drafted & ~is_sound,
-      drafter_bad=proposed.drafter_bad[:-1],
-      method_bad=jnp.zeros_like(is_drafted),
-      emitted=jnp.int32(gamma),
-    )
-    probs = [
-      jnp.take_along_axis(rows, tokens[:, None], 1)[:, 0]
-      for rows in (q, p)
-      for tokens in (drafted, greedy)
-    ]
-    return (drafted, greedy, *probs), length, fault
-
-  return jax.vmap(compare_row, axis_name=decoding.ROWS)(rows)
-
-
 def agreement(
   pair: Sequence[Any],
   prompts: Prompt | Sequence[Prompt],
@@ -161,57 +113,60 @@ def agreement(
   if isinstance(verifier, str):
     verifier = checkpoints.load_model(verifier)
   # One block is drafted, whose logits are one array.
-  size = verifier.model.vocab_size
-  gamma = arguments.integer(
-    'max_new_tokens', max_new_tokens, 1, arguments.MAX_INT32 // size
-  )
+  size, limit = verifier.model.vocab_size, arguments.MAX_INT32
+  gamma = arguments.integer('max_new_tokens', max_new_tokens, 1, limit // size)
   config = DecodingConfig(
-    # Not applied: nothing is verified. 'match' takes the drafts of a beam.
-    method='speed',
+    method='always_accept',
+    # Takes the drafts of a beam too.
     verification='match',
     gamma=gamma,
     temperature=0.0,
-    cache_length=arguments.MAX_INT32,
+    cache_length=limit,
+    batch_size=max(1, min(_MAX_ROWS, _MAX_LOGITS // (gamma * size))),
   )
   decoder = sampler.Sampler(verifier, drafter, config=config)
   is_single = isinstance(prompts, Prompt)
   texts: Any = [prompts] if is_single else prompts
-  request = SampleRequest(
-    max_new_tokens=1, apply_chat_template=apply_chat_template
+  answers = decoder.sample(
+    texts, max_new_tokens=gamma, apply_chat_template=apply_chat_template
   )
-  engine, stop, texts, batch = decoder.prepare(texts, [0.0], request)
-  agreements = []
-  rows = max(1, min(_MAX_ROWS, _MAX_LOGITS // (gamma * size)))
-  longest = max(map(len, batch.prompts), default=0)
-  limit = batching.bucket(longest + engine.step_config.cache_headroom)
-  for i in range(0, len(texts), rows):
-    # One size, so that nothing is compiled twice.
-    read = (batch.prompts[i : i + rows] + batch.prompts[i : i + 1] * rows)[
-      :rows
+  tokenizer = decoder.tokenizer
+  encoded = [requests.encode(tokenizer, x, apply_chat_template) for x in texts]
+  # Without a draft a block ends early, and the verifier takes the next token.
+  drafted = [
+    [
+      token
+      for token, _ in itertools.takewhile(
+        lambda x: x[1] == DRAFT, zip(answer.tokens, answer.sources, strict=True)
+      )
     ]
-    keys = jax.random.split(jax.random.key(0), rows)
-    columns, lengths, row_faults = jax.device_get(
-      _compare(
-        engine.prefill(read, keys, [limit] * rows, limit),
-        engine.params,
-        engine.sampling,
-        step_config=engine.step_config,
+    for answer in answers
+  ]
+  pairs = [(ids, new) for (_, ids), new in zip(encoded, drafted, strict=True)]
+  target = scoring.explained_target(decoder, is_lossless=True)
+  compared = scoring.map_tokens(decoder, pairs, _compare, target, one_size=True)
+  has_q = len(target.models) > 1
+  agreements = []
+  for (text, _), ids, answer, columns in zip(
+    encoded, drafted, answers, compared, strict=True
+  ):
+    greedy, *probs = (column.tolist() for column in columns)
+    if not has_q:
+      probs[:2] = [[math.nan] * len(ids)] * 2
+    values = zip(ids, greedy, *probs, strict=True)
+    agreements.append(
+      Agreement(
+        prompt=text,
+        tokens=tuple(TokenComparison(*x) for x in values),
+        token_strings=tuple(tokenizer.token_strings(ids)),
+        ended=answer.ended and len(ids) == len(answer.tokens),
       )
     )
-    for j, text in enumerate(texts[i : i + rows]):
-      fault = jax.tree.map(lambda x, j=j: x[j], row_faults)
-      faults.check(fault, f'prompt {i + j}')
-      values = [column[j, : lengths[j]].tolist() for column in columns]
-      tokens = [TokenComparison(*token) for token in zip(*values, strict=True)]
-      ids = [token.drafter_token for token in tokens]
-      ends = [at for at, token in enumerate(ids) if token in stop.tokens]
-      count = ends[0] + 1 if ends else len(ids)
-      agreements.append(
-        Agreement(
-          prompt=text,
-          tokens=tuple(tokens[:count]),
-          token_strings=tuple(decoder.tokenizer.token_strings(ids[:count])),
-          ended=bool(ends),
-        )
-      )
   return agreements[0] if is_single else agreements
+
+
+def _compare(method, d, lenience, token):
+  """Returns the verifier's greedy token, and q and p of both tokens."""
+  greedy = processing.argmax_lowest_id(d.p)
+  probs = (x[i] for x in (d.q_gate, d.p_gate) for i in (token, greedy))
+  return greedy, *probs

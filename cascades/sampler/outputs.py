@@ -25,24 +25,21 @@ class SampleOutput:
     sources: The source of each token: an index into
       `verification_config.SOURCES` (prompt, draft, residual, bonus).
     deferred: For each emitted token, True if the method's rule defers the draft
-      that was examined there: at a residual token, the rejected draft. At a
-      bonus token, True if a rule about the whole position, such as `chow`,
-      defers there or q is unknown, with `token` verification and bonus
-      'target'; else False. None if the method has no rule.
+      that was examined there. At a bonus token, True if a rule about the whole
+      position, such as `chow`, defers there or q is unknown, with `token`
+      verification and bonus 'target'. None if the method has no rule.
     ended: True if a stop token or a stop string ended the answer, False if its
       limit did.
     logprobs: The verifier's log-probability of each emitted token, at
       temperature 1 and before truncation, for every method.
     logits: [emitted tokens, V], the verifier's, float32; None unless requested.
     counts: Counts of tokens and calls by name; see `decoding.summarize_counts`.
-    drafts: For each emitted token, the id of the draft that was examined there:
-      the token itself where it was accepted, the rejected draft at a residual
-      token. None at a bonus token, and at a residual token if `drafts` is above
-      1, since several drafts may have been rejected there.
+    drafts: For each emitted token, the id of the draft that was examined there,
+      at a residual token the rejected one. None at a bonus token, and at a
+      residual token with several drafts, more of which may be rejected.
     accept_uniforms: The uniform number u that each of these drafts was compared
       with: it is accepted if u is less than its acceptance probability. None
-      without a draft, and for every verification but 'token', which alone
-      compares each draft with a number and a probability of its own.
+      without a draft, and for every verification but 'token'.
     state: The `last_state` with which `Sampler.sample` continues this answer;
       None unless requested.
   """
@@ -101,19 +98,17 @@ class ConversationState:
   def is_read_by(self, models: tuple[Any, Any], params: PyTree) -> bool:
     """True if these models read the conversation.
 
-    Parameters are compared by their values if they are not the same arrays.
-    Scalars among them, such as the threshold at which a drafter stops, are
-    options, which may change from one turn to the next.
+    Scalars of their parameters, such as the threshold at which a drafter stops,
+    are options, which may change from one turn to the next.
     """
-    read, arrays = (
-      [x for x in jax.tree.leaves(tree) if jnp.ndim(x)]
-      for tree in (self.params, params)
-    )
-    return (
-      self.models == models
-      and len(read) == len(arrays)
-      and all(
-        x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
-        for x, y in zip(read, arrays, strict=True)
+
+    def is_same(x, y):
+      is_option = jnp.ndim(x) == jnp.ndim(y) == 0
+      return (
+        is_option or x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
       )
-    )
+
+    trees = jax.tree.structure(self.params), jax.tree.structure(params)
+    if self.models != models or trees[0] != trees[1]:
+      return False
+    return jax.tree.all(jax.tree.map(is_same, self.params, params))

@@ -6,7 +6,7 @@ import math
 import numbers
 import zlib
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -127,10 +127,11 @@ def token_ids(
   kind = 'token ids, or of texts of one token'
   for token in arguments.as_list(option, tokens, kind):
     is_id = isinstance(token, numbers.Integral) and not isinstance(token, bool)
-    encoded = tokenizer.encode(token) if isinstance(token, str) else [token]
+    is_text = isinstance(token, str)
+    encoded: list[Any] = tokenizer.encode(token) if is_text else [token]
     if (
       len(encoded) != 1
-      or not (is_id or isinstance(token, str))
+      or not (is_id or is_text)
       or (not 0 <= encoded[0] < vocab_size)
     ):
       raise ValueError(
@@ -139,19 +140,6 @@ def token_ids(
       )
     ids.append(int(encoded[0]))
   return ids
-
-
-def forbidden_mask(ids: Sequence[int], vocab_size: int) -> np.ndarray | None:
-  """Returns [V], True for tokens that are never emitted; None for no ids."""
-  if not ids:
-    return None
-  forbidden = np.zeros(vocab_size, bool)
-  forbidden[np.array(ids, np.int32)] = True
-  if forbidden.all():
-    raise ValueError(
-      'forbidden_tokens: must not be all tokens; leave at least one out.'
-    )
-  return forbidden
 
 
 def prompt_keys(seed: int, prompts: Sequence[Sequence[int]]) -> jax.Array:

@@ -14,14 +14,13 @@ from cascades.config import DecodingConfig
 from cascades.methods import processing
 from cascades.models import checkpoints, memory, sharding, tokenizers, turns
 from cascades.models.conversations import Prompt
-from cascades.sampler import batching, continuous_batching
+from cascades.sampler import batching
 from cascades.sampler.outputs import ConversationState, SampleOutput
 from cascades.sampler.requests import (
   RequestOptions,
   SampleRequest,
   StopCondition,
   encode,
-  forbidden_mask,
   prompt_keys,
   token_ids,
 )
@@ -273,16 +272,14 @@ class Sampler:
     if not prompts or not leniences:
       name = 'lenience' if prompts else 'prompts'
       raise ValueError(f'{name}: the list is empty; give at least one.')
-    engine, stop, texts, batch = self.prepare(prompts, leniences, request)
+    engine, stop, encoded, batch = self._prepare(prompts, leniences, request)
     batch_size = self._fit_batch(engine, batch)
     answers: list[list[Any]] = [[None] * len(prompts) for _ in leniences]
-    for job, row in continuous_batching.run(
-      engine, batch, batch_size, self.usage
-    ):
+    for job, row in batching.run(engine, batch, batch_size, self.usage):
       prefix = None
       if request.echo:
-        prompt = batch.prompts[job.prompt].tolist()
-        prefix = self.tokenizer.token_strings(prompt, texts[job.prompt])
+        text, ids = encoded[job.prompt]
+        prefix = self.tokenizer.token_strings(ids, text)
       answers[job.lenience][job.prompt] = self._output(row, stop, prefix)
       if on_answer:
         on_answer()
@@ -302,16 +299,15 @@ class Sampler:
         'last_state: was made by other models; continue with the sampler that'
         ' made it.'
       )
-    engine, stop, (text,), batch = self.prepare(
+    engine, stop, ((text, ids),), batch = self._prepare(
       [prompt], [self.config.effective_lenience], request, state
     )
     row, strings, read = None, [], 0
     if state is not None:
       row, strings, read = state.row, state.token_strings, len(state.tokens)
     self._fit_batch(engine, batch, read)
-    new = batch.prompts[0].tolist()
-    prefix = strings + self.tokenizer.token_strings(new, text)
-    for so_far, final in continuous_batching.decode_single(
+    prefix = strings + self.tokenizer.token_strings(ids, text)
+    for so_far, final in batching.decode_single(
       engine, batch, row, max_blocks, stats=self.usage
     ):
       answer = self._output(so_far, stop, prefix if request.echo else None)
@@ -323,14 +319,14 @@ class Sampler:
       text = answer.text
       yield answer, text if so_far.done else stop.stable_prefix(text)
 
-  def prepare(
+  def _prepare(
     self,
     prompts: Sequence[Prompt],
     leniences: Sequence[float],
     request: SampleRequest,
     state: ConversationState | None = None,
-  ) -> tuple[batching.Engine, StopCondition, list[str], batching.BatchRequest]:
-    """Encodes prompts; returns an engine, their end, their texts, the batch."""
+  ) -> tuple[batching.Engine, StopCondition, list[Any], batching.BatchRequest]:
+    """Encodes prompts; returns an engine, their end, texts and ids, a batch."""
     tokenizer, size = self.tokenizer, self.verifier.model.vocab_size
     request = request.for_prompts(prompts)
     stop_ids = list(tokenizer.stops)
@@ -342,9 +338,12 @@ class Sampler:
       stop_ids += token_ids('stop_tokens', tokens, tokenizer, size)
     forbidden = self.suppress_tokens
     if request.forbidden_tokens is not None:
-      forbidden = token_ids(
-        'forbidden_tokens', request.forbidden_tokens, tokenizer, size
-      )
+      tokens = request.forbidden_tokens
+      forbidden = token_ids('forbidden_tokens', tokens, tokenizer, size)
+      if len({*forbidden}) == size:
+        raise ValueError(
+          'forbidden_tokens: must not be all tokens; leave at least one out.'
+        )
     block_length = self._step_config.gamma + 1
     stop = StopCondition(
       tokenizer=tokenizer,
@@ -382,7 +381,7 @@ class Sampler:
       return_logits=request.return_logits,
       find_end=stop.find_end,
     )
-    return engine, stop, [text for text, _ in encoded], batch
+    return engine, stop, encoded, batch
 
   def sampling_params(
     self, forbidden: Sequence[int] = ()
@@ -398,7 +397,7 @@ class Sampler:
       temperature=np.float32(self.config.temperature),
       top_k=None if top_k is None else np.int32(min(top_k, size)),
       top_p=None if top_p is None else np.float32(top_p),
-      forbidden=forbidden_mask(forbidden, size),
+      forbidden=np.isin(np.arange(size), forbidden) if forbidden else None,
     )
 
   def refusal(

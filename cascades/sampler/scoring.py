@@ -51,12 +51,10 @@ _LOGPROB_ROUNDING = {'float32': 1e-2, 'bfloat16': 1.0}
 
 
 class Score(NamedTuple):
-  """The score of one continuation.
+  """The natural logarithm of a continuation's probability.
 
-  Attributes:
-    logprob: Natural logarithm of its probability; -inf where the target is 0 in
-      float32, as it is for tokens that top-k or top-p drops.
-    is_greedy: True if each of its tokens is a most probable one.
+  It is -inf where the target is 0 in float32, as it is for tokens that top-k or
+  top-p drops. `is_greedy` if each token is a most probable one.
   """
 
   logprob: float
@@ -64,15 +62,10 @@ class Score(NamedTuple):
 
 
 class TokenView(NamedTuple):
-  """One token under both models and the method, after the tokens before it.
+  """One token after those before it, for the drafter, the verifier and the law.
 
-  Attributes:
-    q: Its probability under the drafter, after temperature and truncation.
-    p: Its probability under the verifier, after the same.
-    pi: Its probability in the method's law.
-    deferred: True if the rule defers it to the verifier; False without a rule.
-    drafter_token: The drafter's most probable token.
-    verifier_token: The verifier's most probable token.
+  q and p are those after temperature and truncation; `deferred` is False
+  without a rule; the last two are the most probable tokens of the models.
   """
 
   q: float
@@ -93,18 +86,16 @@ class Explanation(NamedTuple):
     token: Id of the emitted token.
     source: An index into `verification_config.SOURCES`.
     draft: Id of the draft.
-    q: The draft's probability under the drafter, after temperature and
-      truncation.
-    p: The draft's probability under the verifier, after the same.
+    q: The draft's probability for the drafter, as those below after temperature
+      and truncation.
+    p: The draft's probability for the verifier.
     pi: The draft's probability in the method's law.
-    acceptance: The probability a with which the method accepts the draft; None
-      for verifications other than 'token'.
-    uniform: The number u that a was compared with; the draft is accepted if
-      u < a.
+    acceptance: The probability a that the method accepts the draft; None for
+      verifications other than 'token', as is the residual.
+    uniform: The number u that a was compared with: accepted if u < a.
     deferred: See `SampleOutput.deferred`; None if the method has no rule.
     residual: At a residual token the likeliest tokens of the distribution that
-      it was drawn from, as (id, probability). Empty elsewhere, and for
-      verifications other than 'token'.
+      it was drawn from, as (id, probability).
   """
 
   token: int
@@ -174,13 +165,13 @@ def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:
 def _target_of_both(decoder: sampler.Sampler) -> Target:
   """Returns the method's law with both models, whether or not it uses q."""
   verifier, bound_drafter = decoder.verifier, decoder.bound_drafter
+  drafter: Any = bound_drafter and bound_drafter.drafter
   if not is_language_model(bound_drafter):
-    name = bound_drafter and type(bound_drafter.drafter).__name__
     raise ValueError(
-      f'drafter: {name} is not a language model, so that the target of a given'
-      ' text is not known; take a model, or a strict lenience.'
+      f'drafter: {type(drafter).__name__} is not a language model, so that the'
+      ' target of a given text is unknown; take a model, or a strict lenience.'
     )
-  drafter, params = bound_drafter
+  params: PyTree = bound_drafter and bound_drafter.params
   if getattr(drafter, 'adaptive', False):
     # The threshold changes the lengths of drafts, not the law.
     params, _ = params
@@ -191,9 +182,12 @@ def _target_of_both(decoder: sampler.Sampler) -> Target:
   return Target(models, params, method, decoder.suppress_tokens)
 
 
-def explained_target(decoder: sampler.Sampler) -> Target:
+def explained_target(
+  decoder: sampler.Sampler, is_lossless: bool = False
+) -> Target:
   """Returns the target of explanations; ValueError if it is not known."""
-  if is_language_model(decoder.bound_drafter) or not decoder.config.is_lossless:
+  is_lossless = is_lossless or decoder.config.is_lossless
+  if is_language_model(decoder.bound_drafter) or not is_lossless:
     return _target_of_both(decoder)
   method = methods.METHODS['verifier_only']
   return _verifier_target(decoder, method, decoder.suppress_tokens)
@@ -309,17 +303,9 @@ def map_tokens(
 ) -> list[tuple[np.ndarray, ...]]:
   """Applies a function to the distributions at each token of continuations.
 
-  Compiled once per rows and lengths, both of which come in few sizes: see
-  `batching.width` and `batching.bucket`.
-
-  Args:
-    decoder: The sampler whose models read the texts.
-    requests: Contexts and continuations.
-    token_fn: The function.
-    target: The law; None for that of both models.
-    examined: Tokens that the function takes in place of the continuation's, of
-      a single request.
-    one_size: True to pad all requests to one size.
+  Compiled once per rows and lengths, both of which come in few sizes; with
+  `one_size` all requests are padded to one. `target` is the law, None for that
+  of both models; `examined` tokens take the place of a single continuation's.
   """
   target = _target_of_both(decoder) if target is None else target
   vocab_size, limit = decoder.verifier.model.vocab_size, decoder.config

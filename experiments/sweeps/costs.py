@@ -18,7 +18,7 @@ import numpy as np
 from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.models import checkpoints
-from cascades.sampler import batching, continuous_batching
+from cascades.sampler import batching
 from cascades.verification_config import VerificationConfig
 from experiments.records.unit_costs import CostRange, Costs
 from experiments.sweeps.curve_plan import Curve
@@ -205,7 +205,7 @@ def strict_loop(
     return engine.decode(copy, max_blocks=count)
 
   decoded_rows, _ = run()
-  counts = decoding.count(continuous_batching.fetch(decoded_rows))
+  counts = decoding.count(batching.fetch(decoded_rows))
   return TimedLoop(run, count), float(counts.drafter_calls[0]) / count
 
 
