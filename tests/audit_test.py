@@ -121,16 +121,6 @@ def test_a_right_method_passes(name):
 
 
 @pytest.mark.slow
-def test_a_rule_of_ones_own_is_proven_like_any_other():
-  def blend(d, lenience):
-    share = jnp.clip(lenience, 0, 1) ** 2
-    return share * d.q + (1 - share) * d.p
-
-  method = _method(blend, strict=0.0, drafter_only=1.0)
-  assert audit.audit(method, [0.0, 0.5, 1.0]).passed
-
-
-@pytest.mark.slow
 def test_a_law_that_only_sampling_disproves_is_shown(monkeypatch):
   # With the enumeration switched off, the loop tells on the same fault.
   monkeypatch.setattr(law_checks, 'check_law', lambda *_: [])

@@ -43,27 +43,6 @@ def prompts():
   return [e.prompt for e in (*words, *TASKS['numerals'].load(num_examples=6))]
 
 
-@pytest.mark.parametrize(
-  'options',
-  [
-    # Only one token is left to either model: sampling is greedy decoding.
-    dict(temperature=1, top_k=1, top_p=0.999),
-    dict(temperature=1, top_k=768, top_p=0.0),
-  ],
-  ids=str,
-)
-def test_greedy_strict_is_the_verifier_alone(pair, prompts, options):
-  alone = small.sampler(*pair, gamma=0, temperature=0)
-  together = small.sampler(*pair, **dict(lenience=-1, temperature=0) | options)
-  want = alone.sample(prompts, max_new_tokens=96)
-  answers = together.sample(prompts, max_new_tokens=96)
-  assert [a.tokens for a in answers] == [a.tokens for a in want]
-  counts = [a.counts for a in answers]
-  assert sum(c['residual'] for c in counts) > 0
-  assert sum(c['accepted'] for c in counts) > 0
-  assert all(c['verifier_tokens'] == 5 * c['verifier_calls'] for c in counts)
-
-
 @pytest.mark.parametrize('drafter', ['model', 'ngram'])
 def test_a_rule_of_positions_says_where_it_defers_at_every_token(
   pair, prompts, drafter
