@@ -44,8 +44,7 @@ _NAMES = {
   'proof.audit': 'AuditResult audit',
   'sampler.agreement': 'agreement',
   'sampler.scoring': 'explain',
-  'sampler.outputs': 'SampleOutput',
-  'sampler.sampler': 'Sampler',
+  'sampler.sampler': 'SampleOutput Sampler',
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 ROOMS = re.findall(r'^  (\w+) ', __doc__, re.M)

@@ -1,8 +1,7 @@
 """Strings in, strings and counts out.
 
-sampler    `Sampler`: a pair of models, and the options of decoding
+sampler    `Sampler`: a pair of models that answers; outputs, conversations
 requests   options of an answer, its prompts, keys and stop conditions
-outputs    answers, and states that conversations continue from
 batching   continuous batching: the row of a finished answer takes the next
 scoring    probabilities of given texts, and of the drafts of an answer
 agreement  greedy agreement between a drafter and a verifier

@@ -33,7 +33,6 @@ from cascades.methods import processing
 from cascades.models import sharding
 from cascades.models.conversations import Prompt
 from cascades.sampler import batching, sampler
-from cascades.sampler.outputs import SampleOutput
 from cascades.verification.single_draft import MAX_PROBS_AT_ONCE, value_at_token
 from cascades.verification_config import DRAFT, RESIDUAL
 
@@ -113,7 +112,7 @@ class Explanation(NamedTuple):
 class Target(NamedTuple):
   """The target that texts are scored under: of one model or of both."""
 
-  models: tuple[Any, ...]
+  models: tuple[decoding.Model, ...]
   params: tuple[PyTree, ...]
   method: methods.Method
   forbidden: Sequence[int] = ()
@@ -221,7 +220,7 @@ def inspect_tokens(
 def explain(
   decoder: sampler.Sampler,
   prompt: Prompt,
-  answer: SampleOutput,
+  answer: sampler.SampleOutput,
   *,
   apply_chat_template: bool = False,
 ) -> list[Explanation]:

@@ -20,7 +20,7 @@ PAGES = {
   'names': (
     'Decoding and methods',
     'sampler.sampler.Sampler sampler.requests.SampleRequest'
-    ' sampler.outputs.SampleOutput sampler.outputs.ConversationState'
+    ' sampler.sampler.SampleOutput sampler.sampler.ConversationState'
     ' config.DecodingConfig decisions.Decision models.checkpoints.load_model'
     ' models.conversations.Conversation sampler.agreement.agreement'
     ' sampler.scoring.explain methods.method methods.registry.register'

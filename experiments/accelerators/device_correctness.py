@@ -14,7 +14,7 @@ import numpy as np
 from cascades import Sampler, drafters, load_model, methods, verification
 from cascades.config import DecodingConfig
 from cascades.proof import audit, sampled
-from cascades.sampler.outputs import SampleOutput
+from cascades.sampler.sampler import SampleOutput
 from experiments import tasks
 from experiments.accelerators.device_phases import Measurement, Sizes
 

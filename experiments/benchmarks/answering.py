@@ -24,7 +24,7 @@ from cascades import decoding, drafters, load_model
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.models import checkpoints, language, package_index
-from cascades.sampler import batching, outputs, sampler
+from cascades.sampler import batching, sampler
 from experiments.benchmarks import entrants, harness, peers
 from experiments.benchmarks.harness import Figures, median, threshold
 from experiments.sweeps import costs
@@ -88,7 +88,7 @@ class _Models(NamedTuple):
 
   def sample(
     self, decoder: sampler.Sampler, prompts: Sequence[str]
-  ) -> list[outputs.SampleOutput]:
+  ) -> list[sampler.SampleOutput]:
     """Answers prompts up to the limit of the config."""
     stop = [self.config.stop] if self.config.stop else None
     return decoder.sample(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cascades.sampler.outputs import SampleOutput
+from cascades.sampler.sampler import SampleOutput
 from cascades.verification_config import RESIDUAL
 from experiments import records
 from experiments.sweeps import curve_plan, plan, sequence, workdirs

@@ -23,7 +23,7 @@ from cascades.models import (
   turns,
 )
 from cascades.sampler import batching, sampler, scoring
-from cascades.sampler.outputs import SampleOutput
+from cascades.sampler.sampler import SampleOutput
 from experiments import cli, records
 from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
