@@ -9,7 +9,6 @@ verifier's states where a block begins reads those at the end of the prompt.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -126,21 +125,16 @@ def agreement(
   )
   decoder = sampler.Sampler(verifier, drafter, config=config)
   is_single = isinstance(prompts, Prompt)
-  texts: Any = [prompts] if is_single else prompts
+  texts: Any = [prompts] if is_single else list(prompts)
   answers = decoder.sample(
     texts, max_new_tokens=gamma, apply_chat_template=apply_chat_template
   )
   tokenizer = decoder.tokenizer
   encoded = [requests.encode(tokenizer, x, apply_chat_template) for x in texts]
-  # Without a draft a block ends early, and the verifier takes the next token.
+  # Where the draft ends early, the next token is not the drafter's.
   drafted = [
-    [
-      token
-      for token, _ in itertools.takewhile(
-        lambda x: x[1] == DRAFT, zip(answer.tokens, answer.sources, strict=True)
-      )
-    ]
-    for answer in answers
+    x.tokens[: [*(y == DRAFT for y in x.sources), False].index(False)]
+    for x in answers
   ]
   pairs = [(ids, new) for (_, ids), new in zip(encoded, drafted, strict=True)]
   target = scoring.explained_target(decoder, is_lossless=True)
