@@ -1,6 +1,6 @@
 """The interface of a language model, as decoding calls it."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -8,6 +8,7 @@ Params = PyTree
 Cache = PyTree
 
 
+@runtime_checkable
 class Model(Protocol):
   """A language model as a function of one sequence; `vmap` for a batch.
 
