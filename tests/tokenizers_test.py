@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cascades.models import tokenizer_files, tokenizers
+from cascades.models import tokenizers
 from experiments.training import tokenizer_training
 
 _SPECIAL = ['<pad>', '</s>', '<s>', '<unk>']
@@ -89,7 +89,7 @@ def test_pieces_of_a_text_join_to_it(tokenizer, text):
   assert tokenizer.decode(ids) == text.replace('\u2581', ' ')
   # Half of a surrogate pair is no character.
   for half in ('\ud800', '\udfff'):
-    with pytest.raises(ValueError, match='is half of a surrogate pair'):
+    with pytest.raises(ValueError, match='surrogates not allowed'):
       tokenizer.encode(text + half)
 
 
@@ -124,21 +124,33 @@ def test_the_first_difference_of_two_tokenizers(tokenizer):
   assert tokenizer.piece(at) != longer.piece(at)
 
 
+def test_a_text_contains_tokens(tokenizer):
+  (newline,) = tokenizer.encode('\n')
+  assert newline in tokenizer.tokens_containing(('\n',))
+  assert not tokenizer.tokens_containing(())
+
+
 @pytest.mark.parametrize(
-  ('names', 'said'),
+  ('changes', 'match'),
   [
-    ([], 'must have at least 4 pieces.*, got 0;'),
-    (_SPECIAL[:3], 'must have at least 4 pieces.*, got 3;'),
-    ([*_SPECIAL, ''], 'must have valid pieces'),
+    (dict(vocab={}), 'must have valid pieces, special ones first'),
+    (dict(vocab={'<pad>': 0, '</s>': 1}), 'must have valid pieces, special'),
+    (dict(vocab={'a': 5}), 'each id from 0 must be there exactly once'),
+    (dict(vocab={x: str(x) for x in _SPECIAL}), 'TypeError: '),
+    (dict(vocab={'': 4}), 'must have valid pieces'),
+    (dict(merges=['ab']), 'not enough values to unpack'),
+    (dict(merges=[3]), 'TypeError: '),
+    (dict(type='Unigram'), 'it has no byte pairs with byte_fallback'),
+    (dict(byte_fallback=False), 'it has no byte pairs with byte_fallback'),
   ],
 )
-def test_pieces_of_no_tokenizer_are_refused_with_their_file(
-  tmp_path, names, said
-):
-  vocab = {name: i for i, name in enumerate(names)}
+def test_what_is_no_tokenizer_json_is_refused(tmp_path, changes, match):
+  vocab = {name: i for i, name in enumerate(_SPECIAL)}
   model = dict(type='BPE', byte_fallback=True, vocab=vocab, merges=[])
+  if {'', 'a'} & {*changes.get('vocab', {})}:
+    changes = {'vocab': vocab | changes['vocab']}
   file = tmp_path / 'tokenizer.json'
-  file.write_text(json.dumps(dict(model=model)))
-  with pytest.raises(ValueError, match=rf'tokenizer\.json: {said}') as error:
-    tokenizer_files.from_json(file)
-  assert str(error.value).startswith(f'tokenizer: {file}: ')
+  file.write_text(json.dumps(dict(model=model | changes)))
+  match = rf'^tokenizer: .*tokenizer\.json is damaged \(.*{match}'
+  with pytest.raises(ValueError, match=match):
+    tokenizers.from_json(file)

@@ -1,16 +1,19 @@
-"""SentencePiece tokenizers with Gemma's special ids."""
+"""SentencePiece tokenizers with Gemma's special ids, and their files."""
 
 import codecs
 import enum
 import functools
 import itertools
+import json
+import pathlib
 import re
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
+
+from cascades import arguments, files
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
@@ -28,19 +31,16 @@ _HTML = re.compile(
 _NO_TEXT = re.compile(
   r'<\w+_soft_token>|<(start|end)_of_(image|audio|video)>|\[PAD\d+\]'
 )
+_BYTE = re.compile('<0x[0-9A-F]{2}>')
+# Gemma's tokenizer.model has 4.7 MB, and its tokenizer.json 33 MB, of which the
+# 6,415 added tokens end after 1.3 MB.
+_MAX_BYTES, _HEAD_CHARS = 2**29, 2**22
 
 
-class Kind(enum.IntEnum):
-  """Kinds of pieces, with the numbers of SentencePiece and llama.cpp."""
-
-  NORMAL = 1
-  UNKNOWN = 2
-  # Never matched in a text, such as end-of-sequence.
-  CONTROL = 3
-  # Matched in a text as a whole, before any merge.
-  USER_DEFINED = 4
-  UNUSED = 5
-  BYTE = 6
+# Kinds of pieces, with the numbers of SentencePiece and llama.cpp. A text never
+# becomes a CONTROL piece; a USER_DEFINED one matches it before any merge.
+Kind = enum.IntEnum('Kind', 'NORMAL UNKNOWN CONTROL USER_DEFINED UNUSED BYTE')
+_SPECIAL = dict.fromkeys((PAD, EOS, BOS), Kind.CONTROL) | {UNK: Kind.UNKNOWN}
 
 
 class Piece(NamedTuple):
@@ -58,12 +58,10 @@ class Tokenizer:
     proto: The serialised model, as in `tokenizer.model`.
     vocab_size: Number of pieces.
     stops: Ids that end an answer of the model that it came with:
-      end-of-sequence, and end-of-turn for instruction-tuned models. Tokenizers
-      with different stops can be equal.
-    chat_template: The Jinja template of that model's chats; None if it came
-      with none. Tokenizers with different templates can be equal.
+      end-of-sequence, and end-of-turn for instruction-tuned models.
+    chat_template: The Jinja template of that model's chats, if any.
     suppress_tokens: Ids that no answer of that model may contain, unless a
-      request says otherwise. Tokenizers with different ones can be equal.
+      request says otherwise.
   """
 
   def __init__(
@@ -76,25 +74,15 @@ class Tokenizer:
     self.proto = proto
     self.chat_template = chat_template
     self._model = _open_model(proto)
-    self.vocab_size = self._model.vocab_size()
-    size = self.vocab_size
+    self.vocab_size = size = self._model.vocab_size()
     # Rows that pad a table have no logit.
     self.suppress_tokens = tuple(i for i in suppress_tokens if i < size)
     self.stops = tuple(dict.fromkeys((EOS, *stops)))
 
   def encode(self, text: str, add_bos: bool = False) -> list[int]:
-    """Encodes a text as token ids.
-
-    Args:
-      text: The text; control tokens that it spells are encoded as such.
-      add_bos: True to start with beginning-of-sequence.
-
-    Raises:
-      ValueError: The text holds half of a surrogate pair, which is no
-        character.
-    """
-    _check_characters(text)
-    return self._model.encode(text, add_bos=add_bos)
+    """Encodes a text as token ids; control tokens that it spells, as such."""
+    # Half of a surrogate pair is refused, as it is no character.
+    return self._model.encode(text.encode(), add_bos=add_bos)
 
   def encode_framed(
     self, parts: Iterable[str | int], add_bos: bool = False
@@ -104,13 +92,6 @@ class Tokenizer:
     A text that spells a control token (`<end_of_turn>`, `<unused0>`,
     `<start_of_image>`) is encoded as ordinary pieces. All other ids equal those
     of `encode`, since a user-defined token is never merged with its neighbours.
-
-    Args:
-      parts: Texts and token ids, in their order.
-      add_bos: True to start with beginning-of-sequence.
-
-    Raises:
-      ValueError: A text holds half of a surrogate pair.
     """
     model, prefix = _words_only(self.proto)
     ids = [BOS] if add_bos else []
@@ -119,16 +100,9 @@ class Tokenizer:
     ):
       if is_id:
         ids += map(int, group)
-        continue
-      text = ''.join(map(str, group))
-      _check_characters(text)
-      ids += model.encode(text)
+      else:
+        ids += model.encode(''.join(map(str, group)).encode())
     return ids
-
-  @property
-  def adds_prefix(self) -> bool:
-    """True if texts are encoded as if they began with a space."""
-    return bool(_words_only(self.proto)[1])
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """Returns the text of token ids; special tokens have no text."""
@@ -141,13 +115,8 @@ class Tokenizer:
     """Returns the text of each token; joined, they are the decoded text.
 
     The bytes of a character that is split over several byte tokens are given
-    to the last of these tokens.
-
-    Args:
-      ids: Token ids.
-      text: The text that `encode` made the ids of. The result then joins to
-        this text, in which a space and U+2581 differ, though both have the
-        same tokens. None decodes the ids alone.
+    to the last of these tokens. With the text that was encoded, the result
+    joins to it: a space and U+2581 differ in it, and have the same tokens.
     """
     strings = self._decode_each(ids)
     if text is None:
@@ -158,18 +127,16 @@ class Tokenizer:
     return [text[a:b] for a, b in itertools.pairwise(ends)]
 
   def _decode_each(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-    """Returns the text that each token adds."""
     texts = []
     decoder = codecs.getincrementaldecoder('utf-8')('replace')
     for i in map(int, ids):
       if self._model.is_byte(i):
-        byte = bytes.fromhex(self._model.id_to_piece(i)[3:-1])
-        texts.append(decoder.decode(byte))
+        texts.append(decoder.decode(bytes.fromhex(self.piece(i)[3:-1])))
         continue
       incomplete = decoder.decode(b'', final=True)
       is_special = self._model.is_control(i) or self._model.is_unknown(i)
-      piece = '' if is_special else self._model.id_to_piece(i)
-      texts.append(incomplete + piece.replace(SPACE, ' '))
+      piece = '' if is_special else self.piece(i).replace(SPACE, ' ')
+      texts.append(incomplete + piece)
     if texts:
       texts[-1] += decoder.decode(b'', final=True)
     return texts
@@ -177,6 +144,12 @@ class Tokenizer:
   def piece(self, i: int) -> str:
     """Returns the piece of a token, also of a special token."""
     return self._model.id_to_piece(i)
+
+  def token_id(self, piece: str) -> int | None:
+    """Returns the id of a piece; None if it is not in the vocabulary."""
+    # SentencePiece returns the id of `<unk>` for unknown pieces.
+    i = self._model.piece_to_id(piece)
+    return i if self.piece(i) == piece else None
 
   def special_tokens(self) -> dict[str, str]:
     """Returns the pieces of the tokens of `IDS`, by transformers' names."""
@@ -186,37 +159,8 @@ class Tokenizer:
 
   def vocabulary(self) -> list[Piece]:
     """Returns all pieces, in the order of their ids."""
-    model = _make_proto()
-    model.ParseFromString(self.proto)
-    return [Piece(p.piece, p.score, Kind(p.type)) for p in model.pieces]
-
-  def tokens_containing(self, texts: Sequence[str]) -> tuple[int, ...]:
-    """Returns the tokens whose text contains one of some texts."""
-    return _tokens_containing(self, tuple(texts)) if texts else ()
-
-  def token_id(self, piece: str) -> int | None:
-    """Returns the id of a piece; None if it is not in the vocabulary."""
-    # SentencePiece returns the id of `<unk>` for unknown pieces.
-    i = self._model.piece_to_id(piece)
-    return i if self.piece(i) == piece else None
-
-  def with_stops(
-    self, *stops: int, suppress_tokens: Iterable[int] = ()
-  ) -> 'Tokenizer':
-    """Returns an equal tokenizer with more stops and suppressed tokens."""
-    stops, ids = (*self.stops, *stops), self.suppress_tokens
-    ids = *ids, *suppress_tokens
-    return Tokenizer(self.proto, stops, self.chat_template, ids)
-
-  def with_chat_template(self, template: str | None) -> 'Tokenizer':
-    """Returns an equal tokenizer with another template of chats."""
-    return Tokenizer(self.proto, self.stops, template, self.suppress_tokens)
-
-  def split_control_tokens(self, text: str) -> list[str | int]:
-    """Splits a text into texts and the ids of control tokens in it."""
-    pattern, ids = _control_pattern(self)
-    parts: list[str] = pattern.split(text)
-    return [ids.get(part, part) for part in parts if part]
+    pieces = _make_proto(self.proto).pieces
+    return [Piece(p.piece, p.score, Kind(p.type)) for p in pieces]
 
   def control_tokens(self) -> dict[str, int]:
     """Returns the ids of the tokens that no message may become, by text."""
@@ -227,6 +171,29 @@ class Tokenizer:
       or (piece.kind == Kind.USER_DEFINED and _is_control(piece.text))
     }
 
+  @functools.lru_cache(maxsize=64)  # noqa: B019
+  def tokens_containing(self, texts: tuple[str, ...]) -> tuple[int, ...]:
+    """Returns the tokens whose text contains one of some texts."""
+    # Special tokens have a piece and no text.
+    return tuple(
+      i
+      for i in range(self.vocab_size if texts else 0)
+      for piece in [self.piece(i).replace(SPACE, ' ')]
+      if any(text in piece and text in self.decode([i]) for text in texts)
+    )
+
+  def with_stops(
+    self, *stops: int, suppress_tokens: Iterable[int] = ()
+  ) -> 'Tokenizer':
+    """Returns an equal tokenizer with more stops and suppressed tokens."""
+    ids = *self.suppress_tokens, *suppress_tokens
+    stops = *self.stops, *stops
+    return Tokenizer(self.proto, stops, self.chat_template, ids)
+
+  def with_chat_template(self, template: str | None) -> 'Tokenizer':
+    """Returns an equal tokenizer with another template of chats."""
+    return Tokenizer(self.proto, self.stops, template, self.suppress_tokens)
+
   def __eq__(self, value: object) -> bool:
     return isinstance(value, Tokenizer) and self.proto == value.proto
 
@@ -234,159 +201,194 @@ class Tokenizer:
     return hash(self.proto)
 
 
-# SentencePiece models in memory, by their bytes: copies of a tokenizer, and the
-# tokenizers of a pair, share one.
-_models: weakref.WeakValueDictionary[
-  bytes, sentencepiece.SentencePieceProcessor
-] = weakref.WeakValueDictionary()
-
-
+@functools.lru_cache(maxsize=8)
 def _open_model(proto: bytes) -> sentencepiece.SentencePieceProcessor:
-  """Returns the SentencePiece model of bytes, made once."""
-  model = _models.get(proto)
-  if model is None:
-    model = sentencepiece.SentencePieceProcessor(model_proto=proto)
-    _models[proto] = model
-  return model
-
-
-def _check_characters(text: str) -> None:
-  """Refuses a text with half of a surrogate pair, which is no character."""
-  try:
-    text.encode()
-  except UnicodeEncodeError as e:
-    raise ValueError(
-      f'text: {text[e.start]!r} at {e.start} is half of a surrogate pair,'
-      ' not a character; leave it out.'
-    ) from None
+  """Returns the model of bytes, which the tokenizers of a pair share."""
+  return sentencepiece.SentencePieceProcessor(model_proto=proto)
 
 
 def _is_control(text: str) -> bool:
-  """Returns True if a piece is a control token rather than text."""
   return bool(_CONTROL.fullmatch(text)) and not _HTML.fullmatch(text)
-
-
-@functools.lru_cache(maxsize=8)
-def _control_pattern(
-  tokenizer: Tokenizer,
-) -> tuple[re.Pattern, dict[str, int]]:
-  """Returns a pattern that splits a text at control tokens, and their ids."""
-  ids = tokenizer.control_tokens()
-  # The longest of several tokens that begin alike.
-  longest_first = sorted(ids, key=len, reverse=True)
-  return re.compile(f'({"|".join(map(re.escape, longest_first))})'), ids
 
 
 @functools.lru_cache(maxsize=8)
 def _words_only(
   proto: bytes,
 ) -> tuple[sentencepiece.SentencePieceProcessor, str]:
-  """Returns a SentencePiece model that encodes no text as a control token."""
-  model = _make_proto()
-  model.ParseFromString(proto)
+  """Returns a model that encodes no text as a control token, and a prefix."""
+  model = _make_proto(proto)
   for piece in model.pieces:
     if piece.type == Kind.USER_DEFINED and _is_control(piece.piece):
       piece.type = int(Kind.CONTROL)
   prefix = ' ' if model.normalizer_spec.add_dummy_prefix else ''
   model.normalizer_spec.add_dummy_prefix = False
-  words = sentencepiece.SentencePieceProcessor(
-    model_proto=model.SerializeToString()
-  )
-  return words, prefix
-
-
-@functools.lru_cache(maxsize=64)
-def _tokens_containing(
-  tokenizer: Tokenizer, texts: tuple[str, ...]
-) -> tuple[int, ...]:
-  """Returns `Tokenizer.tokens_containing`; cached for large vocabularies."""
-  ids = []
-  for i in range(tokenizer.vocab_size):
-    piece = tokenizer.piece(i).replace(SPACE, ' ')
-    # Special tokens have a piece and no text.
-    if any(text in piece and text in tokenizer.decode([i]) for text in texts):
-      ids.append(i)
-  return tuple(ids)
+  words = model.SerializeToString()
+  return sentencepiece.SentencePieceProcessor(model_proto=words), prefix
 
 
 def first_difference(a: Tokenizer | None, b: Tokenizer | None) -> int | None:
-  """Returns the first id with different pieces; None if all pieces are equal.
-
-  Everything else in a tokenizer decides how texts are split, and not what an id
-  means. A missing tokenizer differs at the first id.
-  """
+  """Returns the first id of another meaning; a missing tokenizer has none."""
   if a == b:
     return None
   if a is None or b is None:
     return 0
   common = min(a.vocab_size, b.vocab_size)
-  for i in range(common):
-    if a.piece(i) != b.piece(i):
-      return i
-  return None if a.vocab_size == b.vocab_size else common
+  different = (i for i in range(common) if a.piece(i) != b.piece(i))
+  return next(different, None if a.vocab_size == b.vocab_size else common)
 
 
-def _make_proto(**fields) -> Any:
+def _make_proto(content: bytes = b'', **fields) -> Any:
   """Returns a SentencePiece model as a protocol buffer."""
   from sentencepiece import sentencepiece_model_pb2
 
   # The generated module declares its classes when it is imported.
-  return sentencepiece_model_pb2.ModelProto(**fields)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def strip_non_text(pieces: Iterable[Piece]) -> list[Piece]:
-  """Returns pieces without those at the end that encode no text.
-
-  Pieces for pictures and sounds, and pieces that pad a table, may be in one
-  file of a model and not in another; a tokenizer.model has none of them.
-  """
-  text_pieces = [*pieces]
-  while text_pieces and _NO_TEXT.fullmatch(text_pieces[-1].text):
-    text_pieces.pop()
-  return text_pieces
+  model = sentencepiece_model_pb2.ModelProto(**fields)  # pyright: ignore[reportAttributeAccessIssue]
+  model.MergeFromString(content)
+  return model
 
 
 def from_pieces(
-  pieces: Sequence[Piece], dummy_prefix: bool = False
+  pieces: Iterable[Piece], dummy_prefix: bool = False
 ) -> Tokenizer:
-  """Makes the byte-pair tokenizer of pieces, with Gemma's conventions."""
-  if len(pieces) <= UNK:
-    raise ValueError(
-      f'tokenizer: must have at least {UNK + 1} pieces, the special tokens, got'
-      f' {len(pieces)}; fetch it again.'
-    )
+  """Makes the byte-pair tokenizer of pieces, with Gemma's conventions.
+
+  Pieces at the end that encode no text are left out: they may be in one file of
+  a model and not in another, and a tokenizer.model has none of them.
+  """
+  pieces = [*pieces]
+  while pieces and _NO_TEXT.fullmatch(pieces[-1].text):
+    pieces.pop()
   try:
-    return Tokenizer(_serialize(pieces, dummy_prefix))
-  # A piece may hold half of a surrogate pair.
-  except (RuntimeError, UnicodeEncodeError) as error:
+    model = _make_proto(
+      trainer_spec=dict(
+        # Byte pairs.
+        model_type=2,
+        vocab_size=len(pieces),
+        byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces),
+        **IDS,
+        **{k.replace('id', 'piece'): pieces[i].text for k, i in IDS.items()},
+      ),
+      normalizer_spec=dict(
+        name='identity',
+        add_dummy_prefix=dummy_prefix,
+        remove_extra_whitespaces=False,
+        escape_whitespaces=True,
+      ),
+    )
+    # One at a time: 262,144 dicts would take 60 MB.
+    for text, score, kind in pieces:
+      model.pieces.add(piece=text, score=score, type=int(kind))
+    return Tokenizer(model.SerializeToString())
+  # Special tokens are missing; a piece may hold half of a surrogate pair.
+  except (IndexError, RuntimeError, UnicodeEncodeError) as error:
     raise ValueError(
-      f'tokenizer: must have valid pieces ({error}); fetch it again.'
+      f'tokenizer: must have valid pieces, special ones first ({error}); fetch'
+      ' it again.'
     ) from None
 
 
-def _serialize(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
-  """Returns the serialised SentencePiece model of pieces."""
-  texts = [piece.text for piece in pieces]
-  model = _make_proto(
-    trainer_spec=dict(
-      # Byte pairs.
-      model_type=2,
-      vocab_size=len(pieces),
-      byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces),
-      **IDS,
-      pad_piece=texts[PAD],
-      eos_piece=texts[EOS],
-      bos_piece=texts[BOS],
-      unk_piece=texts[UNK],
-    ),
-    normalizer_spec=dict(
-      name='identity',
-      add_dummy_prefix=dummy_prefix,
-      remove_extra_whitespaces=False,
-      escape_whitespaces=True,
-    ),
+def find_file(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the path of a folder's tokenizer, which may not exist."""
+  file, json_file = folder / 'tokenizer.model', folder / 'tokenizer.json'
+  return json_file if json_file.exists() and not file.exists() else file
+
+
+def read_folder(
+  folder: pathlib.Path, table_size: int
+) -> tuple[pathlib.Path, Tokenizer]:
+  """Reads the tokenizer of a folder, and says from which file.
+
+  Tokens that were added or renamed later are in tokenizer.json alone.
+  """
+  file, json_file = find_file(folder), folder / 'tokenizer.json'
+  tokenizer = read(file)
+  if file == json_file or not json_file.exists():
+    return file, tokenizer
+  is_renamed = _renames_tokens(json_file, tokenizer)
+  if is_renamed is False and tokenizer.vocab_size >= table_size:
+    return file, tokenizer
+  try:
+    full = from_json(json_file)
+  except ValueError:
+    # Of another kind of tokenizer, the file says nothing about this one.
+    if is_renamed:
+      raise
+    return file, tokenizer
+  is_full = is_renamed is not False or full.vocab_size > tokenizer.vocab_size
+  return (json_file, full) if is_full else (file, tokenizer)
+
+
+def _renames_tokens(file: pathlib.Path, tokenizer: Tokenizer) -> bool | None:
+  """Returns True if a tokenizer.json renames tokens; None if it may."""
+  try:
+    files.check_regular(file, 'tokenizer', 'fetch it again')
+    with file.open(encoding='utf-8') as opened:
+      head = opened.read(_HEAD_CHARS)
+    array = head.partition('"added_tokens"')[2].lstrip(': \n\r\t')
+    tokens, _ = json.JSONDecoder().raw_decode(array)
+    return any(
+      token['content'].replace(' ', SPACE) != tokenizer.piece(token['id'])
+      for token in tokens
+      if token['id'] < tokenizer.vocab_size
+    )
+  except (LookupError, RecursionError, TypeError, ValueError):
+    return None
+
+
+def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
+  """Reads a tokenizer.model or a tokenizer.json."""
+  if file.suffix == '.json':
+    return from_json(file)
+  try:
+    proto = files.read_bytes(file, field, 'fetch it again', _MAX_BYTES)
+    tokenizer = Tokenizer(proto)
+    # An empty file makes a tokenizer without pieces.
+    if tokenizer.vocab_size:
+      return tokenizer
+  except (OSError, RuntimeError):
+    pass
+  raise ValueError(
+    f'{field}: {file} is missing, damaged or not a SentencePiece model; fetch'
+    ' it again.'
   )
-  # One at a time: 262,144 dicts would take 60 MB.
-  for text, score, kind in pieces:
-    model.pieces.add(piece=text, score=score, type=int(kind))
-  return model.SerializeToString()
+
+
+def from_json(file: pathlib.Path) -> Tokenizer:
+  """Reads a `tokenizer.json`, as Hugging Face's library writes it.
+
+  The file lists pairs in the order in which they are merged. SentencePiece
+  merges by scores of the merged piece, so the first pair that makes a piece
+  decides its score.
+  """
+  advice = 'give its tokenizer.model'
+  content = files.read_json(file, 'tokenizer', advice, _MAX_BYTES)
+  try:
+    model, ranks = content['model'], dict[str, int]()
+    if model['type'] != 'BPE' or model['byte_fallback'] is not True:
+      raise ValueError('it has no byte pairs with byte_fallback')
+    for i, merge in enumerate(model['merges']):
+      left, right = merge.split(' ') if isinstance(merge, str) else merge
+      ranks.setdefault(left + right, i)
+    added = {x['content']: x['id'] for x in content.get('added_tokens') or ()}
+    vocabulary: dict[str, Any] = model['vocab'] | added
+    by_id = sorted(vocabulary.items(), key=lambda item: item[1])
+    # No pair makes the other pieces, so that their score has no effect.
+    tokenizer = from_pieces(
+      Piece(
+        text.replace(' ', SPACE),
+        -float(ranks.get(text, len(ranks) + i)),
+        _SPECIAL.get(i)
+        or (Kind.BYTE if _BYTE.fullmatch(text) else None)
+        or (Kind.USER_DEFINED if text in added else Kind.NORMAL),
+      )
+      for text, i in by_id
+    )
+    size = tokenizer.vocab_size
+    if [i for _, i in by_id[:size]] != [*range(size)]:
+      raise ValueError('each id from 0 must be there exactly once')
+    return tokenizer
+  except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+    reason = f'{type(error).__name__}: {arguments.quote(str(error))}'
+  except ValueError as error:
+    reason = str(error).partition(';')[0].removeprefix('tokenizer: ')
+  raise ValueError(f'tokenizer: {file} is damaged ({reason}); {advice}.')

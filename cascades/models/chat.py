@@ -1,0 +1,401 @@
+"""Chats: messages, and the Jinja templates that frame them for a model.
+
+A model's frame is the template that came with it, else that of Gemma's whose
+tokens its tokenizer has, as gemma's own chats write it. The frame of a later
+turn also closes an answer that was cut off.
+
+A message stays text: a tag in it, such as `<end_of_turn>`, becomes ordinary
+pieces. Templates may trim, split and compare messages, so they render twice:
+messages as they are, which gives the text, and with the characters of control
+tokens in messages replaced by characters that occur nowhere. A control token in
+the second result belongs to the template, and both results are equal once the
+characters are put back. Where they are not, the template computes with a
+message: its control tokens that the template spells are left as they are, if
+this adds none to the result; otherwise the messages are refused.
+"""
+
+import datetime
+import functools
+import itertools
+import json
+import logging
+import pathlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+
+from cascades import arguments, files
+from cascades.models import tokenizers
+
+_LOGGER = logging.getLogger(__name__)
+_ROLES = 'system', 'user', 'assistant'
+_OPTION = 'chat_template'
+# Files of a template, in the order in which transformers looks for them.
+FILE = 'chat_template.jinja'
+_FILES = 'tokenizer_config.json', 'chat_template.json'
+# Characters of a template and of its result; Gemma 4's has 12,000.
+MAX_CHARS = 2**20
+# An earlier turn, before a later one.
+_EARLIER = ('user', 'a'), ('assistant', '')
+# Private characters of Unicode, which replace those of messages.
+_PRIVATE = range(0xF0000, 0x10FFFE)
+# The tokens around a turn: of Gemma 4, and of Gemma 2 and 3, which have no turn
+# of a system: its message begins the user's message.
+_TAGS = ('<|turn>', '<turn|>'), ('<start_of_turn>', '<end_of_turn>')
+_FRAME = """{{ bos_token }}
+{%- set ns = namespace(last='assistant', system='') -%}
+{%- for m in messages -%}
+  {%- if (m.role == 'assistant') != (ns.last == 'user') or m.role == ns.last -%}
+    {{ raise_exception('they must alternate between user and assistant, after'
+                       ' at most one of the system') }}
+  {%- endif -%}
+  {%- set ns.last = m.role -%}
+  {%- if m.role == 'system' and not has_system_turn -%}
+    {%- set ns.system = m.content + '\\n\\n' -%}
+  {%- else -%}
+    {{- start + m.role.replace('assistant', 'model') + '\\n' -}}
+    {{- ns.system + m.content + end + '\\n' -}}
+    {%- set ns.system = '' -%}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ start + 'model\\n' }}{% endif -%}"""
+
+
+class Message(NamedTuple):
+  """A text of the role system, user or assistant."""
+
+  role: str
+  content: str
+
+
+class Conversation(tuple[Message, ...]):
+  """Messages for a model to answer: a prompt of `Sampler.sample`.
+
+  Equal to the tuple of its messages, and hashable. JSON holds it as a list of
+  [role, content]. The last message is a user's, or the beginning of the answer
+  for the model to continue.
+
+  Args:
+    messages: `Message`s, pairs of role and content, or mappings with these two
+      fields, as chat data has them. 'model' is read as 'assistant'.
+
+  Raises:
+    ValueError: A message has another form or role, there is none, or the last
+      one is the system's.
+  """
+
+  __slots__ = ()
+
+  def __new__(cls, messages: Iterable[Any]) -> 'Conversation':
+    """Checks the messages."""
+    items = arguments.as_list('messages', messages, 'messages')
+    checked = [_as_message(i, message) for i, message in enumerate(items)]
+    if not checked or checked[-1].role == 'system':
+      raise ValueError(
+        'messages: must end with a message of the user, or with the beginning'
+        f' of an answer, got {len(checked)} messages; add one.'
+      )
+    return super().__new__(cls, checked)
+
+  @property
+  def is_continued(self) -> bool:
+    """True if the last message is the beginning of the answer."""
+    return self[-1].role == 'assistant'
+
+  def __str__(self) -> str:
+    return '\n\n'.join(f'{role}: {content}' for role, content in self)
+
+
+# A text or messages that a sampler answers.
+Prompt = str | Conversation
+
+
+def as_conversation(prompt: Prompt) -> Conversation:
+  """Returns a prompt as messages; a text is a message of the user."""
+  is_text = isinstance(prompt, str)
+  return Conversation([('user', prompt)]) if is_text else prompt
+
+
+def _as_message(i: int, message: Any) -> Message:
+  role, content = None, None
+  if isinstance(message, Mapping):
+    role, content = message.get('role'), message.get('content')
+  elif isinstance(message, tuple | list) and len(message) == 2:
+    role, content = message
+  role = 'assistant' if role == 'model' else role
+  if role not in _ROLES or not isinstance(content, str):
+    raise ValueError(
+      f'messages: message {i} must have a role of {", ".join(_ROLES)} and a'
+      f' text as its content, got {arguments.quote(message)}.'
+    )
+  return Message(role, content)
+
+
+def read(folder: pathlib.Path) -> str | None:
+  """Returns the chat template of a folder; None if it has none.
+
+  Of several templates with names, the one of the name 'default' is taken.
+  """
+  file = folder / FILE
+  try:
+    if file.exists():
+      return files.read_bytes(file, _OPTION, 'fetch it again').decode()
+    for file in map(folder.joinpath, _FILES):
+      fields = files.read_fields(file, _OPTION) if file.exists() else {}
+      template = fields.get('chat_template')
+      if isinstance(template, list):
+        template = {x['name']: x['template'] for x in template}['default']
+      if template is not None:
+        return template + ''
+  except (KeyError, TypeError, UnicodeDecodeError):
+    raise ValueError(
+      f'{_OPTION}: {file} must have a text in UTF-8, or several of which one is'
+      f' named default; write the one to use into {FILE}.'
+    ) from None
+  return None
+
+
+class ChatTemplate:
+  """Frames messages for the models of a tokenizer."""
+
+  def __init__(
+    self,
+    tokenizer: tokenizers.Tokenizer,
+    source: str,
+    tags: Collection[str] = (),
+  ):
+    """Compiles a template; tags are tokens of its turns, of any kind."""
+    self._special_tokens = tokenizer.special_tokens()
+    self._ids = tokenizer.control_tokens()
+    for tag in (*tags, self._special_tokens['bos_token']):
+      if (i := tokenizer.token_id(tag)) is not None:
+        self._ids[tag] = i
+    # The longest of several tokens that begin alike.
+    longest_first = sorted(self._ids, key=len, reverse=True)
+    self._pattern = re.compile(f'({"|".join(map(re.escape, longest_first))})')
+    # Control tokens proper, such as end-of-sequence, are decoded to no text.
+    self._texts = {
+      i: text
+      for text, i in self._ids.items()
+      if text in tags or tokenizer.decode([i])
+    }
+    self._unused = {text for text in self._ids if text not in source}
+    self._masked = ''.join({*''.join(''.join(self._ids).split())})
+    self._used = {*source, *self._masked}
+    if len(source) > MAX_CHARS:
+      raise _fault(f'has more than {MAX_CHARS} characters')
+    # Transformers' tag around answers has a scope of its own.
+    source = re.sub(r'(\{%[-+]?\s*)(end)?generation\b', r'\1\2with', source)
+    try:
+      self._template = _SANDBOX.from_string(source)
+    except Exception as error:
+      raise _fault(f'is not a valid template ({_reason(error)})') from None
+
+  @functools.cached_property
+  def end_token(self) -> int | None:
+    """The token that the template writes after an answer, if any."""
+    try:
+      text, mark, _ = self._render(_EARLIER, {1: ''}, False)
+    except ValueError:
+      # `split` raises the error as soon as a message is rendered.
+      return None
+    parts = self._split(text.partition(mark)[2].lstrip())
+    return next((x for x in parts[:1] if isinstance(x, int)), None)
+
+  def split(
+    self, prompt: Prompt, last_token: int | None = None
+  ) -> list[str | int]:
+    """Returns a turn as texts, and as ids of control tokens of its frame."""
+    messages, is_later = as_conversation(prompt), last_token is not None
+    history = [*_EARLIER * is_later, *messages]
+    ends = {1: ''} if is_later else {}
+    if messages.is_continued:
+      # The space shows whether the template keeps the end of a message.
+      ends[len(history) - 1] = ' '
+    text, mark, unmask = self._render(history, ends, not messages.is_continued)
+    if text.count(mark) != len(ends):
+      raise ValueError(
+        f'{_OPTION}: must render each answer once, so that answers can be'
+        ' continued; remove the template from the folder.'
+      )
+    if is_later:
+      text = text.partition(mark)[2]
+    if messages.is_continued:
+      text, _, rest = text.partition(mark)
+      text = text if rest.startswith(' ') else text.rstrip()
+    parts = self._split(text)
+    if is_later and last_token == self.end_token:
+      after_end = self._split(text.lstrip())
+      parts = after_end[1:] if after_end[:1] == [last_token] else parts
+    return [x.translate(unmask) if isinstance(x, str) else x for x in parts]
+
+  def format_turn(self, prompt: Prompt, last_token: int | None = None) -> str:
+    """Returns the text of a turn, up to the beginning of the answer."""
+    return ''.join(
+      part if isinstance(part, str) else self._texts.get(part, '')
+      for part in self.split(prompt, last_token)
+    )
+
+  def encode(
+    self,
+    tokenizer: tokenizers.Tokenizer,
+    prompt: Prompt,
+    last_token: int | None = None,
+    allow_control_tokens: bool = False,
+    answer: str = '',
+  ) -> list[int]:
+    """Encodes a turn, and the beginning of its answer."""
+    parts = [*self.split(prompt, last_token), answer]
+    if allow_control_tokens:
+      parts = [
+        x
+        for y in parts
+        for x in (self._split(y) if isinstance(y, str) else [y])
+      ]
+    add_bos = parts[:1] == [tokenizers.BOS]
+    return tokenizer.encode_framed(parts[add_bos:], add_bos=add_bos)
+
+  def _split(self, text: str) -> list[str | int]:
+    """Splits a text into texts and the ids of control tokens in it."""
+    parts: list[str] = self._pattern.split(text)
+    return [self._ids.get(part, part) for part in parts if part]
+
+  def _render(
+    self,
+    messages: Collection[tuple[str, str]],
+    ends: Mapping[int, str],
+    add_generation_prompt: bool,
+  ) -> tuple[str, str, dict[int, int]]:
+    """Returns masked text, the mark before `ends`, and a table to unmask."""
+    used = self._used.union(*(content for _, content in messages))
+    free = (x for x in map(chr, _PRIVATE) if x not in used)
+    mark, *masks = itertools.islice(free, len(self._masked) + 1)
+    mask = str.maketrans(self._masked, ''.join(masks))
+    unmask = str.maketrans(''.join(masks), self._masked)
+    # All results have the same time.
+    now = datetime.datetime.now()
+    variables = self._special_tokens | dict(
+      add_generation_prompt=add_generation_prompt,
+      tools=None,
+      documents=None,
+      strftime_now=lambda format: now.strftime(format),
+    )
+
+    def render(masked: Collection[int], hidden: Collection[str] = ()) -> str:
+      contents = []
+      for i, (role, content) in enumerate(messages):
+        content = ''.join(
+          x.translate(mask) if i in masked or x in hidden else x
+          for x in self._pattern.split(content)
+        )
+        end = mark + ends[i] if i in ends else ''
+        contents.append(dict(role=role, content=content + end))
+      return _generate(self._template, dict(variables, messages=contents))
+
+    indices = range(len(messages))
+    text, masked = render([]), render(indices)
+    if masked.translate(unmask) != text:
+      frame = self._pattern.findall(masked)
+      separable = [i for i in indices if render([i]).translate(unmask) == text]
+      masked = render(separable, self._unused)
+      if masked.translate(unmask) != text or (
+        self._pattern.findall(masked) != frame
+      ):
+        raise _fault(
+          'computes with these messages so that they cannot be kept apart from'
+          ' its control tokens'
+        )
+    return masked, mark, unmask
+
+
+def _raise_exception(message: object = '') -> None:
+  raise jinja2.TemplateError(str(message))
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+  return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+# As in transformers; it has no loader of files.
+_SANDBOX = jinja2.sandbox.ImmutableSandboxedEnvironment(
+  trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+)
+_SANDBOX.filters['tojson'] = _to_json
+_SANDBOX.globals['raise_exception'] = _raise_exception
+
+
+def _generate(template: jinja2.Template, variables: dict[str, Any]) -> str:
+  """Renders a template; every error is reported as its fault."""
+  text = ''
+  try:
+    for part in template.generate(variables):
+      text += part
+      if len(text) > MAX_CHARS:
+        raise ValueError(f'it makes more than {MAX_CHARS} characters')
+  except Exception as error:
+    # Jinja's own errors are of subclasses.
+    if type(error) is jinja2.TemplateError:
+      raise ValueError(
+        f"messages: the model's chat template refuses them ({_reason(error)});"
+        ' change them.'
+      ) from None
+    raise _fault(f'cannot be rendered ({_reason(error)})') from None
+  return text
+
+
+def _fault(reason: str) -> ValueError:
+  return ValueError(f'{_OPTION}: {reason}; give another template.')
+
+
+def _reason(error: Exception) -> str:
+  """Returns the reason of an error, in one line."""
+  text = files.printable(' '.join(str(error).split()).rstrip('.'))
+  return text[:300] or type(error).__name__
+
+
+# Called with the source too: equal tokenizers may have several templates.
+@functools.lru_cache(maxsize=8)
+def _find_template(
+  tokenizer: tokenizers.Tokenizer, source: str | None
+) -> ChatTemplate | None:
+  if source is not None:
+    return ChatTemplate(tokenizer, source)
+  for tags in _TAGS:
+    if tokenizer.token_id(tags[1]) is not None:
+      values = f'{tags[0]!r}, {tags[1]!r}, {tags == _TAGS[0]}'
+      frame = f'{{% set start, end, has_system_turn = {values} %}}\n{_FRAME}'
+      return ChatTemplate(tokenizer, frame, tags)
+  return None
+
+
+def with_turn_end(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+  """Returns the tokenizer with answers that end at its end-of-turn token."""
+  ends = (tokenizer.token_id(end) for _, end in _TAGS)
+  return tokenizer.with_stops(*[x for x in ends if x is not None][:1])
+
+
+def require_template(tokenizer: tokenizers.Tokenizer) -> ChatTemplate:
+  """Returns the template that came with a model, else the built-in frame."""
+  template = _find_template(tokenizer, tokenizer.chat_template)
+  if template is None:
+    raise ValueError(
+      'chat: apply_chat_template is not supported by a tokenizer without tokens'
+      ' for turns; give an instruction-tuned model, or leave out the option.'
+    )
+  is_builtin = tokenizer.chat_template is None
+  if is_builtin and template.end_token not in tokenizer.stops:
+    _warn_once(tokenizer)
+  return template
+
+
+@functools.cache
+def _warn_once(_: tokenizers.Tokenizer) -> None:
+  _LOGGER.warning(
+    'chat: no chat template came with the model, and its end-of-turn token does'
+    ' not end its answers; if it is pretrained and not instruction-tuned, its'
+    ' answers to messages may be poor.'
+  )

@@ -1,0 +1,439 @@
+"""Files of strangers, shown texts, and files of ours on a full disk.
+
+Files that grow beyond a limit of the process fail as on a full disk.
+"""
+
+import contextlib
+import errno
+import gzip
+import math
+import os
+import pathlib
+import random
+import resource
+import tracemalloc
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import launching
+import numpy as np
+import optax
+import pytest
+import small
+from ml_collections import ConfigDict
+
+from cascades import files
+from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
+from cascades.files import Schema
+from cascades.models import checkpoints
+from experiments import cli, escapes
+from experiments.training import (
+  distillation_data,
+  reduced_folders,
+  terms,
+  texts,
+  training_loop,
+)
+
+
+class Layer(Schema):
+  """A part of a file."""
+
+  window: files.Size
+
+
+class Model(Schema):
+  """A kind of file."""
+
+  width: files.Size = 8
+  share: files.Share = 1.0
+  base: files.Positive | None = None
+  stops: int | list[int] = 1
+  layers: dict[str, Layer] | None = None
+  names: files.Texts | None = None
+  ids: Annotated[list[files.Count], files.FailFast] | None = None
+
+
+@pytest.mark.parametrize(
+  ('fields', 'why'),
+  [
+    *(
+      ({'width': x}, f'width must be a valid integer, got {x!r}')
+      for x in ('8', True, 8.0, None)
+    ),
+    ({'width': 0}, 'width must be greater than or equal to 1, got 0'),
+    ({'width': 2**31}, f'width must be less than or equal to {2**31 - 1}, got'),
+    ({'share': math.nan}, 'share must be a finite number, got nan'),
+    ({'share': [1]}, 'share must be a valid number, got [1]'),
+    ({'base': 0}, 'base must be greater than 0, got 0'),
+    ({'stops': 'x'}, "stops.int must be a valid integer, got 'x'"),
+    ({'stops': [1, 'x']}, "stops.list[int].1 must be a valid integer, got 'x'"),
+    ({'layers': {'3': {}}}, 'layers.3.window is missing'),
+    ({'layers': {'3': {'window': -1}}}, 'layers.3.window must be greater than'),
+    ({'names': {'a': 'b', 'c': 3, 'd': 4}}, 'names.c must be a valid string'),
+    ({'ids': [1, -2, *['x'] * 300_000]}, 'ids.1 must be greater than or equal'),
+    ([], 'it is not a JSON object'),
+    (None, 'it is not a JSON object'),
+  ],
+)
+def test_a_field_is_of_its_type_and_within_its_range(fields, why):
+  tracemalloc.start()
+  with pytest.raises(ValueError, match=r'^model: a/config\.json: ') as error:
+    Model.check(fields, 'model: a/config.json')
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  # The first item that is wrong is named alone.
+  assert peak < 2**20
+  assert str(error.value).startswith(f'model: a/config.json: {why}')
+  assert str(error.value).endswith('; fetch it again.')
+
+
+def test_fields_that_nobody_reads_are_kept():
+  fields = {'width': 4, 'other': {'a': [1]}}
+  found = Model.check(fields, 'x')
+  assert (found.width, found.base) == (4, None)
+  assert found.model_dump(exclude_unset=True) == fields
+
+
+@pytest.mark.parametrize(
+  ('text', 'value'),
+  [
+    (r'"a\ud800b"', 'a\ufffdb'),
+    (r'{"\uDFFF": 1}', {'\ufffd': 1}),
+    (r'"\ud83d\ude00 \\ud800 \ud83d\\"', '\U0001f600 \\ud800 \ufffd\\'),
+    ('\ufeff"bom"', 'bom'),
+    ('[' * 700 + ']' * 700, ...),
+    ('{"a": ' + '[' * 60_000 + ']' * 60_000 + '}', 'it is nested too deeply'),
+    ('{"a": 1', r'it is damaged \(Expecting'),
+    ('', r'it is damaged \(Expecting value'),
+    (b'"\xff"', 'it is not UTF-8 text'),
+    ('1' * 5000, r'it is damaged \(Exceeds the limit'),
+    (' ' * 2**24 + '1', r'it has more than 16777216 bytes'),
+  ],
+)
+def test_json_is_read_or_refused(tmp_path, text, value):
+  path = tmp_path / 'a.json'
+  path.write_bytes(text if isinstance(text, bytes) else text.encode())
+  if isinstance(value, str) and value.startswith('it '):
+    with pytest.raises(ValueError, match=f'^data: {path}: {value}'):
+      files.read_json(path, 'data')
+  else:
+    found = files.read_json(path, 'data')
+    assert found == (found if value is ... else value)
+
+
+def _refuse(number, why):
+  return ValueError(f'data: :{number}: {why}')
+
+
+def _read_lines(path):
+  return [*files.read_lines(path, _refuse)]
+
+
+def test_only_regular_files_are_read(tmp_path):
+  os.mkfifo(tmp_path / 'pipe')
+  for read in _read_lines, lambda path: files.read_json(path, 'data'):
+    for path in tmp_path / 'pipe', tmp_path, pathlib.Path('/dev/zero'):
+      with pytest.raises(ValueError, match=r'^data: .* is not a regular file'):
+        read(path)
+    with pytest.raises(FileNotFoundError):
+      read(tmp_path / 'none')
+
+
+def test_a_packed_line_is_unpacked_no_further_than_its_bound(tmp_path):
+  path = tmp_path / 'a.jsonl.gz'
+  with gzip.open(path, 'wb', compresslevel=9) as file:
+    file.write(b'{}\n')
+    for _ in range(300):
+      file.write(bytes(2**20))
+  assert path.stat().st_size < 2**20
+  tracemalloc.start()
+  with pytest.raises(ValueError, match=':2: it has more than 67108864 bytes'):
+    _read_lines(path)
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  # Nothing is joined at the end.
+  assert peak < 1.3 * files.MAX_LINE
+
+
+def test_a_packed_file_with_a_wrong_byte_is_refused_by_its_line(tmp_path):
+  draw = random.Random(0)
+  packed = gzip.compress(
+    b''.join(b'%f\n' % draw.random() for _ in range(99)), mtime=0
+  )
+  path = tmp_path / 'a.jsonl.gz'
+  for index in range(10, len(packed)):
+    damaged = bytearray(packed)
+    damaged[index] ^= 0xFF
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r'^data: :\d'):
+      _read_lines(path)
+
+
+def test_names_lead_to_nothing_outside_of_their_folder(tmp_path):
+  folder, outside = tmp_path / 'run', tmp_path / 'outside'
+  for path in folder / 'a/b', folder / 'wandb', outside:
+    path.mkdir(parents=True)
+  where = 'workdir: index'
+  for name in '../a', '/a', '..', '.', '', 'a/b', 'a\\b', 'a\0', 'é' * 128:
+    with pytest.raises(ValueError, match=r'index must name a file beside it'):
+      files.sibling(folder, name, where)
+  files.check_tree(folder)
+  (folder / 'wandb/link').symlink_to(outside)
+  files.check_tree(folder, ['wandb'])
+  # A folder that the user named may be a link, as may a file beside another.
+  (outside / 'link').symlink_to(folder)
+  files.check_tree(outside / 'link', ['wandb'])
+  assert files.sibling(outside, 'link', where) == outside / 'link'
+  for name in 'link', 'a/b/link':
+    (folder / name).symlink_to(outside)
+    with pytest.raises(ValueError, match='link is a symbolic link'):
+      files.check_tree(folder, ['wandb'])
+    (folder / name).unlink()
+
+
+# --- Texts ---
+
+
+def test_each_place_has_its_own_way_to_show_a_text():
+  assert files.printable('\x1b]0;t\x07\x9b') == r'\x1b]0;t\x07\x9b'
+  assert files.printable('a\u202eb\u200bc\ud800') == r'a\u202eb\u200bc\ud800'
+  for text in ('a\n\tb', 'é ∆ 漢字', '\U0001f468\u200d\U0001f469', 'a\xa0b'):
+    assert files.printable(text) == text
+  assert all(map(files.is_invisible, '\u115f\u1160\u3164\uffa0\u2800'))
+  shown = escapes.for_html('<a>\x1b"\ud800\u202e\ufffe\n')
+  assert shown == '&lt;a&gt;\\x1b&quot;\\ud800\\u202e\ufffd\n'
+  assert escapes.for_xml(shown) == shown
+  for text in ('=1+1', ' =1+1', '\n=1', '\uff1d1', '\u200b@a', '\t1'):
+    assert escapes.for_csv(text) == f"'{text}"
+  for value in 'a=1', '\\frac', '', -0.5, None:
+    assert escapes.for_csv(value) == value
+  assert escapes.for_markdown('a|b\n<c>\x1b') == r'a\|b &lt;c\>\\x1b'
+  shown = escapes.for_markdown('https://a www.b @c &lt; $x$ 1.5')
+  assert shown == r'https\://a www\.b \@c &amp;lt; \$x\$ 1.5'
+
+
+@pytest.mark.parametrize(
+  ('text', 'shown'),
+  [
+    ('ftp://me:pw@host:9/run', 'ftp://me:***@host:9/run'),
+    ('--data=s3://:pw@b/c x', '--data=s3://:***@b/c x'),
+    ('https://b/c?sig=abc&se=1#x', 'https://b/c?***'),
+    ('https://h/p#access_token=T', 'https://h/p?***'),
+    ('https://ghp_TOKEN@host/x', 'https://***@host/x'),
+    ('gs://u:pa/ss@h/b', 'gs://u:***@h/b'),
+    ("'s3://u:p@ss@host'", "'s3://u:***@host'"),
+    ('s3://b/a@b/c', 's3://b/a@b/c'),
+    ('gs://b/c and me:pw@host', 'gs://b/c and me:pw@host'),
+  ],
+)
+def test_urls_are_shown_without_their_secrets(text, shown):
+  assert files.without_secrets(text) == shown
+
+
+# --- A full disk ---
+
+
+@contextlib.contextmanager
+def file_limit(size):
+  """Has no file of this process grow beyond so many bytes.
+
+  JAX would cut off what it writes to the compile cache of all tests.
+  """
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  seconds = jax.config.jax_persistent_cache_min_compile_time_secs
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', math.inf)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', seconds)
+
+
+def contents(folder):
+  """All files and folders, with what is in them."""
+  return {
+    str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+    for path in sorted(folder.rglob('*'))
+  }
+
+
+def refuse(write, file, size=2000):
+  """Checks that what cannot be written names a file, in one sentence."""
+  with file_limit(size), pytest.raises(OSError, match='too large') as error:
+    write()
+  assert error.value.filename == str(file)
+  assert error.value.errno == errno.EFBIG
+  assert cli._sentence(error.value) == f'{file}: File too large.'
+
+
+def model():
+  return checkpoints.load_folder(small.FIXTURES / 'hf_gemma2')
+
+
+def save_reduced(folder):
+  reduced_folders.save(folder, model(), np.arange(4, 40), verifier='any')
+
+
+def save_head(folder):
+  recurrent_checkpoint.save(
+    folder, recurrent_drafter.init_head(jax.random.key(0), 32), model()
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'size', 'save'),
+  # What is written at first, how much of it there is room for, and how.
+  [
+    ('model.safetensors', 2000, lambda x: checkpoints.save_model(x, model())),
+    (
+      'model-00001-of-00007.safetensors',
+      12_000,
+      lambda folder: checkpoints.save_model(folder, model(), shard_gb=2e-5),
+    ),
+    ('model.safetensors', 2000, save_reduced),
+    ('head.safetensors', 2000, save_head),
+  ],
+)
+def test_what_cannot_be_saved_leaves_nothing(tmp_path, name, size, save):
+  folder = tmp_path / 'made/here'
+  refuse(lambda: save(folder), folder / name, size)
+  assert not list(tmp_path.iterdir())
+  save(folder)
+  # Others may read all of it.
+  for file in folder.iterdir():
+    assert file.stat().st_mode & 0o444 == 0o444
+  (folder / 'mine.txt').write_text('mine')
+  before = contents(tmp_path)
+  refuse(lambda: save(folder), folder / name, size)
+  assert contents(tmp_path) == before
+  save(folder)
+  assert not list(tmp_path.rglob('.*'))
+
+
+def _interrupt(file):
+  with files.replace_file(file) as part:
+    part.write_text('half')
+    raise KeyboardInterrupt
+
+
+def test_a_file_stays_as_it_was_until_another_is_whole(tmp_path):
+  file = tmp_path / 'new/a.txt'
+  refuse(lambda: files.write_text(file, 'x' * 9999), file)
+  assert not list(tmp_path.iterdir())
+  files.write_text(file, 'first')
+  refuse(lambda: files.write_text(file, 'x' * 9999), file)
+  with pytest.raises(KeyboardInterrupt):
+    _interrupt(file)
+  assert contents(tmp_path) == {'new': None, 'new/a.txt': b'first'}
+
+
+def test_a_disk_that_is_full_at_the_end_is_told_too(tmp_path, monkeypatch):
+
+  def full(handle):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(os, 'fsync', full)
+  with pytest.raises(OSError, match='No space left') as error:
+    files.write_text(tmp_path / 'a', 'b')
+  assert cli._sentence(error.value) == (
+    f'{tmp_path / "a"}: No space left on device. Free space, then run it again.'
+  )
+  with (
+    pytest.raises(OSError, match='No space left') as error,
+    files.replace_files(tmp_path / 'c') as part,
+  ):
+    (part / 'd').write_text('e')
+  assert error.value.filename == str(tmp_path / 'c/d')
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ('error', 'name'),
+  [
+    (ValueError('I/O error: No space left on device (os error 28)'), 'a'),
+    (ValueError("EXHAUSTED: No space left on device [os_error='28']"), 'a'),
+    (ValueError('another'), None),
+    # What names a file already keeps its name.
+    (OSError(errno.ENOSPC, 'No space left on device', 'b'), 'b'),
+  ],
+)
+def test_errors_of_libraries_become_the_systems(error, name):
+  with (
+    pytest.raises(OSError if name else ValueError) as told,
+    files.name_path_in_errors(pathlib.Path('a')),
+  ):
+    raise error
+  if name:
+    assert told.value.errno == errno.ENOSPC
+    assert told.value.filename == name
+
+
+_LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+from experiments import cli, export
+cli.run(export.main)
+"""
+
+
+@pytest.mark.slow
+def test_the_launcher_says_so_in_one_sentence(tmp_path):
+  folder = tmp_path / 'out'
+  flags = '--model=tiny-drafter', f'--folder={folder}', '--nocompilation_cache'
+  done = launching.python('-c', _LIMITED, *flags)
+  assert done.returncode == 2, done.stderr
+  last = done.stderr.splitlines()[-1]
+  assert last == f'error: {folder / "model.safetensors"}: File too large.'
+  assert 'Traceback' not in done.stderr
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
+  tmp_path, monkeypatch, capfd
+):
+  monkeypatch.setattr(training_loop, '_deciding', lambda config, name: {'a': 1})
+  config = ConfigDict(dict(log_every=1, checkpoint_every=1))
+  rows = np.random.default_rng(0).normal(size=(100, 1000))
+  start = jnp.asarray(rows, jnp.float32)
+  training = training_loop.TrainingRun(
+    config=config, name='one', steps=2, workdir=tmp_path
+  )
+
+  def run():
+    return training_loop.fit(
+      training,
+      start,
+      optax.sgd(1.0),
+      loss_fn=lambda x: (x.sum(), {}),
+      batch=lambda step: (),
+    )
+
+  folder = tmp_path / 'checkpoints/one'
+  refuse(run, folder, 100_000)
+  assert not list(folder.iterdir())
+  assert 'Traceback' not in capfd.readouterr().err
+  np.testing.assert_allclose(run(), start - 2, atol=1e-5)
+
+
+def test_what_a_training_keeps_is_named(tmp_path, monkeypatch):
+  monkeypatch.setattr(
+    terms.package_index, 'MODELS', dict(terms.package_index.MODELS)
+  )
+  (name,) = terms.package_index.MODELS
+  refuse(lambda: terms.add_licence(tmp_path, name), tmp_path / 'NOTICE', 10)
+  assert not list(tmp_path.iterdir())
+  file = tmp_path / 'states.npy'
+  refuse(lambda: distillation_data._reserve(file, np.float32, (100, 100)), file)
+  assert not file.exists()
+  answers = tmp_path / 'answers.jsonl'
+  refuse(
+    lambda: texts.resume_answers(
+      answers, ['a'], lambda some, first: ['x' * 9999]
+    ),
+    answers,
+  )
