@@ -5,11 +5,9 @@ above it in this list.
 
   arguments            checks of argument values
   declarations         options, each declared once
-  untrusted            bounded readers of files from strangers
+  files                files of strangers, and files written whole
   extras               commands that install optional dependencies
   compilation          the cache of compiled programs
-  plain                values that JSON can hold, and their hashes
-  atomic               files that are written whole or not at all
   registries           the values that an option can name
   verification_config  kinds of verification, and sources of tokens
   methods              one position: q and p to the distribution to sample
@@ -40,7 +38,7 @@ _NAMES = {
   'methods': 'Distributions METHODS Method from_rule from_target'
   ' get_acceptance_residual_fns register',
   'models.checkpoints': 'load_model',
-  'models.conversations': 'Conversation',
+  'models.chat': 'Conversation',
   'proof.audit': 'AuditResult audit',
   'sampler.agreement': 'agreement',
   'sampler.scoring': 'explain',

@@ -15,12 +15,10 @@ import jax
 import jax.numpy as jnp
 import pydantic
 
-from cascades import drafters
+from cascades import drafters, files
 from cascades.config import DecodingConfig
+from cascades.files import Schema, digest, plain
 from cascades.models import checkpoints, sharding
-from cascades.plain import digest, plain
-from cascades.untrusted import bounded
-from cascades.untrusted.schema import Schema
 
 _ADVICE = 'decide again with experiments.sweep'
 _Hash = Annotated[str, pydantic.Field(pattern='^[0-9a-f]{64}$')]
@@ -99,7 +97,7 @@ class Decision:
         f'decision: there is no {path}; give the decision.json of a sweep whose'
         ' config has a decision.'
       )
-    content = bounded.read_json(path, 'decision', _ADVICE)
+    content = files.read_json(path, 'decision', _ADVICE)
     fields: dict[str, Any] = dict(
       _Fields.check(content, f'decision: {path}', _ADVICE)
     )

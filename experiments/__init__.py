@@ -30,10 +30,7 @@ _LIGHT_COMMAND, _LIGHT_NEEDED = 'experiments.accelerator', ('absl', 'tqdm')
 
 
 def _check_installed() -> None:
-  """Checks that the packages of the extra `experiments` are installed.
-
-  A command exits with a sentence on stderr.
-  """
+  """Checks that the packages of the extra `experiments` are installed."""
   needed = _LIGHT_NEEDED if _LIGHT_COMMAND in sys.orig_argv else NEEDED
   absent = [x for x in needed if importlib.util.find_spec(x) is None]
   if not absent:

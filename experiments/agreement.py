@@ -8,8 +8,8 @@ of greedy speculative decoding.
 
 from absl import app, flags
 
+from cascades import files
 from cascades.config import DecodingConfig
-from cascades.untrusted import display
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'Text to continue.')
@@ -35,7 +35,7 @@ def _paint(result, colour: bool) -> str:
   for i, (token, piece) in enumerate(
     zip(result.tokens, result.token_strings, strict=True)
   ):
-    piece = display.printable(piece) or '<end>'
+    piece = files.printable(piece) or '<end>'
     if i < result.matched_length:
       out.append(f'\x1b[32m{piece}\x1b[0m' if colour else piece)
     elif token.is_match:

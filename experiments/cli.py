@@ -26,9 +26,8 @@ import tqdm
 from absl import app, flags, logging
 
 import cascades
-from cascades import compilation
+from cascades import compilation, files
 from cascades.declarations import Declared, Option, options_of
-from cascades.untrusted import display
 
 _DEBUG = flags.DEFINE_bool('debug', False, 'Shows the traceback of an error.')
 
@@ -260,17 +259,17 @@ def _quietly(
     # Flags may not be parsed yet, which plain attribute access insists on.
     if flags.FLAGS['debug'].value:
       raise
-    print(f'error: {display.sentence(_sentence(e))}', file=sys.stderr)
+    print(f'error: {files.sentence(_sentence(e))}', file=sys.stderr)
     _end(2)
   except StoppedError as e:
-    print(display.sentence(_sentence(e)), file=sys.stderr)
+    print(files.sentence(_sentence(e)), file=sys.stderr)
     _end(130)
   except KeyboardInterrupt:
     _end(130)
   except Exception as e:
     if flags.FLAGS['debug'].value:
       raise
-    print(f'error: {display.sentence(_bug(e))}', file=sys.stderr)
+    print(f'error: {files.sentence(_bug(e))}', file=sys.stderr)
     _end(1)
 
 
@@ -290,7 +289,7 @@ def _is_output_closed() -> bool:
 
 def _bug(error: Exception) -> str:
   """Writes the traceback of a bug to a file; returns the message for it."""
-  text = display.without_secrets(''.join(traceback.format_exception(error)))
+  text = files.without_secrets(''.join(traceback.format_exception(error)))
   with tempfile.NamedTemporaryFile(
     'w', prefix='cascades-', suffix='.txt', delete=False, encoding='utf-8'
   ) as file:
@@ -390,7 +389,7 @@ class _LinesAboveBars(messages.Handler):
 
   def emit(self, record: messages.LogRecord) -> None:
     """Prints a message."""
-    tqdm.tqdm.write(display.printable(record.getMessage()), file=sys.stderr)
+    tqdm.tqdm.write(files.printable(record.getMessage()), file=sys.stderr)
 
 
 def _show_messages() -> None:

@@ -35,7 +35,8 @@ def main() -> None:
       'model, folder: both must be given; give --model=tiny-verifier'
       ' --folder=exported.'
     )
-  from cascades import atomic
+
+  from cascades import files
   from cascades.models import checkpoints
 
   folder = pathlib.Path(_FOLDER.value)
@@ -43,13 +44,12 @@ def main() -> None:
     raise ValueError(
       f'folder: {folder} already holds a model; choose another --folder.'
     )
-  with atomic.create_folder(folder):
+  with files.create_folder(folder):
     cli.make_folder(folder, option='folder')
     model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
     cli.say(f'writing {folder}')
     checkpoints.save_model(folder, model, _SHARD_GB.value, _TENSOR_TYPE.value)
-  files = sorted(file for file in folder.iterdir() if file.is_file())
-  for file in files:
+  for file in sorted(file for file in folder.iterdir() if file.is_file()):
     print(f'{file.stat().st_size:>15,}  {file}')
 
 

@@ -16,8 +16,8 @@ truncation, weights, max_new_tokens, shots, chat and stop_strings must be equal.
 
 from absl import app, flags
 
+from cascades import files
 from cascades.declarations import options_of
-from cascades.untrusted import display
 from experiments import cli
 from experiments.analysis.analysis_config import AnalysisConfig
 
@@ -60,7 +60,7 @@ def main() -> None:
     contents = list(map(runs.read, workdirs))
     differing = runs.check(contents, _ALLOW.value)
     for sentence in named_points.compare(contents, _COMPARE.value, config):
-      print(display.printable(sentence))
+      print(files.printable(sentence))
     if differing:
       print(f'The workdirs differ in {", ".join(differing)}.')
     return

@@ -14,11 +14,10 @@ from typing import Any
 from absl import app, flags
 
 import cascades
-from cascades import arguments, drafters
+from cascades import arguments, drafters, files
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.models.conversations import Conversation, Prompt
-from cascades.untrusted import bounded, display
+from cascades.models.chat import Conversation, Prompt
 from cascades.verification_config import DRAFT, RESIDUAL
 from experiments import cli
 
@@ -87,7 +86,7 @@ def paint(token_strings: list[str], sources: list[int], colour: bool) -> str:
     _, code, marks = _STYLES[source]
     left, right = (f'\x1b[{code}m', '\x1b[0m') if colour else marks
     if text:
-      out.append(f'{left}{display.printable(text)}{right}')
+      out.append(f'{left}{files.printable(text)}{right}')
   return ''.join(out)
 
 
@@ -104,7 +103,7 @@ def _read_prompt() -> Prompt:
   if _MESSAGES.value is not None:
     file = pathlib.Path(_MESSAGES.value)
     try:
-      content = bounded.read_json(file, 'messages', 'give a list of messages')
+      content = files.read_json(file, 'messages', 'give a list of messages')
     except FileNotFoundError:
       raise ValueError(
         f'messages: there is no file {file}; give a JSON file.'
@@ -172,7 +171,7 @@ def _quote(decoder: Any, token: int) -> str:
   (text,) = decoder.tokenizer.token_strings([token])
   if text in ('', '\ufffd'):
     text = decoder.tokenizer.piece(token)
-  return display.printable(repr(text))
+  return files.printable(repr(text))
 
 
 def decisions(decoder: Any, explanations: list[Any]) -> Iterator[str]:

@@ -175,7 +175,7 @@ print(examples[0].prompt)
 # %%
 from IPython.display import HTML
 
-from cascades.untrusted.display import for_html
+from experiments.escapes import for_html
 
 few = [example.prompt for example in examples[:6]]
 request = dict(

@@ -12,7 +12,7 @@ import tiers
 import cascades
 from cascades import drafters, load_model
 from cascades.models import tokenizers
-from cascades.models.conversations import Conversation
+from cascades.models.chat import Conversation
 from cascades.sampler import agreement, sampler
 from experiments import tasks
 from experiments.training import tokenizer_training

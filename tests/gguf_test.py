@@ -28,7 +28,7 @@ import small
 from fixtures import gguf_writer
 from small import FIXTURES, load, same
 
-from cascades import atomic
+from cascades import files
 from cascades.models import (
   checkpoints,
   config_json,
@@ -37,7 +37,6 @@ from cascades.models import (
   language,
   package_index,
   param_mapping,
-  tokenizer_files,
   tokenizers,
 )
 from experiments.tasks import TASKS
@@ -358,7 +357,7 @@ def test_tokens_that_were_added_later_are_in_the_json(tmp_path):
   said['added_tokens'] += [dict(id=own.vocab_size, content='<|im_start|>')]
   (tmp_path / 'tokenizer.json').write_text(json.dumps(said))
   for rows, ids in ((own.vocab_size + 64, [own.vocab_size]), (768, None)):
-    file, read = tokenizer_files.read_folder(tmp_path, rows)
+    file, read = tokenizers.read_folder(tmp_path, rows)
     assert file.suffix == ('.json' if ids else '.model')
     assert read.encode('<|im_start|>') == (ids or own.encode('<|im_start|>'))
 
@@ -399,11 +398,11 @@ def test_a_tokenizer_json_will_do(tmp_path):
   file = tmp_path / 'tokenizer.json'
   said = as_json(of_turns())
   file.write_text(json.dumps(said))
-  read = tokenizer_files.from_json(file)
+  read = tokenizers.from_json(file)
   # As older versions write them.
   said['model']['merges'] = [' '.join(pair) for pair in said['model']['merges']]
   file.write_text(json.dumps(said))
-  for other in (read, tokenizer_files.from_json(file)):
+  for other in (read, tokenizers.from_json(file)):
     for text in texts():
       assert other.encode(text) == of_turns().encode(text), text
   checkpoints.save_model(tmp_path, load('tiny-verifier'))
@@ -421,15 +420,11 @@ def test_a_tokenizer_json_will_do(tmp_path):
   assert checkpoints.load_model(tmp_path).tokenizer.vocab_size == 768
   said['added_tokens'] += [dict(id=770, content='<of_mine>')]
   file.write_text(json.dumps(said))
-  with pytest.raises(ValueError, match=r'tokenizer\.json must have each id'):
+  with pytest.raises(ValueError, match=r'tokenizer\.json .*each id from 0'):
     checkpoints.load_model(tmp_path)
-  for damaged, said in (
-    ('{', 'it is damaged'),
-    ('{}', 'model is missing'),
-    ('{"model": {"type": "WordPiece"}}', "model.type must be 'BPE'"),
-  ):
+  for damaged in '{', '{}', '{"model": {"type": "WordPiece"}}':
     file.write_text(damaged)
-    with pytest.raises(ValueError, match=rf'tokenizer\.json: {said}'):
+    with pytest.raises(ValueError, match=r'tokenizer\.json.* is damaged'):
       checkpoints.load_model(tmp_path)
 
 
@@ -620,7 +615,7 @@ def test_a_full_disk_leaves_nothing_half_written(parts, monkeypatch):
   def full(*args):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(atomic.os, 'replace', full)
+  monkeypatch.setattr(files.os, 'replace', full)
   assert 'could not be written' in refused('in-parts')
   assert not parts.parent.exists()
 

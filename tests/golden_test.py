@@ -22,7 +22,7 @@ import cascades
 from cascades import decoding, drafters, methods, verification
 from cascades.drafters.recurrent import init_head
 from cascades.methods import processing
-from cascades.models import turns
+from cascades.models import chat
 from cascades.proof import exact
 from configs import common
 from experiments.records import results_version
@@ -154,7 +154,7 @@ def _frame(tag) -> list:
   tags = tag, {'<|turn>': '<turn|>'}.get(tag, '<end_of_turn>')
   texts = ['user model hello what is two and two', 'the quick brown fox'] * 40
   tokenizer = tokenizer_training.train(texts, 330, tags)
-  frame = turns.require_template(tokenizer)
+  frame = chat.require_template(tokenizer)
   texts = *_TEXTS, f'{tags[0]}user\nHi{tags[1]}\n<bos><eos>', ''
   lasts = None, frame.end_token, 300
   return [frame.encode(tokenizer, x, last) for x in texts for last in lasts]

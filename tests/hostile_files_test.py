@@ -37,16 +37,15 @@ import pytest
 import report_test
 import small
 
-from cascades import drafters
+from cascades import drafters, files
 from cascades.contrib.engine_audits import traces
 from cascades.drafters import recurrent
 from cascades.models import (
   checkpoints,
   gguf_files,
   tensor_files,
-  tokenizer_files,
+  tokenizers,
 )
-from cascades.untrusted import display
 from experiments import records, sample, tasks
 from experiments.reports import AnalysisConfig, drawings, tables, write_report
 from experiments.sweeps import workdirs
@@ -129,7 +128,7 @@ def make_gguf(folder, name='tiny-drafter', stored='float16') -> None:
 
 def make_tokenizer_json(folder: pathlib.Path) -> None:
   folder.mkdir()
-  fields = gguf_test.as_json(tokenizer_files.read(MODEL / 'tokenizer.model'))
+  fields = gguf_test.as_json(tokenizers.read(MODEL / 'tokenizer.model'))
   (folder / 'tokenizer.json').write_text(json.dumps(fields))
 
 
@@ -767,9 +766,9 @@ FORMATS = {
     make_gguf, 'tiny-drafter.gguf', read_gguf, checkpoints.load_model
   ),
   'tokenizer.json': Format(
-    make_tokenizer_json, 'tokenizer.json', tokenizer_files.read
+    make_tokenizer_json, 'tokenizer.json', tokenizers.read
   ),
-  'tokenizer.model': Format(_TINY, 'tokenizer.model', tokenizer_files.read),
+  'tokenizer.model': Format(_TINY, 'tokenizer.model', tokenizers.read),
   'a record': Format(make_run, 'one.jsonl', records.read),
   'a block of a trace': Format(make_trace, 'blocks.jsonl', read_trace),
   'a packed trace': Format(
@@ -940,10 +939,10 @@ def test_a_page_spells_what_would_act_or_cannot_be_seen(
   ]
   records.write(workdir / 'examples/sums.jsonl', examples)
   page = report(workdir).read_text(encoding='utf-8')
-  (odd,) = filter(display.is_invisible, method + prompt)
+  (odd,) = filter(files.is_invisible, method + prompt)
   # Half of a pair of surrogates is none of a file's characters.
-  spelling = '\ufffd' if odd == '\ud800' else display.escape(odd)
-  assert not any(map(display.is_invisible, page))
+  spelling = '\ufffd' if odd == '\ud800' else files.printable(odd)
+  assert not any(map(files.is_invisible, page))
   if odd in method:
     # Curves are found by the same name in figures and legends.
     assert f'data-key="{method.replace(odd, spelling)}"' in page

@@ -19,7 +19,6 @@ from cascades.models import (
   checkpoints,
   huggingface_export,
   tensor_files,
-  tokenizer_files,
   tokenizers,
 )
 from cascades.sampler import scoring
@@ -44,7 +43,7 @@ def test_what_transformers_says_of_a_model_is_written(folder, tmp_path):
   for name in theirs.keys() - of_none:
     assert ours[name] == theirs[name], name
   said = read_json(tmp_path / 'tokenizer_config.json')
-  tokenizer = tokenizer_files.read(tmp_path / 'tokenizer.model')
+  tokenizer = tokenizers.read(tmp_path / 'tokenizer.model')
   ids = [tokenizer.token_id(said[f'{x}_token']) for x in ('pad', 'eos', 'bos')]
   assert ids == [tokenizers.PAD, tokenizers.EOS, tokenizers.BOS]
   assert said['tokenizer_class'] == 'GemmaTokenizer'

@@ -13,7 +13,7 @@ import small
 import tiers
 
 import cascades
-from cascades.contrib.cpu import blocked, files, int8
+from cascades.contrib.cpu import blocked, int8, stored
 from cascades.contrib.cpu.blocked import AxisSplit
 from cascades.contrib.cpu.int8 import Int8Weight
 from cascades.models import checkpoints, config_json, param_mapping
@@ -192,7 +192,7 @@ def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path, source):
 
 def test_scales_are_stored_without_a_matrix_of_them(tmp_path):
   whole = checkpoints.load_model('tiny-drafter', 'int8')
-  rounded = files.to_rounded(whole.model, whole.params)
+  rounded = stored.to_rounded(whole.model, whole.params)
   checkpoints.save_model(tmp_path, whole)
   config = config_json.read(small.read_json(tmp_path / 'config.json'))
   integers, scales, *_ = param_mapping.tensors(rounded, config)

@@ -23,9 +23,9 @@ from cascades.decisions import Decision, weights  # noqa: E402
 from cascades.models import (  # noqa: E402
   checkpoints,
   language,
-  tokenizer_files,
+  tokenizers,
 )
-from cascades.models.conversations import Conversation  # noqa: E402
+from cascades.models.chat import Conversation  # noqa: E402
 from cascades.sampler import scoring  # noqa: E402
 from experiments.sweeps import deciding  # noqa: E402
 
@@ -237,7 +237,7 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
 def chat_lm(tmp_path):
   """A small model with a chat template."""
   folder = pathlib.Path('tests/fixtures/chat')
-  tokenizer = tokenizer_files.read(_ROOT / folder / 'tokenizer.json')
+  tokenizer = tokenizers.read(_ROOT / folder / 'tokenizer.json')
   source = (_ROOT / folder / 'gemma3.jinja').read_text()
   tokenizer = tokenizer.with_chat_template(source)
   model = language.from_config(small.config_of(tokenizer.vocab_size, width=8))

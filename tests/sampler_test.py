@@ -169,9 +169,9 @@ def test_a_token_that_holds_a_text_that_ends_an_answer_ends_its_row(pair):
   assert cut.text == free.text.partition('an')[0]
   assert cut.tokens == free.tokens[: free.tokens.index(many) + 1]
   # Of a text that several tokens make, no token is sure to end anything.
-  assert tokenizer.tokens_containing(['\n']) == (stop,)
-  assert tokenizer.tokens_containing(['a\n']) == ()
-  assert a in tokenizer.tokens_containing(['zz', 'a'])
+  assert tokenizer.tokens_containing(('\n',)) == (stop,)
+  assert tokenizer.tokens_containing(('a\n',)) == ()
+  assert a in tokenizer.tokens_containing(('zz', 'a'))
 
 
 def test_what_may_end_an_answer_is_not_streamed(pair):

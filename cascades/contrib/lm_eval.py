@@ -32,8 +32,8 @@ from typing import Any
 from cascades import drafters, extras
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.models import tokenizer_files, tokenizers, turns
-from cascades.models.conversations import Conversation
+from cascades.models import chat, tokenizers
+from cascades.models.chat import Conversation
 from cascades.sampler import sampler, scoring
 
 try:
@@ -174,7 +174,7 @@ class CascadesLM(TemplateLM):
         options[name] = str(options[name])
     if isinstance(options.get('tokenizer'), str):
       path = pathlib.Path(options['tokenizer'])
-      options['tokenizer'] = tokenizer_files.read(path, 'tokenizer')
+      options['tokenizer'] = tokenizers.read(path, 'tokenizer')
     if str(batch_size).startswith('auto'):
       batch_size = max_batch_size
     self._is_decided = decision is not None
@@ -351,7 +351,7 @@ class CascadesLM(TemplateLM):
     Raises:
       ValueError: There is no template, or it refuses the messages.
     """
-    template = turns.require_template(self.sampler.tokenizer)
+    template = chat.require_template(self.sampler.tokenizer)
     messages = Conversation(chat_history)
     prompt = _ChatText(template.format_turn(messages))
     prompt.messages = messages
@@ -365,7 +365,7 @@ class CascadesLM(TemplateLM):
       return super()._encode_pair(context, continuation)
     tokenizer = self.sampler.tokenizer
     encode = functools.partial(
-      turns.require_template(tokenizer).encode, tokenizer, context.messages
+      chat.require_template(tokenizer).encode, tokenizer, context.messages
     )
     ids = encode()
     return ids, encode(answer=continuation)[len(ids) :]
@@ -384,7 +384,7 @@ class CascadesLM(TemplateLM):
         " leave it out to take the model's own template."
       )
     tokenizer = self.sampler.tokenizer
-    template = turns.require_template(tokenizer)
+    template = chat.require_template(tokenizer)
     return tokenizer.chat_template or template.format_turn('{message}')
 
   @property

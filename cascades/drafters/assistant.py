@@ -48,16 +48,15 @@ from cascades.drafters.stepwise import (
   rms_norm,
 )
 from cascades.drafters.unbound import UnboundDrafter
+from cascades.files import Schema, Size, one_of
 from cascades.models import (
   checkpoints,
   config_json,
   hub,
   param_dtypes,
   tensor_files,
-  tokenizer_files,
   tokenizers,
 )
-from cascades.untrusted.schema import Schema, Size, one_of
 
 # Name of the tensor of token ids in the order of their centroids.
 _ORDER = 'masked_embedding.token_ordering'
@@ -232,8 +231,8 @@ class Assistant(UnboundDrafter):
     params = read_params(folder, tensors, _layout(config, text), _ORDER)
     params = _arrange(config, text, params, folder)
     tokenizer = None
-    if tokenizer_files.find_file(folder).exists():
-      _, tokenizer = tokenizer_files.read_folder(folder, text.vocab_size)
+    if tokenizers.find_file(folder).exists():
+      _, tokenizer = tokenizers.read_folder(folder, text.vocab_size)
     params = param_dtypes.device_put_params(params, dtype, folder)
     return cls(params, config, text, tokenizer, hub.label(folder))
 

@@ -42,6 +42,7 @@ import numpy as np
 import pydantic
 from jaxtyping import Array, Float, Int, PyTree
 
+from cascades import files
 from cascades.decoding.drafter import BoundDrafter
 from cascades.decoding.state import write
 from cascades.drafters.stepwise import (
@@ -53,6 +54,7 @@ from cascades.drafters.stepwise import (
   rms_norm,
 )
 from cascades.drafters.unbound import UnboundDrafter
+from cascades.files import Count, Positive, Schema, Size, one_of
 from cascades.models import (
   checkpoints,
   config_json,
@@ -60,8 +62,6 @@ from cascades.models import (
   param_dtypes,
   tensor_files,
 )
-from cascades.untrusted import display
-from cascades.untrusted.schema import Count, Positive, Schema, Size, one_of
 
 _LAYER_IDS = 'eagle_aux_hidden_state_layer_ids'
 _EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
@@ -371,7 +371,7 @@ class EagleHead(UnboundDrafter):
     if config.eagle_aux_hidden_state_layer_ids is None:
       first, second, third = layer_ids
       print(
-        f'{display.printable(self.name)}: config.json has no {_LAYER_IDS}; the'
+        f'{files.printable(self.name)}: config.json has no {_LAYER_IDS}; the'
         f' head reads the states after {first}, {second} and {third} of'
         f' {gemma.num_layers} layers, the default of speculators.',
         file=sys.stderr,

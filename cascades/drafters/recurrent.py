@@ -28,14 +28,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades import atomic
+from cascades import files
 from cascades.declarations import option
 from cascades.decoding.drafter import BoundDrafter, full_length_draft
 from cascades.drafters.stepwise import StepwiseDrafter
 from cascades.drafters.unbound import UnboundDrafter
+from cascades.files import Schema
 from cascades.models import checkpoints, hub, param_dtypes, tensor_files
-from cascades.untrusted import bounded
-from cascades.untrusted.schema import Schema
 
 # A folder with this file holds a recurrent head.
 _HEAD_FILE = 'head.json'
@@ -236,7 +235,7 @@ class RecurrentHead(UnboundDrafter):
     folder = pathlib.Path(folder)
     file = folder / _HEAD_FILE
     try:
-      content = bounded.read_fields(file, 'drafter', _ADVICE)
+      content = files.read_fields(file, 'drafter', _ADVICE)
     except FileNotFoundError:
       raise ValueError(f'drafter: there is no {file}; {_ADVICE}.') from None
     fields = _Fields.check(content, f'drafter: {file}', _ADVICE)
@@ -301,9 +300,9 @@ def save(
   if draft_vocab_ids is not None:
     tensors[_VOCAB_IDS] = np.asarray(draft_vocab_ids, np.int32)
   fields = {'kind': 'recurrent', 'verifier': fingerprint(verifier)}
-  with atomic.replace_files(pathlib.Path(folder)) as part:
+  with files.replace_files(pathlib.Path(folder)) as part:
     tensor_files.save_tensors(part / 'head.safetensors', tensors)
-    atomic.write_text(part / _HEAD_FILE, json.dumps(fields, indent=2) + '\n')
+    files.write_text(part / _HEAD_FILE, json.dumps(fields, indent=2) + '\n')
 
 
 class _Fields(Schema):

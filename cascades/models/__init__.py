@@ -17,9 +17,6 @@ Checkpoints
   bundled             models of the package; `assets` holds them
   package_index       models in Python packages; `terms` holds their licences
 Text
-  tokenizers       text to tokens and back
-  tokenizer_files  tokenizer.model and tokenizer.json
-  conversations    messages of a system, a user and an assistant
-  chat_templates   chat templates that come with models
-  turns            chat templates of Gemma's families
+  tokenizers  text to tokens and back, tokenizer.model and tokenizer.json
+  chat        messages, and the templates that frame them
 """

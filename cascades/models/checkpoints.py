@@ -34,9 +34,10 @@ from flax import traverse_util
 from jaxtyping import PyTree
 
 from cascades import arguments, compilation
+from cascades.files import Count, Schema, one_of
 from cascades.models import (
   bundled,
-  chat_templates,
+  chat,
   config_json,
   gemma_library,
   gguf_files,
@@ -49,12 +50,9 @@ from cascades.models import (
   param_mapping,
   sharding,
   tensor_files,
-  tokenizer_files,
   tokenizers,
-  turns,
 )
 from cascades.models.bundled import ASSETS, BUNDLED, BUNDLED_WITHOUT_TABLE
-from cascades.untrusted.schema import Count, Schema, one_of
 
 __all__ = [
   'ASSETS',
@@ -240,7 +238,7 @@ class TensorSource(NamedTuple):
     params = traverse_util.unflatten_dict(params)
     if self.vocab_ids is not None:
       table = self.tensors[param_mapping.TABLE_TENSOR]
-      checksum = language.cpu().files.checksum(model, table)
+      checksum = language.cpu().stored.checksum(model, table)
       if checksum != self.table_checksum:
         raise ValueError(
           f'model: {self.path} was trained with the embedding table'
@@ -299,13 +297,13 @@ def _read_leaf(
 ) -> PyTree:
   """Reads the tensors of a parameter and moves it to its devices."""
   cpu, is_table = language.cpu(), mapping.path == param_mapping.TABLE
-  is_int8 = all(isinstance(x, cpu.files.Int8Handle) for x in tensors)
+  is_int8 = all(isinstance(x, cpu.stored.Int8Handle) for x in tensors)
   is_matrix = cpu.engine.axis_split(model, mapping.path) is not None
   # Rows of a table of floats are read as they are placed, and some matrices
   # that are never read have no tensor.
   by_tensor = tensors and is_matrix and (is_int8 or not is_table)
   if options.layout == 'int8' and by_tensor:
-    leaf = cpu.files.read_rounded(mapping, tensors)
+    leaf = cpu.stored.read_rounded(mapping, tensors)
   else:
     dtype = param_dtypes.float_dtype(options.dtype)
     dtype = dtype and jnp.dtype(dtype)
@@ -436,7 +434,7 @@ def _open_gemma(name: NameOrPath) -> _OrbaxSource:
     tokenizer = tokenizers.Tokenizer(epath.Path(file).read_bytes())
     shapes = gemma_library.orbax_shapes(path)
   if name.endswith('-it'):
-    tokenizer = turns.with_turn_end(tokenizer)
+    tokenizer = chat.with_turn_end(tokenizer)
   shapes = gemma_library.select(shapes, model.param_shapes())
   model = _match_tokenizer(name, model, tokenizer)
   return _OrbaxSource(path, model, tokenizer, shapes)
@@ -476,17 +474,17 @@ def _open_orbax(name: NameOrPath) -> _OrbaxSource:
   # What belongs to images or sound is not read.
   shapes = gemma_library.select(shapes, model.param_shapes())
   if file.is_file() or gemma_file is None:
-    tokenizer = tokenizer_files.read(file)
+    tokenizer = tokenizers.read(file)
   else:
     with _one_sentence(file):
       tokenizer = tokenizers.Tokenizer(epath.Path(gemma_file).read_bytes())
   names = architecture, folder.name, folder.parent.name
   if any(x.endswith('-it') for x in names):
-    tokenizer = turns.with_turn_end(tokenizer)
+    tokenizer = chat.with_turn_end(tokenizer)
   if configs:
     tokenizer = _with_generation_config(
       configs[0], tokenizer, model.vocab_size
-    ).with_chat_template(chat_templates.read(configs[0]))
+    ).with_chat_template(chat.read(configs[0]))
   model = _match_tokenizer(folder, model, tokenizer)
   return _OrbaxSource(folder, model, tokenizer, shapes)
 
@@ -575,18 +573,18 @@ def _one_sentence(name: Any) -> Iterator[None]:
 def _open_huggingface(name: NameOrPath) -> TensorSource:
   path = pathlib.Path(name)
   config = read_config(path)
-  _, tokenizer = tokenizer_files.read_folder(path, config.vocab_size)
+  _, tokenizer = tokenizers.read_folder(path, config.vocab_size)
   tokenizer = _with_generation_config(path, tokenizer, config.vocab_size)
-  tokenizer = tokenizer.with_chat_template(chat_templates.read(path))
+  tokenizer = tokenizer.with_chat_template(chat.read(path))
   tensors = tensor_files.open_folder(path)
-  tensors = language.cpu().files.join_scales(path, tensors)
+  tensors = language.cpu().stored.join_scales(path, tensors)
   return TensorSource(path, config, tokenizer, tensors)
 
 
 def _open_shared_table(name: NameOrPath) -> TensorSource:
   """Opens a folder of layers and the checkpoint whose table they share."""
   path = pathlib.Path(name)
-  owner_name, checksum = language.cpu().files.read_owner(path)
+  owner_name, checksum = language.cpu().stored.read_owner(path)
   owner_name = hub.local_folder(owner_name)
   # Not opened where it shares a table too: it may be this folder.
   is_unfit = find_format(owner_name) in ('shared_table', 'gemma', 'orbax')
@@ -602,14 +600,14 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
   # The converter of llama.cpp leaves out rows that pad a table.
   config = read_config(path, vocab_size=owner.tensors[table].shape[0])
   tensors = tensor_files.open_folder(path)
-  tensors = language.cpu().files.join_scales(path, tensors)
+  tensors = language.cpu().stored.join_scales(path, tensors)
   size = owner.tokenizer.vocab_size
   return TensorSource(
     path,
     config,
     owner.tokenizer,
     {**tensors, table: owner.tensors[table]},
-    vocab_ids=language.cpu().files.read_vocab_ids(path, tensors, size),
+    vocab_ids=language.cpu().stored.read_vocab_ids(path, tensors, size),
     table_path=owner.path,
     table_checksum=checksum,
   )
@@ -782,7 +780,7 @@ def save_model(
     # Views of the arrays, since packed models are on a CPU.
     params = jax.tree.map(np.asarray, params)
   if stored == 'int8' or (stored is None and model.layout == 'int8'):
-    params = language.cpu().files.to_rounded(model, params)
+    params = language.cpu().stored.to_rounded(model, params)
   else:
     params = model.unpack(params)
     if stored:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pydantic
 
 from cascades import arguments
-from cascades.untrusted.schema import (
+from cascades.files import (
   Count,
   FailFast,
   Positive,

@@ -33,15 +33,8 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import numpy as np
 import pydantic
 
-from cascades import arguments, extras
-from cascades.models import (
-  config_json,
-  param_mapping,
-  tensor_files,
-  tokenizers,
-)
-from cascades.untrusted import bounded
-from cascades.untrusted.schema import (
+from cascades import arguments, extras, files
+from cascades.files import (
   Count,
   FailFast,
   NotNegative,
@@ -49,6 +42,12 @@ from cascades.untrusted.schema import (
   Schema,
   Size,
   one_of,
+)
+from cascades.models import (
+  config_json,
+  param_mapping,
+  tensor_files,
+  tokenizers,
 )
 
 SUFFIX, MAGIC = '.gguf', b'GGUF'
@@ -95,7 +94,7 @@ def library() -> types.ModuleType:
 
 def read_header(path: pathlib.Path) -> File:
   """Reads the fields of a file and the places of its tensors."""
-  bounded.check_regular(path, 'model', 'fetch it again')
+  files.check_regular(path, 'model', 'fetch it again')
   with path.open('rb') as file:
     if file.read(4) != MAGIC or file.read(4)[:1] not in (b'\2', b'\3'):
       raise ValueError(

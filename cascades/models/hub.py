@@ -18,9 +18,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from cascades import extras
-from cascades.models import chat_templates, tensor_files
-from cascades.untrusted import display
+from cascades import extras, files
+from cascades.models import chat, tensor_files
 
 PREFIX = 'hub:'
 _NAME = re.compile(
@@ -45,8 +44,8 @@ def at_revision(name: str | pathlib.Path, revision: str | None) -> Any:
   full_name = f'{name}@{revision}'
   if not is_name(name) or not is_name(full_name) or '@' in str(name):
     raise ValueError(
-      f'revision: {display.printable(str(revision))} cannot be combined with'
-      f' the model {display.printable(str(name))}; give a branch, a tag or a'
+      f'revision: {files.printable(str(revision))} cannot be combined with'
+      f' the model {files.printable(str(name))}; give a branch, a tag or a'
       " commit, and a name on the hub, which begins with 'hub:' if a folder has"
       ' it too.'
     )
@@ -76,25 +75,25 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
   match = _NAME.fullmatch(plain)
   if match is None:
     raise ValueError(
-      f'model: {display.printable(plain)} is not a name on the hub; write'
+      f'model: {files.printable(plain)} is not a name on the hub; write'
       ' OWNER/NAME or OWNER/NAME@REVISION.'
     )
   commit = _commits.get(name, match['revision'])
-  folder = _download(plain, commit, '*.json', chat_templates.FILE)
+  folder = _download(plain, commit, '*.json', chat.FILE)
   _commits[name] = commit = folder.name
   if not (folder / 'tokenizer.json').exists():
     _download(plain, commit, 'tokenizer.model')
   if not weights:
     return folder
   # A name in the index could be a pattern of other files.
-  files = [
+  listed = [
     file
     for file in sorted(tensor_files.weight_files(folder))
     if file.endswith('.safetensors')
   ]
-  if not all((folder / x).exists() for x in files or [tensor_files.SINGLE]):
+  if not all((folder / x).exists() for x in listed or [tensor_files.SINGLE]):
     _LOGGER.info('downloading %s', plain)
-    _download(plain, commit, *(files or ['*.safetensors']), quiet=False)
+    _download(plain, commit, *(listed or ['*.safetensors']), quiet=False)
   if not any(folder.glob('*.safetensors')):
     raise ValueError(
       f'model: {plain} has no *.safetensors file; give a repository with'
@@ -135,7 +134,7 @@ def _download(
       raise
     raise ValueError(
       f'model: {name} is not a local folder, and the hub has not sent it'
-      f' ({display.sentence(str(error))}); correct the name, give a token in'
+      f' ({files.sentence(str(error))}); correct the name, give a token in'
       ' HF_TOKEN, or run the command again, which continues with the files that'
       ' are missing.'
     ) from error

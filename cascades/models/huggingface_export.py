@@ -8,9 +8,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from cascades import atomic
+from cascades import files
 from cascades.models import (
-  chat_templates,
+  chat,
   config_json,
   gemma_library,
   language,
@@ -22,7 +22,7 @@ from cascades.models import (
 
 # Files of a model that was in the folder before.
 _STALE = (
-  *('model*.safetensors*', chat_templates.FILE, 'chat_template.json'),
+  *('model*.safetensors*', chat.FILE, 'chat_template.json'),
   *(language.OWNER_FILE, 'tokenizer.json', 'added_tokens.json'),
   'special_tokens_map.json',
 )
@@ -167,7 +167,7 @@ def save(
   tensors = [*param_mapping.tensors(params, resolved, gate_by_rows)]
   if any(x.struct.dtype == 'int8' for x in tensors):
     ranks = {x.name: len(x.struct.shape) for x in tensors}
-    fields = language.cpu().files.quantization_config(ranks)
+    fields = language.cpu().stored.quantization_config(ranks)
     config = {**config, 'quantization_config': fields}
   shards, size = [[]], 0
   for tensor in tensors:
@@ -176,7 +176,7 @@ def save(
       shards.append([])
       size = memory.num_bytes(tensor.struct)
     shards[-1].append(tensor)
-  with atomic.replace_files(folder) as part:
+  with files.replace_files(folder) as part:
     weight_map: dict[str, str] = {}
     for i, shard in enumerate(shards, 1):
       file = f'model-{i:05}-of-{len(shards):05}.safetensors'
@@ -205,9 +205,9 @@ def _write_tokenizer(
   if tokenizer.suppress_tokens:
     special['suppress_tokens'] = list(tokenizer.suppress_tokens)
   tensor_files.write_json(folder / 'generation_config.json', special)
-  atomic.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
+  files.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
   if tokenizer.chat_template is not None:
-    atomic.write_text(folder / chat_templates.FILE, tokenizer.chat_template)
+    files.write_text(folder / chat.FILE, tokenizer.chat_template)
   fields = {
     'tokenizer_class': 'GemmaTokenizer',
     'add_bos_token': True,

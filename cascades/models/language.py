@@ -45,7 +45,7 @@ Cache = PyTree
 # Beside the embedding table: the rows of the tokens that a model can emit, if
 # its vocabulary is restricted, and the ids of these tokens.
 RESTRICTED_TABLE, VOCAB_IDS = 'restricted_table', 'vocab_ids'
-# The file of a model that shares another's table, read by `contrib.cpu.files`.
+# The file of a model that shares another's table, read by `contrib.cpu.stored`.
 OWNER_FILE = 'reduced.json'
 # Axes of a cache's arrays behind the axis of slots.
 _TRAILING_AXES = {'k': 2, 'v': 2, 'positions': 0}

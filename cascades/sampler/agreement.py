@@ -19,7 +19,7 @@ from cascades import arguments
 from cascades.config import DecodingConfig
 from cascades.methods import processing
 from cascades.models import checkpoints
-from cascades.models.conversations import Prompt
+from cascades.models.chat import Prompt
 from cascades.sampler import requests, sampler, scoring
 from cascades.verification_config import DRAFT
 

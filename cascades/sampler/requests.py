@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from cascades import arguments, decoding
-from cascades.models import tokenizers, turns
-from cascades.models.conversations import Conversation, Prompt
+from cascades.models import chat, tokenizers
+from cascades.models.chat import Conversation, Prompt
 from cascades.sampler import batching
 
 
@@ -108,7 +108,7 @@ def encode(
     raise ValueError(f'prompts: must be texts, got {arguments.quote(prompt)}.')
   if isinstance(prompt, str) and not apply_chat_template:
     return prompt, tokenizer.encode(prompt, add_bos=not previous)
-  template = turns.require_template(tokenizer)
+  template = chat.require_template(tokenizer)
   last = previous[-1] if previous else None
   return (
     template.format_turn(prompt, last),

@@ -14,8 +14,8 @@ from jaxtyping import PyTree
 from cascades import arguments, compilation, decisions, decoding, drafters
 from cascades.config import DecodingConfig
 from cascades.methods import processing
-from cascades.models import checkpoints, memory, sharding, tokenizers, turns
-from cascades.models.conversations import Prompt
+from cascades.models import chat, checkpoints, memory, sharding, tokenizers
+from cascades.models.chat import Prompt
 from cascades.sampler import batching
 from cascades.sampler.requests import (
   RequestOptions,
@@ -434,7 +434,7 @@ class Sampler:
     request = request.for_prompts(prompts)
     stop_ids = list(tokenizer.stops)
     if request.apply_chat_template:
-      end_token = turns.require_template(tokenizer).end_token
+      end_token = chat.require_template(tokenizer).end_token
       stop_ids += [] if end_token is None else [end_token]
     if request.stop_tokens is not None:
       tokens = request.stop_tokens

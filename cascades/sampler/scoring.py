@@ -31,7 +31,7 @@ from cascades import decoding, drafters, methods
 from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
-from cascades.models.conversations import Prompt
+from cascades.models.chat import Prompt
 from cascades.sampler import batching, sampler
 from cascades.verification.single_draft import MAX_PROBS_AT_ONCE, value_at_token
 from cascades.verification_config import DRAFT, RESIDUAL

@@ -22,7 +22,7 @@ PAGES = {
     'sampler.sampler.Sampler sampler.requests.SampleRequest'
     ' sampler.sampler.SampleOutput sampler.sampler.ConversationState'
     ' config.DecodingConfig decisions.Decision models.checkpoints.load_model'
-    ' models.conversations.Conversation sampler.agreement.agreement'
+    ' models.chat.Conversation sampler.agreement.agreement'
     ' sampler.scoring.explain methods.method methods.registry.register'
     ' methods.registry.get_acceptance_residual_fns',
   ),

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from cascades.untrusted import display
+from experiments import escapes
 from experiments.benchmarks import answering, eight_bits, harness, loops
 from experiments.benchmarks.harness import median
 from experiments.records import metrics
@@ -141,7 +141,7 @@ def _targets(thresholds: Sequence[tuple[str, ...]]) -> str:
   text = f'{met} of {len(thresholds)} targets of the benchmark are met.'
   if missed:
     text += f' Not met: {"; ".join(missed)}.'
-  return f'\n{display.for_html(text)}\n'
+  return f'\n{escapes.for_html(text)}\n'
 
 
 def fastest(folder: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cascades.untrusted import display
+from experiments import escapes
 from experiments.benchmarks.harness import median
 
 # Largest ratio of the loop's time to its floor's.
@@ -35,7 +35,7 @@ def markdown(
         texts.append((name or 'the phase', error, 'failed'))
     for row in texts:
       table.append(
-        f'| {" | ".join(map(display.for_markdown, (phase, *row)))} |'
+        f'| {" | ".join(map(escapes.for_markdown, (phase, *row)))} |'
       )
   for phase, names in left_out.items():
     table.append(
@@ -100,10 +100,7 @@ def _correctness(figures: Figures) -> Rows:
 
 
 def _unit_costs(figures: Figures) -> Rows:
-  """Yields a row for each shape and batch size; a draft is a pass and a draw.
-
-  The speed of reading counts weights and caches.
-  """
+  """Yields a row for each shape and batch size; a draft is a pass, a draw."""
   passes: dict[tuple[str, int], dict[int, Any]] = {}
   for x in figures['unit_costs'].values():
     # 0 is a drafter's step.

@@ -12,8 +12,8 @@ import pathlib
 import time
 from typing import Any
 
-from cascades.plain import plain
-from cascades.untrusted import bounded, display
+from cascades import files
+from cascades.files import plain
 from experiments import cli
 from experiments.accelerators import device_facts, device_table, random_models
 from experiments.accelerators.device_phases import PHASES, Sizes, limit
@@ -74,7 +74,7 @@ def _read(file: pathlib.Path, setting: dict[str, Any]) -> device_table.Figures:
   figures: device_table.Figures = {name: {} for name in PHASES}
   if not file.exists():
     return figures
-  text = bounded.read_bytes(file, 'workdir', 'delete it')
+  text = files.read_bytes(file, 'workdir', 'delete it')
   for line in text.decode(errors='replace').splitlines():
     # A run that was killed leaves a part of a line.
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
@@ -89,7 +89,7 @@ def sentence(error: Exception) -> str:
   if isinstance(error, ModuleNotFoundError) and error.name:
     package = error.name.partition('.')[0]
     return f'{package}: the package is not installed; install it to measure.'
-  text = display.sentence(cli.one_line(error))[:_MAX_ERROR]
+  text = files.sentence(cli.one_line(error))[:_MAX_ERROR]
   # The text of a ValueError was written for the user.
   is_own = type(error) is ValueError
   return text if is_own else f'{type(error).__name__}: {text}'

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from cascades.untrusted import bounded, display, schema
+from cascades import files
 from experiments import records
 from experiments.analysis import reference_points
 from experiments.records import metrics, unit_costs
@@ -70,27 +70,27 @@ class Run:
     return self.measured.costs
 
 
-class _Source(schema.Schema):
+class _Source(files.Schema):
   """The provenance of a task's data that a report reads."""
 
-  scale: schema.Positive | None = None
+  scale: files.Positive | None = None
 
 
-class _Curve(schema.Schema):
+class _Curve(files.Schema):
   """The fields of a curve that a report reads."""
 
   method: str | None = None
   strict: list[float | Literal['inf', '-inf']] | None = None
 
 
-class _Config(schema.Schema):
+class _Config(files.Schema):
   """The fields of config.json that a report reads."""
 
   curves: list[_Curve] | None = None
   name: str | None = None
   verifier: str | None = None
   drafter: str | None = None
-  batch_size: schema.Count | None = None
+  batch_size: files.Count | None = None
   block_by_block: bool | None = None
   task: dict[str, Any] | None = None
   file: dict[str, Any] | None = None
@@ -134,7 +134,7 @@ def _text(path: pathlib.Path) -> str:
   """Reads a file that a workdir must have."""
   if not path.is_file():
     raise ValueError(f'workdir: there is no {path}; {_REMEDY}')
-  return bounded.read_bytes(path, 'workdir', _ADVICE).decode(errors='replace')
+  return files.read_bytes(path, 'workdir', _ADVICE).decode(errors='replace')
 
 
 def _summary(path: pathlib.Path) -> pd.DataFrame:
@@ -186,7 +186,7 @@ def _numbers(path: pathlib.Path, column: pd.Series) -> pd.Series:
     wrong |= ~values.between(0, sys.float_info.max)
   if wrong.any():
     row = int(wrong.to_numpy().argmax())
-    cell = display.printable(str(column.iloc[row]))
+    cell = files.printable(str(column.iloc[row]))
     raise ValueError(
       f'workdir: {path}: {column.name} of row {row + 1} must be {valid}, got'
       f' {cell:.40}; {_REMEDY}'
@@ -200,7 +200,7 @@ def _numbers(path: pathlib.Path, column: pd.Series) -> pd.Series:
   return values.where(values.abs() < _LARGEST)
 
 
-def _fields(path: pathlib.Path, kind: type[schema.Schema]) -> dict[str, Any]:
+def _fields(path: pathlib.Path, kind: type[files.Schema]) -> dict[str, Any]:
   """Reads and checks a JSON file; returns no fields if it is missing."""
   if not path.is_file():
     return {}

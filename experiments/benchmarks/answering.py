@@ -261,11 +261,7 @@ def _entrant(
 
 
 def _copies(models: _Models) -> list[str]:
-  """Returns prompts followed by their greedy answer and the prompt again.
-
-  As in a summary or an edit of a program, much of the answer can be copied.
-  Worked examples, which the stop text ends, are not repeated.
-  """
+  """Returns prompts followed by their greedy answer and the prompt again."""
   stop = models.config.stop
   greedy_sampler = sampler.Sampler(
     models.verifier, config=DecodingConfig(gamma=0, temperature=0.0)

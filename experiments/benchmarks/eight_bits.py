@@ -235,10 +235,7 @@ def _start_llama(
 def _measure_distance(
   config: ConfigDict, verifiers: dict[str, checkpoints.Checkpoint]
 ) -> dict[str, Any]:
-  """Compares both verifiers on greedy answers, with 95 % intervals.
-
-  Answers, not tokens, are resampled.
-  """
+  """Compares both verifiers on greedy answers, with 95 % intervals."""
   examples = entrants.load_examples(config, config.num_compared)
   prompts = [x.prompt for x in examples]
   answers = {

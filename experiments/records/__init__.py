@@ -13,7 +13,7 @@ JSON object a line:
 `metrics` computes the numbers of a point, and `stats` their intervals.
 """
 
-from cascades.plain import digest, plain
+from cascades.files import digest, plain
 from cascades.verification_config import SOURCES
 from experiments.records.files import (
   claim,

@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cascades.atomic import write_bytes, write_text
-from cascades.untrusted import bounded, schema
+from cascades import files
+from cascades.files import write_bytes, write_text
 from experiments import tasks
 from experiments.records.record_schema import Record, Trace, View, dumps, loads
 
@@ -45,17 +45,17 @@ def claim(
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
   """Reads a JSON object from a file of a workdir."""
-  return bounded.read_fields(path, 'workdir', 'delete it')
+  return files.read_fields(path, 'workdir', 'delete it')
 
 
-class _Start(schema.Schema):
+class _Start(files.Schema):
   """The fields of a start of a sweep that are read."""
 
   code: str | None = None
   commit: str | None = None
 
 
-class _Provenance(schema.Schema):
+class _Provenance(files.Schema):
   """The fields of a provenance.json that are read."""
 
   starts: list[_Start]
@@ -89,7 +89,7 @@ def read(path: str | pathlib.Path, kind: type = Record) -> list:
     return ValueError(f'{path}:{number}: damaged record ({reason})')
 
   values = []
-  for number, line in enumerate(bounded.read_lines(path, refuse), 1):
+  for number, line in enumerate(files.read_lines(path, refuse), 1):
     # A line that was cut off may be valid JSON.
     if not line.endswith(b'\n'):
       raise refuse(number, 'it has no line break at its end')

@@ -19,11 +19,10 @@ from typing import Annotated, Any, NamedTuple
 
 import pydantic
 
-from cascades import Conversation
+from cascades import Conversation, files
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.plain import digest, plain
-from cascades.untrusted import bounded, schema
+from cascades.files import digest, plain
 from cascades.verification_config import SOURCES
 from experiments import tasks
 
@@ -289,7 +288,7 @@ def dumps(line: Any) -> str:
 
 def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
   """Reads a line that `dumps` wrote."""
-  fields = dict(_schema(kind).parse(bounded.parse_json(text)))
+  fields = dict(_schema(kind).parse(files.parse_json(text)))
   if kind is tasks.Example:
     if isinstance(fields['reference'], list):
       fields['reference'] = tuple(fields['reference'])
@@ -303,7 +302,7 @@ def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
 
 
 @functools.cache
-def _schema(kind: type) -> type[schema.Schema]:
+def _schema(kind: type) -> type[files.Schema]:
   """Returns the schema of a type of lines."""
   fields = {
     field.name: (
@@ -315,7 +314,7 @@ def _schema(kind: type) -> type[schema.Schema]:
   return pydantic.create_model(kind.__name__, __base__=_Line, **fields)
 
 
-class _Line(schema.Schema):
+class _Line(files.Schema):
   """A line, which has no unknown fields."""
 
   model_config = pydantic.ConfigDict(extra='forbid')
@@ -333,7 +332,7 @@ _Float = Annotated[
 
 def _typed(kind: Any) -> Any:
   """Returns the type of a field in JSON."""
-  scalars = {float: _Float, int: schema.Count, tuple[str, ...]: list[str]}
+  scalars = {float: _Float, int: files.Count, tuple[str, ...]: list[str]}
   scalars |= {Conversation: list[list[str]]}
   if kind in scalars:
     return scalars[kind]
@@ -344,7 +343,7 @@ def _typed(kind: Any) -> Any:
     return functools.reduce(operator.or_, inner)
   origin = typing.get_origin(kind)
   typed = origin[inner]
-  return Annotated[typed, schema.FailFast] if origin is list else typed
+  return Annotated[typed, files.FailFast] if origin is list else typed
 
 
 def _check_counts(record: Record) -> None:

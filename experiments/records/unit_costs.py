@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import pydantic
 
-from cascades.untrusted import bounded
-from cascades.untrusted.schema import Positive, Schema
+from cascades import files
+from cascades.files import Positive, Schema
 
 # JSON has only strings for keys.
 _Table = dict[Annotated[str, pydantic.Field(pattern='^[0-9]{1,6}$')], Positive]
@@ -172,7 +172,7 @@ class CostMeasurements:
     """Reads the text of a `costs.json`."""
     advice = 'measure them again'
     try:
-      fields = bounded.parse_json(text)
+      fields = files.parse_json(text)
     except ValueError as e:
       raise ValueError(f'costs: {e}; {advice}.') from None
     measurements = _MeasurementFields.check(fields, 'costs', advice)

@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from cascades.untrusted import display, paths
+from cascades import files
 from experiments import cli, records
 from experiments.analysis import (
   comparisons,
@@ -79,7 +79,7 @@ def write_report(
   is_comparison = not isinstance(workdir, str | pathlib.Path)
   folders = list(map(pathlib.Path, workdir if is_comparison else [workdir]))
   config = config or AnalysisConfig()
-  paths.check_tree(folders[0], ['wandb'])
+  files.check_tree(folders[0], ['wandb'])
   contents = [runs.read(path) for path in folders]
   names = runs.names(contents)
   differing = runs.check(contents, allow)
@@ -139,7 +139,7 @@ def _page_content(
     config=config,
     notice=notice,
   )
-  missing = [f'Left out: {display.sentence(thing)}' for thing in left_out]
+  missing = [f'Left out: {files.sentence(thing)}' for thing in left_out]
   return content, missing
 
 
@@ -166,7 +166,7 @@ def _write(writers: Mapping[pathlib.Path, _Writer]) -> list[str]:
     except Exception as error:
       cause = f'{type(error).__name__}: {error}'
       failed.append(
-        display.sentence(f'Left out: {path} could not be written ({cause}).')
+        files.sentence(f'Left out: {path} could not be written ({cause}).')
       )
   return failed
 

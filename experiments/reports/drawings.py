@@ -24,8 +24,8 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
-from cascades import atomic
-from cascades.untrusted import display
+from cascades import files
+from experiments import escapes
 from experiments.reports.styles import CurveStyles, Style
 
 # Placeholder colours and their CSS variables.
@@ -106,18 +106,18 @@ class Drawing:
       )
       options = dict(bbox_inches='tight', facecolor='white')
       text = _xml(self.figure, **options)
-      atomic.write_text(folder / f'{self.name}.svg', text)
+      files.write_text(folder / f'{self.name}.svg', text)
       FigureCanvasAgg(self.figure)
       picture = io.BytesIO()
       self.figure.savefig(picture, format='png', dpi=120, **options)
-    atomic.write_bytes(folder / f'{self.name}.png', picture.getvalue())
+    files.write_bytes(folder / f'{self.name}.png', picture.getvalue())
 
 
 def _xml(figure: Figure, **options: Any) -> str:
   """Returns the SVG of a figure without characters that XML excludes."""
   buffer = io.StringIO()
   figure.savefig(buffer, format='svg', metadata=_UNDATED, **options)
-  return display.for_xml(buffer.getvalue())
+  return escapes.for_xml(buffer.getvalue())
 
 
 def _recolour(figure: Figure, colours: Mapping[str, str]) -> None:
@@ -173,7 +173,7 @@ def finish(
   text = re.sub(r'(?<=#)(?=[mp][0-9a-f]{8,})', f'{name}-', text)
   root = ElementTree.fromstring(text)
   # Ids in the text are escaped for XML.
-  titles = {display.for_xml(key): value for key, value in titles.items()}
+  titles = {escapes.for_xml(key): value for key, value in titles.items()}
   used = set(re.findall(r'#([\w-]+)[")]', text))
   parents = {child: parent for parent in root.iter() for child in parent}
   for element in list(root.iter()):
@@ -199,7 +199,7 @@ def finish(
     root.attrib.pop(key, None)
   root.set('role', 'img')
   root.set('aria-label', description)
-  svg = display.for_xml(ElementTree.tostring(root, encoding='unicode'))
+  svg = escapes.for_xml(ElementTree.tostring(root, encoding='unicode'))
   colours = _PAPER | {s.placeholder: s.light for s in styles.values()}
   labels = {variant: style.label for variant, style in styles.items()}
   return Drawing(name, svg, figure, colours=colours, labels=labels)

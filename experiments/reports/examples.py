@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from cascades.untrusted import display
+from experiments import escapes
 from experiments.analysis.example_selection import (
   SelectedAnswer,
   with_counterparts,
@@ -55,7 +55,7 @@ def _lane(
     counts = f'{record.emitted} tokens, one verifier call per token'
   return f"""<div class="lane">
 <header>{_verdict(record.quality)}
-<span>{drawings.marker(style)} {display.for_html(name)}</span>
+<span>{drawings.marker(style)} {escapes.for_html(name)}</span>
 <span>{counts}</span></header>
 {tokens.answer(answer, name, index)}
 </div>"""
@@ -75,11 +75,11 @@ def _example(
   answers = with_counterparts([answer])
   index = parting(answers)
   lanes = '\n'.join(_lane(a, curve_styles, show_gamma, index) for a in answers)
-  prompt = display.for_html(str(answer.example.prompt))
+  prompt = escapes.for_html(str(answer.example.prompt))
   return f"""<article class="example">
-<header><span>{display.for_html(name)}</span></header>
+<header><span>{escapes.for_html(name)}</span></header>
 <dl><dt>Prompt</dt><dd class="text">{prompt}</dd>
-<dt>Reference</dt><dd class="text">{display.for_html(reference)}</dd></dl>
+<dt>Reference</dt><dd class="text">{escapes.for_html(reference)}</dd></dl>
 <div class="lanes">
 {lanes}
 </div>

@@ -55,11 +55,7 @@ def _curve(frame: pd.DataFrame, variant: str) -> pd.DataFrame:
 
 
 def _annotate(axes: Axes, curve: pd.DataFrame, columns: _Columns) -> None:
-  """Labels the points of a curve with their leniences.
-
-  The first and the last point of the curve are labelled first, and the points
-  between them as far as no labels overlap.
-  """
+  """Labels the points of a curve with their leniences."""
   rows, (x, y) = curve.to_dict('records'), columns
   label_boxes: list[Bbox] = []
   for row in rows[:1] + rows[:0:-1]:
@@ -157,12 +153,7 @@ class _BaselineMark:
 def _baseline_mark(
   axes: Axes, method: str, label: str, value: float
 ) -> _BaselineMark:
-  """Places the mark of a model alone along the horizontal axis.
-
-  A model alone has no rejection rate, for example. If it has no value on the
-  axis, the mark is beside the plot. If the axis is fitted to the curves and the
-  value is outside of it, the mark is at the edge, and the label has the value.
-  """
+  """Places the mark of a model alone along the horizontal axis."""
   low, high = axes.get_xlim()
   if math.isnan(value):
     wrapped = label.replace(' ', '\n')

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from cascades.untrusted import display
+from experiments import escapes
 from experiments.reports import drawings, styles
 from experiments.reports.drawings import Drawing
 
@@ -13,7 +13,7 @@ _LONGEST_OPEN_TABLE = 10
 
 def figure(drawing: Drawing, wide: bool = False) -> str:
   """Returns a drawing with its caption."""
-  caption = f'<figcaption>{display.for_html(drawing.caption)}</figcaption>'
+  caption = f'<figcaption>{escapes.for_html(drawing.caption)}</figcaption>'
   css_class = ' class="wide"' if wide else ''
   return f'<figure{css_class}>{drawing.svg}{caption}</figure>'
 
@@ -28,7 +28,7 @@ def folded(table: str, title: str, rows: int) -> str:
   if rows <= _LONGEST_OPEN_TABLE:
     return table
   return (
-    f'<details><summary>{display.for_html(title)}, {rows} rows</summary>'
+    f'<details><summary>{escapes.for_html(title)}, {rows} rows</summary>'
     f'{table}</details>'
   )
 
@@ -36,7 +36,7 @@ def folded(table: str, title: str, rows: int) -> str:
 def contents(titles: Sequence[str]) -> str:
   """Returns a list of links to the sections with these titles."""
   links = ''.join(
-    f'<li><a href="#{anchor(title)}">{display.for_html(title)}</a></li>'
+    f'<li><a href="#{anchor(title)}">{escapes.for_html(title)}</a></li>'
     for title in titles
   )
   return f'<nav><ul>{links}</ul></nav>'
@@ -45,24 +45,24 @@ def contents(titles: Sequence[str]) -> str:
 def tile(heading: str, value: str, detail: str) -> str:
   """Returns a tile: a number in large type with a heading and a detail."""
   return (
-    f'<div class="tile"><span>{display.for_html(heading)}</span>'
-    f'<b>{display.for_html(value)}</b><small>{display.for_html(detail)}</small></div>'
+    f'<div class="tile"><span>{escapes.for_html(heading)}</span>'
+    f'<b>{escapes.for_html(value)}</b><small>{escapes.for_html(detail)}</small></div>'
   )
 
 
 def variants_in(svg: str, curve_styles: styles.CurveStyles) -> list[str]:
   """Returns the variants whose curves are in an SVG."""
   return [
-    v for v in curve_styles if f'data-method="{display.for_html(v)}"' in svg
+    v for v in curve_styles if f'data-method="{escapes.for_html(v)}"' in svg
   ]
 
 
 def legend(variants: Sequence[str], curve_styles: styles.CurveStyles) -> str:
   """Returns the legend of a section, whose entries highlight a curve."""
   entries = ''.join(
-    f'<li data-key="{display.for_html(v)}">'
+    f'<li data-key="{escapes.for_html(v)}">'
     f'{drawings.marker(curve_styles[v])}'
-    f' {display.for_html(curve_styles[v].label)}</li>'
+    f' {escapes.for_html(curve_styles[v].label)}</li>'
     for v in variants
   )
   return f'<ul class="legend">{entries}</ul>'

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from cascades.untrusted import display
+from experiments import escapes
 from experiments.analysis import slices
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.example_selection import SelectedAnswer
@@ -77,7 +77,7 @@ def _first_screen(
   for screen in screens:
     variants = html_parts.variants_in(screen.drawing.svg, curve_styles)
     answers = ''.join(
-      f'<li>{display.for_html(answer)}</li>' for answer in screen.answers
+      f'<li>{escapes.for_html(answer)}</li>' for answer in screen.answers
     )
     parts.append(f"""<section class="first">
 <div>{html_parts.figure(screen.drawing)}</div>
@@ -105,12 +105,12 @@ def _analysis_section(
       text = tables.interactive(table, curve_styles, notice)
       parts.append(html_parts.folded(text, table.title, rows))
   if not parts:
-    empty_text = display.for_html(section.empty_text)
+    empty_text = escapes.for_html(section.empty_text)
     parts = [f'<p class="guide">{empty_text}</p>']
   body = '\n'.join(parts)
   return f"""<section class="analysis" id="{html_parts.anchor(section.title)}">
-<h2>{display.for_html(section.title)}</h2>
-<p class="guide">{display.for_html(section.guide)}</p>
+<h2>{escapes.for_html(section.title)}</h2>
+<p class="guide">{escapes.for_html(section.guide)}</p>
 {body}
 </section>"""
 
@@ -122,13 +122,13 @@ def _header(content: PageContent, title: str, left_out: Sequence[str]) -> str:
   for run in content.runs_by_name.values():
     notices += slices.unsolved(run.summary)
   paragraphs = ''.join(
-    f'<p class="notice">{display.for_html(notice)}</p>\n'
+    f'<p class="notice">{escapes.for_html(notice)}</p>\n'
     for notice in [*notices, *left_out]
   )
   lead = run_description.lead(content.runs_by_name, content.frame)
   return f"""<header>
-<h1>{display.for_html(title)}</h1>
-<p class="lead">{display.for_html(lead)}</p>
+<h1>{escapes.for_html(title)}</h1>
+<p class="lead">{escapes.for_html(lead)}</p>
 {paragraphs}</header>"""
 
 
@@ -168,7 +168,7 @@ def render(
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{display.for_html(title)}: quality and latency</title>
+<title>{escapes.for_html(title)}: quality and latency</title>
 <style>
 {style_sheet(curve_styles)}</style>
 </head>

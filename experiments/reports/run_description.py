@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from cascades.untrusted import display
+from experiments import escapes
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Run
 from experiments.records.unit_costs import Costs
@@ -80,14 +80,14 @@ def footer(runs_by_name: Mapping[str, Run], config: AnalysisConfig) -> str:
   for name, run in runs_by_name.items():
     # The versions of the run take precedence over those of this process.
     versions |= run.config.get('versions') or {}
-    of_run = display.for_html(f' of {name}') if is_comparison else ''
+    of_run = escapes.for_html(f' of {name}') if is_comparison else ''
     costs.append(f'Unit costs{of_run}: {_costs(run.costs)}.')
     code = run.start.get('code')
     if isinstance(code, str):
-      source = display.for_html(code)
+      source = escapes.for_html(code)
       sources.append(f'Decoded{of_run} with {source}.')
     if run.config:
-      subject = display.for_html(name) if is_comparison else 'the run'
+      subject = escapes.for_html(name) if is_comparison else 'the run'
       details.append(
         f'<details><summary>Settings of {subject}</summary>'
         f'{tables.settings(run.config)}</details>'
@@ -106,5 +106,5 @@ of {config.resamples:,} bootstrap resamples of the examples, seed {config.seed},
 which are too narrow where few examples differ. Differences are paired by
 example. {' '.join(sources)}</p>
 {details}
-<p>{display.for_html(version_line)}</p>
+<p>{escapes.for_html(version_line)}</p>
 </footer>"""

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from cascades.untrusted import display
+from experiments import escapes
 from experiments.analysis import reference_points, slices
 from experiments.analysis.slices import SummarySlice
 from experiments.reports import figures, html_parts, styles, tables
@@ -123,7 +123,7 @@ def _notes(part: SummarySlice, has_hollow_marks: bool) -> str:
   if (metric := quality_metric(part.task)) and part.has_quality:
     name = styles.words(metric.scores[0])
     text = f'Quality is {name}, from 0 to {metric.scale:g}. {text}'
-  return f'<p class="guide">{display.for_html(text)}</p>\n' if text else ''
+  return f'<p class="guide">{escapes.for_html(text)}</p>\n' if text else ''
 
 
 def _plots(
@@ -182,13 +182,13 @@ def slice_section(
   )
   if by_gamma:
     by_gamma = (
-      f'\n<details><summary>{display.for_html(styles.words(part.task))}'
+      f'\n<details><summary>{escapes.for_html(styles.words(part.task))}'
       f', each gamma separately</summary>\n{by_gamma}\n</details>'
     )
   title = title_of(part)
   table = tables.summary(frame, curve_styles, part.gamma_tuned)
   text = f"""<section id="{html_parts.anchor(title)}">
-<h2>{display.for_html(title)}</h2>
+<h2>{escapes.for_html(title)}</h2>
 {notes}{_tiles(part, curve_styles, margin)}
 {html_parts.legend(variants, curve_styles)}
 {plots}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from cascades.untrusted import display
+from experiments import escapes
 from experiments.analysis import comparisons
 from experiments.reports import columns, drawings, styles
 from experiments.reports.columns import Column
@@ -19,7 +19,7 @@ from experiments.reports.columns import Column
 def _cell(value: float | str, text: str) -> str:
   """Returns an HTML cell with its sort key."""
   if isinstance(value, str):
-    key = display.for_html(value)
+    key = escapes.for_html(value)
   else:
     # A number of JavaScript; nan is sorted last in both directions.
     key = 'nan' if math.isnan(value) else repr(float(value))
@@ -41,8 +41,8 @@ def summary(
 def settings(config: Mapping[str, object]) -> str:
   """Returns the settings of a run as an HTML table, a row per setting."""
   rows = ''.join(
-    f'<tr><th scope="row">{display.for_html(str(key))}</th>'
-    f'<td>{display.for_html(_setting(value))}</td></tr>'
+    f'<tr><th scope="row">{escapes.for_html(str(key))}</th>'
+    f'<td>{escapes.for_html(_setting(value))}</td></tr>'
     for key, value in config.items()
   )
   return f'<table class="settings">{rows}</table>'
@@ -89,7 +89,7 @@ class Table:
     if notice:
       frame = frame.assign(note=notice)
     texts = frame.select_dtypes(['object', 'string'])
-    return frame.assign(**texts.map(display.for_csv)).to_csv(index=False)
+    return frame.assign(**texts.map(escapes.for_csv)).to_csv(index=False)
 
 
 def _name(row: Mapping, curve_styles: styles.CurveStyles) -> str:
@@ -119,18 +119,18 @@ def _sortable(
 ) -> str:
   """Returns an HTML table that is sorted by a click on a heading."""
   headings = ''.join(
-    f'<th scope="col" title="{display.for_html(c.meaning)}">'
-    f'<button type="button">{display.for_html(c.heading)}</button></th>'
+    f'<th scope="col" title="{escapes.for_html(c.meaning)}">'
+    f'<button type="button">{escapes.for_html(c.heading)}</button></th>'
     for c in columns
   )
   rows = []
   for row in frame.to_dict('records'):
     style = curve_styles.get(row['variant'])
-    name = display.for_html(_name(row, curve_styles))
+    name = escapes.for_html(_name(row, curve_styles))
     mark = f'{drawings.marker(style)} ' if style else ''
     cells = [f'<th scope="row" data-key="{name}">{mark}{name}</th>']
     for column in columns:
-      text, ends = map(display.for_html, _cell_texts(row, column))
+      text, ends = map(escapes.for_html, _cell_texts(row, column))
       if ends:
         text += f' <span class="interval">{ends}</span>'
       cells.append(_cell(row[column.field], text))
@@ -139,7 +139,7 @@ def _sortable(
   return (
     '<div class="scroll" tabindex="0"><table class="summary"><thead><tr>'
     '<th scope="col"><button type="button">'
-    f'{display.for_html(row_heading)}</button></th>{headings}'
+    f'{escapes.for_html(row_heading)}</button></th>{headings}'
     f'</tr></thead><tbody>\n{body}\n</tbody></table></div>'
   )
 
@@ -148,9 +148,9 @@ def interactive(
   table: Table, curve_styles: styles.CurveStyles, notice: str = ''
 ) -> str:
   """Returns a table as HTML with its title."""
-  text = f'<p class="notice">{display.for_html(notice)}</p>\n' if notice else ''
+  text = f'<p class="notice">{escapes.for_html(notice)}</p>\n' if notice else ''
   rows = _sortable(table.frame, table.columns, curve_styles, table.row_heading)
-  return f'<h3>{display.for_html(table.title)}</h3>\n{text}{rows}'
+  return f'<h3>{escapes.for_html(table.title)}</h3>\n{text}{rows}'
 
 
 def markdown(
@@ -159,7 +159,7 @@ def markdown(
   """Returns a table as Markdown with its title."""
 
   def line(cells: Sequence[str]) -> str:
-    return f'| {" | ".join(map(display.for_markdown, cells))} |'
+    return f'| {" | ".join(map(escapes.for_markdown, cells))} |'
 
   # All columns but the first are right-aligned.
   rows = [

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from cascades import atomic
+from cascades import files
 from experiments.reports.styles import lenience
 
 _TITLES = tuple(f'p and q agree {x}' for x in ('well', 'partly', 'badly'))
@@ -64,5 +64,5 @@ def draw(
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside right upper', frameon=False)
     figure.suptitle(f'{name}: target', x=0.01, ha='left', fontsize=13)
-    with atomic.replace_file(path) as part:
+    with files.replace_file(path) as part:
       figure.savefig(part, format='png', dpi=110)

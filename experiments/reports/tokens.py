@@ -6,8 +6,7 @@ same details at the pointer or the cursor.
 
 import itertools
 
-from cascades.untrusted import display
-from experiments import records
+from experiments import escapes, records
 from experiments.analysis.example_selection import SelectedAnswer
 from experiments.records import Record, Trace, View
 from experiments.reports import styles
@@ -81,8 +80,8 @@ def _token(answer: SelectedAnswer, index: int, parts: bool) -> str:
   last = index == len(trace.tokens) - 1
   text = trace.token_strings[index] or ('[end]' if last else '∅')
   # Invisible characters are made visible.
-  text = ''.join(_VISIBLE.get(c) or display.for_html(c) for c in text)
-  title = display.for_html('\n'.join(details))
+  text = ''.join(_VISIBLE.get(c) or escapes.for_html(c) for c in text)
+  title = escapes.for_html('\n'.join(details))
   return f'<span class="{css_class}" title="{title}"{probs}>{text}</span>'
 
 
@@ -111,7 +110,7 @@ def answer(
   css_class = '' if record.gamma else ' no-blocks'
   return (
     f'<div class="text tokens{css_class}"'
-    f' data-name="{display.for_html(name)}">{"".join(parts)}</div>'
+    f' data-name="{escapes.for_html(name)}">{"".join(parts)}</div>'
   )
 
 
@@ -121,8 +120,8 @@ def legend(has_verifier: bool) -> str:
   kinds_of_tokens += [_VERIFIER_ALONE] if has_verifier else []
   kinds_of_tokens.append(_PARTING)
   entries = ''.join(
-    f'<span title="{display.for_html(meaning)}">'
-    f'<span class="t {source}">{display.for_html(name)}</span></span>'
+    f'<span title="{escapes.for_html(meaning)}">'
+    f'<span class="t {source}">{escapes.for_html(name)}</span></span>'
     for source, name, meaning in kinds_of_tokens
   )
   return (

@@ -269,10 +269,7 @@ class _CurveAdder:
 
 
 def _merged(curves: Sequence[Curve]) -> list[Curve]:
-  """Merges curves of one name into one with all their leniences.
-
-  A point of two curves is left to the one with more examples.
-  """
+  """Merges curves of one name into one with all their leniences."""
   merged: dict[str, Curve] = {}
   for curve in curves:
     first = merged.setdefault(curve.name, curve)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from cascades import atomic
+from cascades import files
 from cascades.decisions import Decision
-from cascades.plain import plain
+from cascades.files import plain
 from experiments import cli, records
 from experiments.analysis import (
   certification,
@@ -161,7 +161,7 @@ def save(decision: Decision, path: str | pathlib.Path) -> None:
   config = config.replace(lenience=config.effective_lenience)
   fields = {'format': 1} | vars(decision) | {'config': config.to_dict()}
   text = json.dumps(plain(fields), indent=2, allow_nan=False)
-  atomic.write_text(path, text + '\n')
+  files.write_text(path, text + '\n')
 
 
 def _fixed_settings(

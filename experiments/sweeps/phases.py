@@ -402,10 +402,7 @@ class Sweep:
       records.write(path, [x for x in task_views if x])
 
   def _add_race(self) -> None:
-    """Times the models alone, strict decoding and the fastest point in turns.
-
-    Nothing is timed again whose entrants and examples are those in the workdir.
-    """
+    """Times the models alone, strict decoding and the fastest point."""
     if not self.config.get('clock', 0):
       return
     examples, entrants = self._raced(), self._entrants()

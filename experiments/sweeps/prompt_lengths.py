@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from cascades.models.conversations import Prompt
+from cascades.models.chat import Prompt
 from experiments.tasks import Example
 
 

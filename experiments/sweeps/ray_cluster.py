@@ -172,11 +172,7 @@ def worker_environment() -> dict[str, str]:
 def _on_worker(
   key: str, imports: list[str], pair: bytes, method: str, call: bytes
 ) -> tuple[dict[str, Any], Any]:
-  """Calls a method of a worker, which is loaded once for a run's key.
-
-  Config, curves and arguments name entries that `imports` register, so that
-  they are read after these.
-  """
+  """Calls a method of a worker, which is loaded once for a run's key."""
   import ray
 
   if key not in _loaded:

@@ -31,7 +31,7 @@ from typing import Any
 
 import filelock
 
-from cascades.untrusted import bounded, display, paths
+from cascades import files
 from experiments import records
 from experiments.records import unit_costs
 from experiments.sweeps import plan
@@ -63,7 +63,7 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
   changes = _git('status', '--porcelain')
   return {
     'started': _now(),
-    'command': display.without_secrets(shlex.join(sys.orig_argv)),
+    'command': files.without_secrets(shlex.join(sys.orig_argv)),
     'commit': _git('rev-parse', 'HEAD'),
     'dirty': None if changes is None else bool(changes),
     'python': platform.python_version(),
@@ -93,7 +93,7 @@ class Workdir:
   def __init__(self, path: pathlib.Path):
     """Checks that the folder holds no links."""
     # Weights & Biases has links among its own files.
-    paths.check_tree(path, ['wandb'])
+    files.check_tree(path, ['wandb'])
     self.path = path
 
   @contextlib.contextmanager
@@ -105,8 +105,8 @@ class Workdir:
       lock.acquire(timeout=0)
     except filelock.Timeout:
       try:
-        text = bounded.read_bytes(owner, 'workdir', 'delete it', 2**10)
-        process = display.printable(text.decode(errors='replace'))
+        text = files.read_bytes(owner, 'workdir', 'delete it', 2**10)
+        process = files.printable(text.decode(errors='replace'))
       except (OSError, ValueError):
         process = 'another process'
       raise ValueError(
@@ -136,11 +136,11 @@ class Workdir:
     """Writes the settings, or checks that they are those of the folder."""
     bound = self.has_records
     path = self.path / 'config.json'
-    before = path.exists() and bounded.read_bytes(path, 'workdir', 'delete it')
+    before = path.exists() and files.read_bytes(path, 'workdir', 'delete it')
     records.claim(
       path, settings, 'run', bound, replaceable=replaceable, write=write
     )
-    if not bound and bounded.read_bytes(path, 'workdir', 'delete it') != before:
+    if not bound and files.read_bytes(path, 'workdir', 'delete it') != before:
       # They may lack the blocks of these settings.
       (self.path / 'costs.json').unlink(missing_ok=True)
 
@@ -172,7 +172,7 @@ class Workdir:
       return None
     if any(starts[-1].get(k) != v for k, v in facts.items()):
       return None
-    text = bounded.read_bytes(path, 'costs', 'delete it')
+    text = files.read_bytes(path, 'costs', 'delete it')
     return unit_costs.CostMeasurements.from_json(text)
 
   def _paths(self, point: plan.Point) -> tuple[pathlib.Path, pathlib.Path]:
@@ -207,7 +207,7 @@ class Workdir:
     except FileNotFoundError:
       return None
     except ValueError as error:
-      message = display.sentence(f'{error}; decoding the point again.')
+      message = files.sentence(f'{error}; decoding the point again.')
       print(message, file=sys.stderr)
       self._set_aside(path)
       return None
@@ -237,7 +237,7 @@ class Workdir:
     previous = self.latest_code()
     if previous not in (None, code):
       say(
-        f'workdir: its points are of {display.sentence(previous)}; they are'
+        f'workdir: its points are of {files.sentence(previous)}; they are'
         f' set aside, and decoded again with {code}.'
       )
     if count := self.set_aside_files(stale):
@@ -284,7 +284,7 @@ class Workdir:
       for commit, is_dirty in sorted(trees, key=str)
     )
     say(
-      display.sentence(
+      files.sentence(
         f'workdir: points of commit {", ".join(texts)} are taken up; --fresh'
         ' decodes them again.'
       )

@@ -15,12 +15,11 @@ from cascades import decisions, drafters
 from cascades.declarations import options_of
 from cascades.decoding import faults
 from cascades.models import (
+  chat,
   checkpoints,
-  conversations,
   hub,
   sharding,
   tokenizers,
-  turns,
 )
 from cascades.sampler import batching, sampler, scoring
 from cascades.sampler.sampler import SampleOutput
@@ -66,7 +65,7 @@ class ViewRequest(NamedTuple):
   """An answer to evaluate token by token."""
 
   point: str
-  prompt: conversations.Prompt
+  prompt: chat.Prompt
   trace: records.Trace
 
 
@@ -105,7 +104,7 @@ class Worker:
     # Raises if the pair cannot be combined.
     self._chat = config.get('chat', False)
     if self._chat:
-      turns.require_template(self._verifier.tokenizer)
+      chat.require_template(self._verifier.tokenizer)
     self._bound_drafter = drafters.bind_drafter(self._verifier, self._drafter)
 
   def facts(self) -> dict[str, Any]:

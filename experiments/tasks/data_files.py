@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from cascades.untrusted import bounded, display
+from cascades import files
 
 # Row of a file: its place in words, and its fields.
 Row = tuple[str, Mapping[str, Any]]
@@ -66,7 +66,7 @@ class DataFile:
     """Returns the error of a row, or of the file."""
     subject = f'{self.name}, {place},' if place else self.name
     return ValueError(
-      f'{self._option}: {display.printable(f"{subject} {fault}")}; {advice}.'
+      f'{self._option}: {files.printable(f"{subject} {fault}")}; {advice}.'
     )
 
   def rows(
@@ -90,7 +90,7 @@ class DataFile:
       if not self._is_url:
         advice = 'give a file'
         path = pathlib.Path(self._path)
-        bounded.check_regular(path, self._option, advice)
+        files.check_regular(path, self._option, advice)
         return path.open('rb')
       import fsspec
 
@@ -107,7 +107,7 @@ class DataFile:
   def _unreadable(self, error: Exception, place: str = '') -> ValueError:
     """Returns the error of a file that cannot be read."""
     reason = getattr(error, 'strerror', None) or f'{error}'
-    reason = ' '.join(display.without_secrets(reason).split()).rstrip('.')
+    reason = ' '.join(files.without_secrets(reason).split()).rstrip('.')
     reason = reason or type(error).__name__
     fault = f'cannot be read ({reason})'
     return self.refusal(place, fault, 'give another file')
@@ -119,9 +119,7 @@ class DataFile:
       fault, advice = f'cannot be read ({reason})', 'download the file again'
       return self.refusal(f'line {number}', fault, advice)
 
-    for line in bounded.split_lines(
-      file, refuse, is_compressed=self._is_packed
-    ):
+    for line in files.split_lines(file, refuse, is_compressed=self._is_packed):
       self._hash.update(line)
       yield line
 
@@ -131,7 +129,7 @@ class DataFile:
       if not line.strip():
         continue
       try:
-        row = bounded.parse_json(line)
+        row = files.parse_json(line)
       except ValueError as error:
         reason = str(error).removeprefix('it ')
         raise self.refusal(f'line {number}', reason) from None
@@ -145,7 +143,7 @@ class DataFile:
     texts = self._decode(raw)
     first = next(texts, '')
     delimiter = max(',;\t', key=first.count)
-    csv.field_size_limit(bounded.LINE.size)
+    csv.field_size_limit(files.MAX_LINE)
 
     def all_texts() -> Iterator[str]:
       yield first

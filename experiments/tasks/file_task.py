@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from cascades import Conversation, arguments
-from cascades.models.conversations import as_conversation
+from cascades.models.chat import as_conversation
 from experiments.tasks import halves, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.data_files import MEND, DataFile

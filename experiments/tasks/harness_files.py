@@ -14,7 +14,7 @@ from lm_eval import utils
 from lm_eval.api import registry, task
 from lm_eval.tasks import TaskManager
 
-from cascades.untrusted import bounded
+from cascades import files
 from experiments import cli
 from experiments.tasks.harness_documents import check_members
 
@@ -60,7 +60,7 @@ def _check_files(paths: list[pathlib.Path]) -> None:
   """Refuses code in files of the user's and in those that they include."""
   for path in paths:
     try:
-      text = bounded.read_bytes(path, 'tasks', 'shorten it', 2**20)
+      text = files.read_bytes(path, 'tasks', 'shorten it', 2**20)
       names = yaml.load(text, Loader=_LOADER).get('include') or ()
       names = [names] if isinstance(names, str) else map(str, names)
       included = [(path.parent / name).resolve() for name in names]

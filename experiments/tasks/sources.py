@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cascades.untrusted import bounded
+from cascades import files
 
 # The location of a row, in words, and its fields.
 Row = tuple[str, Mapping[str, Any]]
@@ -39,7 +39,7 @@ def read_lines(path: pathlib.Path) -> list[str]:
 
   text_lines: list[str] = []
   try:
-    for line in bounded.read_lines(path, refuse):
+    for line in files.read_lines(path, refuse):
       text = line.removeprefix(codecs.BOM_UTF8) if not text_lines else line
       # Only these end a line, although Unicode has more line separators.
       text_lines.append(text.decode().removesuffix('\n').removesuffix('\r'))
@@ -56,7 +56,7 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
     import pandas as pd
 
     try:
-      bounded.check_regular(path, 'path', 'give a file')
+      files.check_regular(path, 'path', 'give a file')
       if path.suffix == '.csv':
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
       else:
@@ -70,7 +70,7 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
     if line.strip():
       location = f'{path}, line {number},'
       try:
-        yield location, bounded.parse_json(line)
+        yield location, files.parse_json(line)
       except ValueError as e:
         raise DamagedError(f'{location} {str(e).removeprefix("it ")}') from None
 

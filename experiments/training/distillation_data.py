@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
-from cascades import atomic, decisions
+from cascades import decisions, files
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language
 from cascades.sampler import sampler
@@ -144,7 +144,7 @@ def load_hidden(
       bar.update(len(indices))
       if done == count or done % (64 * _BATCH_SIZE) == 0:
         states.flush()
-        atomic.write_text(progress, f'{done} {name}')
+        files.write_text(progress, f'{done} {name}')
   return states.view(dtype)
 
 
@@ -156,7 +156,7 @@ def _reserve(
   Writing to a memory map without disk space kills the process.
   """
   try:
-    with atomic.name_path_in_errors(file):
+    with files.name_path_in_errors(file):
       array = np.lib.format.open_memmap(file, 'w+', bits, shape)
       # Not every system can reserve space.
       if hasattr(os, 'posix_fallocate'):

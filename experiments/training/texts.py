@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from cascades import atomic
+from cascades import files
 from cascades.models import tokenizers
-from cascades.untrusted import bounded
 from experiments import records
 from experiments.tasks import TASKS, Task
 from experiments.tasks.data_files import DataFile
@@ -113,7 +112,7 @@ def _read_lines(path: pathlib.Path) -> Iterator[Document]:
 
   number = 0
   try:
-    for line in bounded.read_lines(path, refuse):
+    for line in files.read_lines(path, refuse):
       number += 1
       if line.strip():
         yield Document(line.decode().rstrip('\r\n'), '')
@@ -257,9 +256,9 @@ def resume_answers(
   answers: list[str] = []
   if file.exists():
     # The last line may be incomplete after an interruption.
-    for line in bounded.read_lines(file, lambda _, reason: ValueError(reason)):
+    for line in files.read_lines(file, lambda _, reason: ValueError(reason)):
       try:
-        text = bounded.parse_json(line)
+        text = files.parse_json(line)
       except ValueError:
         break
       if not isinstance(text, str):
@@ -271,7 +270,7 @@ def resume_answers(
     text = ''.join(json.dumps(x) + '\n' for x in answers)
     records.write_text(file, text)
   with (
-    atomic.name_path_in_errors(file),
+    files.name_path_in_errors(file),
     file.open('a', encoding='utf-8') as out,
   ):
     while len(answers) < len(prompts):

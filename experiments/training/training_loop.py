@@ -19,7 +19,7 @@ import optax
 from absl import logging
 from ml_collections import ConfigDict
 
-from cascades import atomic
+from cascades import files
 from experiments import cli, records
 
 # Axes of Gemma's matrices by name: those summed over, and the output axes.
@@ -154,7 +154,7 @@ def _manage_checkpoints(folder: pathlib.Path) -> Iterator[Any]:
   logging.set_verbosity(logging.FATAL)
   try:
     with (
-      atomic.name_path_in_errors(folder),
+      files.name_path_in_errors(folder),
       ocp.CheckpointManager(folder, options=options) as manager,
     ):
       yield manager

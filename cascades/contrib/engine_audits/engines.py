@@ -34,7 +34,7 @@ import numpy as np
 
 from cascades import arguments, methods
 from cascades.contrib.engine_audits import branching
-from cascades.plain import plain
+from cascades.files import plain
 from cascades.proof import enumeration, law_checks, table_models
 from cascades.proof.law_checks import enable_x64
 from cascades.proof.table_models import Table, TableModel

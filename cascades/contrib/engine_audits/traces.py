@@ -46,11 +46,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import arguments, methods
+from cascades import arguments, files, methods
 from cascades.contrib.engine_audits import engines
-from cascades.plain import plain
-from cascades.untrusted import bounded
-from cascades.untrusted.schema import Count, Schema
+from cascades.files import Count, Schema, plain
 
 # Largest deviation of a sum of probabilities from 1; float16 and printed digits
 # are rounded.
@@ -211,7 +209,7 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
   def refuse(number: int, reason: object) -> ValueError:
     return ValueError(f'trace: {path}, line {number}: {reason}.')
 
-  for number, line in enumerate(bounded.read_lines(path, refuse), 1):
+  for number, line in enumerate(files.read_lines(path, refuse), 1):
     if not line.isspace():
       try:
         yield _block(number, line)
@@ -221,7 +219,7 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
 
 def _block(number: int, line: bytes | bytearray) -> _Block:
   """Parses one line of a trace."""
-  fields = _Fields.parse(bounded.parse_json(line))
+  fields = _Fields.parse(files.parse_json(line))
   drafts, tokens = fields.drafts, fields.tokens
   q, p = ([_probs(x) for x in rows] for rows in (fields.q, fields.p))
   if len(p) != len(drafts) + 1 or len(q) not in (len(drafts), len(p)):

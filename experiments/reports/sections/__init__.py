@@ -29,10 +29,7 @@ SECTIONS: tuple[_Builder, ...] = (
 
 
 def _build(builder: _Builder, context: SectionContext) -> Section | None:
-  """Builds a section; if that fails, the section holds the error.
-
-  The page is the last step of a run that may have taken hours.
-  """
+  """Builds a section; if that fails, the section holds the error."""
   try:
     return builder(context)
   except Exception as error:

@@ -26,10 +26,10 @@ import numpy as np
 
 from cascades.contrib.cpu import engine, int8
 from cascades.contrib.cpu.blocked import AxisSplit
+from cascades.files import Schema
 from cascades.models import language, param_mapping, tensor_files
 from cascades.models.language import LanguageModel, Params
 from cascades.models.tensor_files import TensorHandle
-from cascades.untrusted.schema import Schema
 
 # The end of names of scales, after the name of their matrix.
 SCALE = '_scale'
