@@ -383,7 +383,7 @@ def read_tokenizer(file: File) -> tokenizers.Tokenizer:
     if max(stops + suppressed) >= len(fields.tokens):
       raise IndexError
     tokenizer = tokenizers.from_pieces(
-      tokenizers.strip_non_text(_vocabulary(fields)),
+      _vocabulary(fields),
       dummy_prefix=bool(fields.add_space_prefix),
     )
   except (ValueError, IndexError) as error:

@@ -266,10 +266,10 @@ def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
   if fields is None:
     return None
   location = f'model: {folder / INDEX}'
-  files = _Index.check(fields, location).weight_map
-  for name, file in files.items():
+  weight_map = _Index.check(fields, location).weight_map
+  for name, file in weight_map.items():
     files.sibling(folder, file, f'{location}: {arguments.quote(name)}')
-  return files
+  return weight_map
 
 
 def _only_file(folder: pathlib.Path) -> pathlib.Path:
