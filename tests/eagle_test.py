@@ -8,7 +8,6 @@ block, is compared with that. `write_head` makes other random ones, as
 """
 
 import functools
-import inspect
 import json
 
 import conftest
@@ -30,7 +29,6 @@ from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching
 
-propose = inspect.getmodule(decoding.propose)
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
 
 
@@ -263,8 +261,8 @@ def _blocks(model, params, bound_drafter, drafts=1):
   @jax.jit
   def every(rows, params):
     def one(row, params):
-      key, _ = propose.block_keys(row)
-      draft, *_ = propose.propose(row, params, sampling, key, step_config)
+      key = jax.random.fold_in(row.key, 2 * row.blocks)
+      draft, *_ = decoding.propose(row, params, sampling, key, step_config)
       never = jnp.full((1,), -1)
       after, _ = decoding.step(
         row, params, sampling, never, step_config=step_config

@@ -5,11 +5,7 @@
   reading        Reading tokens with a model, also as a tree of drafts.
   state          The state of a sequence between two steps.
   step_config    The static configuration of a step.
-  propose        Step 1: drafts the tokens of a block.
-  verify_block   Steps 2 and 3: reads a block, and verifies it.
-  commit         Steps 4 and 5: ends a sequence, and commits the block.
-  select_branch  The choice between reading a block and reading one token.
-  step           One block, in these steps.
+  step           One block: drafts, verifies and commits it.
   faults         Distributions that are not finite, which end a call.
   block_stats    Statistics of blocks, for people, and their counts.
   loop           Blocks of all rows, until the caller has work to do.
@@ -33,7 +29,6 @@ from cascades.decoding.drafter import (
 )
 from cascades.decoding.loop import decode
 from cascades.decoding.model import Model
-from cascades.decoding.propose import propose
 from cascades.decoding.reading import build_tree, read, read_hidden
 from cascades.decoding.rows import (
   Prompts,
@@ -44,9 +39,8 @@ from cascades.decoding.rows import (
   resize_caches,
 )
 from cascades.decoding.state import Models, Params, SamplingState
-from cascades.decoding.step import step
+from cascades.decoding.step import distributions, propose, step
 from cascades.decoding.step_config import StepConfig, tree_tokens
-from cascades.decoding.verify_block import distributions, read_block
 
 __all__ = [
   'ROWS',
@@ -71,7 +65,6 @@ __all__ = [
   'prefill',
   'propose',
   'read',
-  'read_block',
   'read_hidden',
   'refill_rows',
   'resize_caches',

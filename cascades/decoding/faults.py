@@ -71,24 +71,27 @@ def first_fault(first: Fault, second: Fault) -> Fault:
   )
 
 
-def locate(
-  state: SamplingState,
+def culprits(
   verifier_bad: Bool[Array, 'n'],
   drafter_bad: Bool[Array, 'n'],
   method_bad: Bool[Array, 'n'],
-  emitted: Int[Array, ''],
-) -> Fault:
-  """Finds the first fault among the tokens that a block emits.
+) -> Int[Array, 'n']:
+  """Returns whom to blame at each position, an index into `CULPRITS`.
 
-  At one position the verifier is blamed first, then the drafter, which may read
-  the verifier's states, then the method, which depends on both. Positions after
-  a rejection or after the end of the sequence have no fault.
+  The verifier comes first, then the drafter, which may read the verifier's
+  states, then the method, which depends on both.
   """
-  bad = jnp.stack([verifier_bad, drafter_bad, method_bad])
-  bad &= jnp.arange(bad.shape[1]) < emitted
-  at = jnp.argmax(bad.any(0)).astype(jnp.int32)
-  culprit = jnp.where(bad.any(), jnp.argmax(bad[:, at]) + 1, 0)
-  return Fault(culprit.astype(jnp.int32), state.length + at)
+  blamed = jnp.where(drafter_bad, 2, jnp.where(method_bad, 3, 0))
+  return jnp.where(verifier_bad, 1, blamed).astype(jnp.int32)
+
+
+def locate(
+  state: SamplingState, blamed: Int[Array, 'n'], emitted: Int[Array, '']
+) -> Fault:
+  """Finds the first fault among the tokens that a block emits."""
+  blamed = jnp.where(jnp.arange(len(blamed)) < emitted, blamed, 0)
+  at = jnp.argmax(blamed > 0).astype(jnp.int32)
+  return Fault(blamed[at], state.length + at)
 
 
 def end_at_faults(

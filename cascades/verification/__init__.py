@@ -15,10 +15,9 @@ gamma_1 = gamma + 1, n uniform numbers that sample one token.
 """
 
 from cascades.verification import multi_draft, single_draft
+from cascades.verification.inputs import Verdict, VerificationInputs
 from cascades.verification.look_ahead import look_ahead
 from cascades.verification.traversal import traversal
-from cascades.verification.verdict import Verdict
-from cascades.verification.verification_inputs import VerificationInputs
 from cascades.verification.verify import verify
 from cascades.verification_config import (
   MULTI_DRAFT,

@@ -14,8 +14,7 @@ from jaxtyping import Array, Float
 
 from cascades import methods
 from cascades.verification import single_draft
-from cascades.verification.verdict import Verdict
-from cascades.verification.verification_inputs import VerificationInputs
+from cascades.verification.inputs import Verdict, VerificationInputs
 
 
 def _strict_acceptance(d: methods.Distributions, lenience: Array) -> Array:
@@ -68,8 +67,8 @@ def look_ahead(
   _, run_after = jax.lax.scan(count_run, zero, is_strict, reverse=True)
   accepts = is_strict | (is_lenient & (run_after >= window - 1))
   n = single_draft.count_leading(accepts)
-  d, lenience = inputs.distributions_at(n, 0), inputs.leniences[0, n]
-  law, has_bonus_probs = method.law(d, lenience), inputs.has_bonus_probs[0]
+  d, has_bonus_probs = inputs.distributions_at(n, 0), inputs.has_bonus_probs[0]
+  law = method.law(d, inputs.lenience)
   verdict = single_draft.make_verdict(
     n,
     is_rejected=n < draft_length,

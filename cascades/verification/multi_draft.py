@@ -36,8 +36,7 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades import methods
 from cascades.methods import processing
 from cascades.verification import single_draft
-from cascades.verification.verdict import Verdict
-from cascades.verification.verification_inputs import VerificationInputs
+from cascades.verification.inputs import Verdict, VerificationInputs
 
 # Bisection steps over [1, m] in k_seq's search for c.
 _HALVINGS = 24
@@ -145,8 +144,7 @@ def _walk(
     n, draft = walk.num_accepted, walk.draft
     is_candidate = walk.is_alive & (i < inputs.draft_lengths)
     d = inputs.distributions_at(n, draft)
-    lenience = inputs.leniences[draft, n]
-    pi = inputs.method.law(d, lenience)
+    pi = inputs.method.law(d, inputs.lenience)
     result = step(d, pi, inputs.tokens[:, i], is_candidate, uniforms=uniforms)
     is_examined = walk.is_active & is_candidate.any()
     accepted = is_examined & result.accepted
@@ -154,7 +152,7 @@ def _walk(
     # The rule is evaluated at the accepted token, or at the first candidate.
     examined = jnp.argmax(jnp.where(accepted, agrees, is_candidate))
     deferred = single_draft.value_at_token(
-      inputs.method.rule, d, lenience, inputs.tokens[examined, i]
+      inputs.method.rule, d, inputs.lenience, inputs.tokens[examined, i]
     )
     walk = _Walk(
       is_alive=jnp.where(accepted, agrees, walk.is_alive),
@@ -177,7 +175,7 @@ def _walk(
   n, draft = end.num_accepted, end.draft
   is_rejected = rejected.any()
   d = inputs.distributions_at(n, draft)
-  law = inputs.method.law(d, inputs.leniences[draft, n])
+  law = inputs.method.law(d, inputs.lenience)
   verdict = single_draft.make_verdict(
     n,
     is_rejected=is_rejected,

@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.verification.verdict import Verdict
-from cascades.verification.verification_inputs import VerificationInputs
+from cascades.verification.inputs import Verdict, VerificationInputs
 from cascades.verification_config import BONUS, RESIDUAL
 
 # Probabilities of one sequence that are evaluated at a time; at least those of
@@ -41,8 +40,7 @@ def values_at_draft(
   def evaluate(i):
     # Indexed in place: a slice of all positions would be a copy of them.
     d, x = inputs.distributions_at(i, 0), draft[i]
-    lenience = inputs.leniences[0, i]
-    return [value_at_token(fn, d, lenience, x) for fn in functions]
+    return [value_at_token(fn, d, inputs.lenience, x) for fn in functions]
 
   batch_size = min(length, max(1, MAX_PROBS_AT_ONCE // inputs.vocab_size))
   return jax.lax.map(evaluate, jnp.arange(length), batch_size=batch_size)
@@ -59,7 +57,7 @@ def bonus_only(
   """Samples the token after an empty draft."""
   zero = jnp.zeros((), jnp.int32)
   d = inputs.distributions_at(zero, zero)
-  law = inputs.method.law(d, inputs.leniences[0, 0])
+  law = inputs.method.law(d, inputs.lenience)
   bonus = inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0])
   return make_verdict(
     zero,
@@ -83,7 +81,7 @@ def _defers_at_bonus(
   rule, is_token = inputs.method.rule, inputs.config.verification == 'token'
   if rule is None or not (is_token and inputs.bonus_from_target):
     return False
-  defers = rule(d, inputs.leniences[0, n])
+  defers = rule(d, inputs.lenience)
   if jnp.ndim(defers):
     return False
   return ~inputs.has_bonus_probs[0] | (defers > 0)
@@ -108,9 +106,9 @@ def token(
   in_draft = jnp.arange(inputs.gamma) < draft_length
   n = count_leading((accept_uniforms < acceptance) & in_draft)
   # Only the position that is sampled is evaluated.
-  d, lenience = inputs.distributions_at(n, 0), inputs.leniences[0, n]
-  residual = method.residual(d, lenience)
-  law = method.law(d, lenience)
+  d = inputs.distributions_at(n, 0)
+  residual = method.residual(d, inputs.lenience)
+  law = method.law(d, inputs.lenience)
   verdict = make_verdict(
     n,
     is_rejected=n < draft_length,
@@ -171,11 +169,10 @@ def block(
 
   def weigh(w, i):
     d, x = inputs.distributions_at(i, 0), inputs.tokens[0, i]
-    lenience = inputs.leniences[0, i]
-    pi = method.law(d, lenience)
+    pi = method.law(d, inputs.lenience)
     mass = jnp.maximum(0, w * pi - d.q).sum()
     next_w = methods.ratio(w * pi[x], d.q[x])
-    deferred = value_at_token(method.rule, d, lenience, x)
+    deferred = value_at_token(method.rule, d, inputs.lenience, x)
     return next_w.astype(w.dtype), (w, mass, deferred)
 
   w_start = jnp.ones((), inputs.probs_shape.dtype)
@@ -190,7 +187,7 @@ def block(
   passes = (accept_uniforms < h) & (index <= draft_length)
   n = jnp.where(passes, index, 0).max(initial=0).astype(jnp.int32)
   d = inputs.distributions_at(n, 0)
-  law = method.law(d, inputs.leniences[0, n])
+  law = method.law(d, inputs.lenience)
   verdict = make_verdict(
     n,
     is_rejected=n < draft_length,

@@ -37,8 +37,7 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades import methods
 from cascades.methods import processing
 from cascades.verification import single_draft
-from cascades.verification.verdict import Verdict
-from cascades.verification.verification_inputs import VerificationInputs
+from cascades.verification.inputs import Verdict, VerificationInputs
 
 
 def _shared_prefix_lengths(
@@ -112,11 +111,10 @@ def _advance(
   budget_above, target_above = _without_candidate(
     walk.budgets[above], walk.targets[above], q
   )
-  lenience_below = inputs.leniences[candidate, at + 1]
   d_below = inputs.distributions_at(at + 1, candidate)
   # After a whole draft q may be unknown, and the law is not used then.
   is_known = (at + 1 < inputs.draft_lengths) | inputs.has_bonus_probs
-  law = inputs.method.law(d_below, lenience_below)
+  law = inputs.method.law(d_below, inputs.lenience)
   law = jnp.where(is_known[candidate], law, d_below.p)
   budget_below = methods.ratio(budget * target[x], d.q[x])
 
@@ -153,7 +151,7 @@ def traversal(
   num_drafts, gamma = inputs.tokens.shape
   zero = jnp.zeros((), jnp.int32)
   d = inputs.distributions_at(zero, zero)
-  law = inputs.method.law(d, inputs.leniences[0, 0])
+  law = inputs.method.law(d, inputs.lenience)
   targets = jnp.zeros((gamma + 1, inputs.vocab_size), law.dtype)
   start = _Walk(
     depth=zero,
@@ -204,7 +202,7 @@ def _deferred(
     x = inputs.tokens[owner, i]
     d = inputs.distributions_at(i, draft)
     rule = single_draft.value_at_token(
-      inputs.method.rule, d, inputs.leniences[draft, i], x
+      inputs.method.rule, d, inputs.lenience, x
     )
     return is_examined & (rule > 0)
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 
 from cascades.methods import processing
 from cascades.verification import single_draft
-from cascades.verification.verdict import Verdict
-from cascades.verification.verification_inputs import VerificationInputs
+from cascades.verification.inputs import Verdict, VerificationInputs
 
 
 def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:

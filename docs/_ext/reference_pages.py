@@ -34,8 +34,8 @@ PAGES = {
     ' drafters.language_model.DraftModel drafters.recurrent.RecurrentHead'
     ' drafters.eagle3.EagleHead drafters.assistant.Assistant'
     ' models.language.LanguageModel models.checkpoints.open_checkpoint'
-    ' verification_config.Verification verification.verification_inputs'
-    ' verification.verdict experiments.tasks.task'
+    ' verification_config.Verification verification.inputs'
+    ' experiments.tasks.task'
     ' experiments.tasks.task_spec.TaskSpec'
     ' experiments.tasks.task_spec.build_task'
     ' experiments.tasks.answer_metrics.Metric',

@@ -1,8 +1,9 @@
-"""The inputs of every kind of verification."""
+"""The inputs and the result of every kind of verification."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +13,43 @@ from cascades import methods
 from cascades.verification_config import STANDARD, VerificationConfig
 
 
+class Verdict(NamedTuple):
+  """The outcome of verifying one block of up to gamma drafted tokens.
+
+  Attributes:
+    num_accepted: Accepted drafted tokens, 0 to gamma.
+    next_token: The token after the accepted tokens.
+    next_source: Source of `next_token`: RESIDUAL after a rejection, BONUS
+      after a fully accepted draft.
+    deferred: True where the rule defers the drafted token; at the bonus, where
+      a rule about the whole position defers in `token` verification.
+    draft_index: A draft that begins with the accepted tokens.
+    is_valid: True if `next_token` was drawn from a distribution and each
+      examined draft was accepted with a probability; False if a model or the
+      method gave nan.
+    drafts: The draft that was examined at each position, -1 for none; `verify`
+      fills them in.
+    accept_uniforms: The uniform number that each draft was compared with, nan
+      for none. None where acceptance is not per token.
+  """
+
+  num_accepted: Int[Array, '']
+  next_token: Int[Array, '']
+  next_source: Int[Array, '']
+  deferred: Bool[Array, 'gamma_1']
+  draft_index: Int[Array, '']
+  is_valid: Bool[Array, '']
+  drafts: Int[Array, 'gamma_1'] | None = None
+  accept_uniforms: Float[Array, 'gamma_1'] | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class VerificationInputs:
   """A block of K drafts, its distributions, and the method to verify it by.
 
   Attributes:
     method: Defines acceptance, residual and law.
-    leniences: [j, i] is the lenience after i tokens of draft j.
+    lenience: The lenience of the row.
     tokens: The drafted tokens.
     draft_lengths: Tokens of each draft; later tokens are ignored.
     has_bonus_probs: True if q is known after a draft's last token. Otherwise
@@ -32,7 +63,7 @@ class VerificationInputs:
   """
 
   method: methods.Method
-  leniences: Float[Array, 'K gamma_1']
+  lenience: Float[Array, '']
   tokens: Int[Array, 'K gamma']
   draft_lengths: Int[Array, 'K']
   has_bonus_probs: Bool[Array, 'K']
@@ -53,7 +84,7 @@ class VerificationInputs:
     num_drafts, gamma = tokens.shape
     return cls(
       method=method,
-      leniences=jnp.broadcast_to(lenience, (num_drafts, gamma + 1)),
+      lenience=lenience,
       tokens=tokens,
       draft_lengths=jnp.full(num_drafts, gamma),
       has_bonus_probs=jnp.ones(num_drafts, bool),
