@@ -2,7 +2,6 @@
 
 Models
   language        a model's forward pass, its cache and its products
-  initialization  random parameters
   gemma_library   gemma's modules; alone imports gemma, with `patches`
   sharding        distribution over the devices of a mesh
   config_json     a config.json, read once into a `GemmaConfig`

@@ -63,6 +63,15 @@ def _same_for_all(field: Any) -> Any:
   return field[0] if is_list and field.count(field[0]) == len(field) else field
 
 
+class _Of(frozenset):
+  """Names the families that have a field; all have a field without it."""
+
+
+_RESOLVED, _CLASSIC = _Of(), _Of({'gemma2', 'gemma3_text'})
+_3 = _Of({'gemma3_text'})
+_3N = _Of({'gemma3n_text'})
+_4 = _Of({'gemma4_text', 'gemma4_unified_text'})
+_3N_4, _TO_3N, _3_3N = _Of(_3N | _4), _Of(_CLASSIC | _3N), _Of(_3 | _3N)
 Layers = Annotated[int, pydantic.Field(ge=1, le=MAX_LAYERS)]
 _Width = Annotated[Size, pydantic.BeforeValidator(_same_for_all)]
 _Type = Literal['full_attention', 'sliding_attention']
@@ -91,7 +100,7 @@ class GemmaConfig(Schema):
 
   model_type: str
   vocab_size: Size
-  table_size: Size = 1
+  table_size: Annotated[Size, _RESOLVED] = 1
   hidden_size: Size = 2304
   intermediate_size: _Width = 9216
   num_hidden_layers: Layers
@@ -103,24 +112,24 @@ class GemmaConfig(Schema):
   layer_types: _Types
   sliding_window: Size | None
   final_logit_softcapping: Positive | None = None
-  attn_logit_softcapping: Positive | None = None
-  query_pre_attn_scalar: Positive = 256
-  ropes: dict[str, Rope] = pydantic.Field(default_factory=dict)
-  hidden_size_per_layer_input: Count | None = 0
-  num_kv_shared_layers: Count = 0
-  laurel_rank: Size = 64
+  attn_logit_softcapping: Annotated[Positive | None, _CLASSIC] = None
+  query_pre_attn_scalar: Annotated[Positive, _CLASSIC] = 256
+  ropes: Annotated[dict[str, Rope] | None, _RESOLVED] = None
+  hidden_size_per_layer_input: Annotated[Count | None, _3N_4] = 0
+  num_kv_shared_layers: Annotated[Count, _3N_4] = 0
+  laurel_rank: Annotated[Size, _3N] = 64
   activation_sparsity_pattern: _Shares
-  altup_coef_clip: Positive | None = 120.0
-  altup_num_inputs: Annotated[Any, one_of(4)] = 4
-  attention_k_eq_v: bool = False
-  use_double_wide_mlp: bool = False
+  altup_coef_clip: Annotated[Positive | None, _3N] = 120.0
+  altup_num_inputs: Annotated[Any, one_of(4), _3N] = 4
+  attention_k_eq_v: Annotated[bool, _4] = False
+  use_double_wide_mlp: Annotated[bool, _4] = False
   # 'vision' applies to tokens of a picture only, which no text has.
   use_bidirectional_attention: Annotated[Any, one_of(False, 'vision')] = False
-  enable_moe_block: bool = False
-  num_experts: Size | None = None
-  top_k_experts: Size | None = None
-  moe_intermediate_size: Size | None = None
-  stored_dtype: Any = None
+  enable_moe_block: Annotated[bool, _4] = False
+  num_experts: Annotated[Size | None, _4] = None
+  top_k_experts: Annotated[Size | None, _4] = None
+  moe_intermediate_size: Annotated[Size | None, _4] = None
+  stored_dtype: Annotated[Any, _RESOLVED] = None
 
   @property
   def is_gemma3n(self) -> bool:
@@ -142,24 +151,24 @@ class GemmaConfig(Schema):
 class _File(GemmaConfig):
   """The fields as a file has them, some in other forms than resolved ones."""
 
-  num_global_key_value_heads: Size | None = None
-  global_head_dim: Size = 512
+  num_global_key_value_heads: Annotated[Size | None, _4] = None
+  global_head_dim: Annotated[Size, _4] = 512
   layer_types: _Types | None = None
-  activation_sparsity_pattern: _Shares | None = None
-  per_layer_config: dict[str, dict[str, Size]] | None = None
-  vocab_size_per_layer_input: Count | None = 262_144
-  sliding_window_pattern: Size = 6
-  expert_intermediate_size: Size | None = None
+  activation_sparsity_pattern: Annotated[_Shares | None, _3N] = None
+  per_layer_config: Annotated[dict[str, dict[str, Size]] | None, _4] = None
+  vocab_size_per_layer_input: Annotated[Count | None, _3N_4] = 262_144
+  sliding_window_pattern: Annotated[Size, _3] = 6
+  expert_intermediate_size: Annotated[Size | None, _4] = None
   rope_parameters: dict[str, Any] | None = None
-  rope_scaling: dict[str, Any] | None = None
-  rope_theta: Positive = 1_000_000
-  rope_local_base_freq: Positive = 10_000
+  rope_scaling: Annotated[dict[str, Any] | None, _TO_3N] = None
+  rope_theta: Annotated[Positive, _TO_3N] = 1_000_000
+  rope_local_base_freq: Annotated[Positive, _3_3N] = 10_000
   hidden_activation: Annotated[Any, one_of(FIXED['hidden_activation'])]
   rms_norm_eps: Annotated[Any, one_of(FIXED['rms_norm_eps'])]
   attention_bias: Annotated[Any, one_of(False)]
   tie_word_embeddings: Annotated[Any, one_of(True)]
-  altup_active_idx: Annotated[Any, one_of(0)] = 0
-  altup_correct_scale: Annotated[Any, one_of(True)] = True
+  altup_active_idx: Annotated[Any, one_of(0), _3N] = 0
+  altup_correct_scale: Annotated[Any, one_of(True), _3N] = True
 
 
 class _Parts(Schema):
@@ -185,35 +194,6 @@ class _RopeFields(Schema):
   partial_rotary_factor: Annotated[Positive, pydantic.Field(le=1)] = 1.0
 
 
-# The fields that not every family has.
-_CLASSIC = {
-  *('query_pre_attn_scalar', 'attn_logit_softcapping'),
-  *('rope_theta', 'rope_scaling'),
-}
-_BY_LAYER = {
-  *('vocab_size_per_layer_input', 'hidden_size_per_layer_input'),
-  'num_kv_shared_layers',
-}
-_GEMMA4 = _BY_LAYER | {
-  *('global_head_dim', 'num_global_key_value_heads', 'per_layer_config'),
-  *('attention_k_eq_v', 'use_double_wide_mlp', 'enable_moe_block'),
-  *('num_experts', 'top_k_experts'),
-  *('moe_intermediate_size', 'expert_intermediate_size'),
-}
-_OWN_FIELDS = {
-  'gemma2': _CLASSIC,
-  'gemma3_text': _CLASSIC | {'sliding_window_pattern', 'rope_local_base_freq'},
-  'gemma3n_text': _BY_LAYER
-  | {
-    *('laurel_rank', 'activation_sparsity_pattern', 'altup_coef_clip'),
-    *('altup_num_inputs', 'altup_active_idx', 'altup_correct_scale'),
-    *('rope_theta', 'rope_scaling', 'rope_local_base_freq'),
-  },
-  'gemma4_text': _GEMMA4,
-  'gemma4_unified_text': _GEMMA4,
-}
-_RESOLVED = {'model_type', 'table_size', 'ropes', 'stored_dtype'}
-_COMMON = {*_File.model_fields}.difference(_RESOLVED, *_OWN_FIELDS.values())
 # By family, where transformers' defaults are not those of `_File`.
 _DEFAULTS: dict[str, dict[str, Any]] = {
   'gemma2': dict(vocab_size=256_000, num_hidden_layers=26, sliding_window=4096)
@@ -240,8 +220,11 @@ MODEL_TYPES = (*_DEFAULTS, *_MULTIMODAL)
 
 def defaults(family: str) -> dict[str, Any]:
   """Returns the fields of a family with transformers' defaults."""
-  names = _COMMON | _OWN_FIELDS[family]
-  usual = {x: _File.model_fields[x].get_default() for x in names}
+  usual = {
+    name: field.get_default()
+    for name, field in _File.model_fields.items()
+    if all(family in x for x in field.metadata if isinstance(x, _Of))
+  }
   return usual | FIXED | _DEFAULTS[family]
 
 
@@ -255,12 +238,12 @@ def read(fields: Mapping[str, Any]) -> GemmaConfig:
     ValueError: A field has a wrong type, or gemma cannot represent it.
   """
   family, text_fields = _find_family(fields)
-  tied = {'tie_word_embeddings': fields.get('tie_word_embeddings')}
-  given = _without_nulls(tied | dict(text_fields))
   # Fields of other families are ignored, as in transformers.
   known = defaults(family)
+  tied = {'tie_word_embeddings': fields.get('tie_word_embeddings')}
+  given = _without_nulls({**tied, **text_fields, 'model_type': family})
   given = {name: x for name, x in given.items() if name in known}
-  file = _File.check(known | given | {'model_type': family}, 'config.json')
+  file = _File.check(known | given, 'config.json')
   layers, vocab_size = file.num_hidden_layers, file.vocab_size
   if file.hidden_size_per_layer_input:
     vocab_size = min(vocab_size, file.vocab_size_per_layer_input or 0)

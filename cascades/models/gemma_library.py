@@ -4,11 +4,13 @@ Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 `gemma` library.
 """
 
+import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -21,7 +23,7 @@ from cascades.models.config_json import (
 )
 from cascades.models.patches import light_import
 
-# Names of sizes in gemma's configurations, and in a config.json of any family.
+# Names in gemma's configurations, and in a config.json of any family.
 SIZES = dict(
   num_embed='vocab_size',
   embed_dim='hidden_size',
@@ -86,25 +88,22 @@ def restore_layers(
     for layer, part in structs.items():
       yield layer, select(params.pop(layer), part)
     return
-  checkpointer = ocp.PyTreeCheckpointer()
-  is_read = lambda x: isinstance(x, jax.ShapeDtypeStruct)  # noqa: E731
-  for layer in structs:
-    part = _replace_leaves(
-      stored, {layer: structs[layer]}, lambda _: ocp.PLACEHOLDER
-    )
+  restore = ocp.PyTreeCheckpointer().restore
+
+  def only_structs(x):
+    # What belongs to images, or to the state of a training, is left out.
+    return x if isinstance(x, jax.ShapeDtypeStruct) else ocp.PLACEHOLDER
+
+  for layer, struct in structs.items():
+    part = _replace_leaves(stored, {layer: struct}, lambda _: ocp.PLACEHOLDER)
     target = tree.make_tree_for_params(tree.replace(tree=part))
-    # What belongs to images, or to the state of a training, is left out too.
-    target = jax.tree.map(
-      lambda x: x if is_read(x) else ocp.PLACEHOLDER, target
+    target = jax.tree.map(only_structs, target)
+    args = ocp.args.PyTreeRestore(
+      item=target, restore_args=jax.tree.map(_restore_args, target)
     )
-    args = jax.tree.map(
-      lambda x: _restore_args(x) if is_read(x) else ocp.RestoreArgs(), target
-    )
-    output = checkpointer.restore(
-      path, args=ocp.args.PyTreeRestore(item=target, restore_args=args)
-    )
+    output = restore(path, args=args)
     nested = tree.replace(tree=output).as_nested(remove_mm=tree.has_mm_params)
-    yield layer, select(nested.tree[layer], structs[layer])
+    yield layer, select(nested.tree[layer], struct)
 
 
 def select(tree: PyTree, structs: PyTree) -> PyTree:
@@ -156,10 +155,12 @@ def apply_rope(
   return rotated[0, 0]
 
 
-def _restore_args(struct: jax.ShapeDtypeStruct) -> Any:
+def _restore_args(struct: Any) -> Any:
   """Returns Orbax's options for an array; for one device, of NumPy's."""
   from orbax import checkpoint as ocp
 
+  if not isinstance(struct, jax.ShapeDtypeStruct):
+    return ocp.RestoreArgs()
   if isinstance(struct.sharding, jax.sharding.SingleDeviceSharding):
     # Orbax keeps its own copy beside an array of JAX.
     return ocp.RestoreArgs(restore_type=np.ndarray, dtype=struct.dtype)
@@ -183,54 +184,77 @@ def ropes(config: Any) -> dict[str, Rope]:
   }
 
 
+def init_params(
+  key: jax.Array, shapes: PyTree, scale_plus_one: bool, gate_by_rows: bool
+) -> PyTree:
+  """Returns random parameters.
+
+  Embeddings have variance 1 / width, since Gemma multiplies them by its square
+  root, matrices have variance 1 / fan-in, and norms start as the identity.
+  """
+  norm_scale = jnp.zeros if scale_plus_one else jnp.ones
+
+  def draw_leaf(leaf_key, path, leaf):
+    name = jax.tree_util.keystr(path)
+    if leaf.ndim == 1:
+      return norm_scale(leaf.shape, leaf.dtype)
+    fan_in = leaf.shape[-2]
+    if 'embedding' in name:
+      fan_in = leaf.shape[-1]
+    elif 'attn_vec' in name:
+      fan_in = leaf.shape[0] * leaf.shape[1]
+    elif 'gating' in name and gate_by_rows:
+      fan_in = leaf.shape[-1]
+    return jax.random.normal(leaf_key, leaf.shape, leaf.dtype) * fan_in**-0.5
+
+  leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
+  keys = jax.random.split(key, len(leaves))
+  params = [draw_leaf(k, *x) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.unflatten(treedef, params)
+
+
 def transformer(config: GemmaConfig, dtype: Any) -> Any:
   """Returns gemma's flax module of a model."""
   import_gemma()
+  package, family_fields = 'gemma.gm.nn', _classic
   if config.is_gemma3n:
-    from gemma.gm.nn.gemma3n import _config, _modules, _transformer
-
-    make: Any = _transformer.Gemma3nTransformer
-    family_fields = _gemma3n
+    package, family_fields = 'gemma.gm.nn.gemma3n', _gemma3n
   elif config.is_gemma4:
-    from gemma.gm.nn.gemma4 import _config, _modules, _transformer
-
-    make, family_fields = _transformer.Transformer, _gemma4
-  else:
-    from gemma.gm.nn import _config, _modules, _transformer
-
-    make, family_fields = _transformer.Transformer, _classic
+    package, family_fields = 'gemma.gm.nn.gemma4', _gemma4
+  names = '_config', '_modules', '_transformer'
+  module, modules, transformers = (
+    importlib.import_module(f'{package}.{name}') for name in names
+  )
   # Each family has an enumeration of its own.
-  types: dict[str, Any] = {
-    name: _modules.AttentionType[gemma_name]
-    for name, gemma_name in ATTENTION_TYPES.items()
-  }
+  types = [
+    modules.AttentionType[ATTENTION_TYPES[x]] for x in config.layer_types
+  ]
   sliding, full = config.ropes[SLIDING], config.ropes[FULL]
-  fields = {field: getattr(config, name) for field, name in SIZES.items()}
-  fields |= dict(
+  gemma_config = module.TransformerConfig(
+    **{field: getattr(config, name) for field, name in SIZES.items()},
+    **family_fields(config, module),
     use_post_attn_norm=True,
     use_post_ffw_norm=True,
-    attention_types=tuple(types[x] for x in config.layer_types),
+    attention_types=tuple(types),
     local_base_frequency=sliding.theta,
     local_scale_factor=sliding.factor,
     global_base_frequency=full.theta,
     global_scale_factor=full.factor,
     vision_encoder=None,
   )
-  fields |= family_fields(config, _config)
-  return make(
-    dtype=dtype, tokens='tokens', config=_config.TransformerConfig(**fields)
-  )
+  name = 'Gemma3nTransformer' if config.is_gemma3n else 'Transformer'
+  make = getattr(transformers, name)
+  return make(dtype=dtype, tokens='tokens', config=gemma_config)
 
 
 def _classic(config: GemmaConfig, module: Any) -> dict[str, Any]:
   """Returns the fields of gemma's configuration for a Gemma 2 or 3."""
-  norms = module.QueryPreAttentionNormalisation
   by_head = config.query_pre_attn_scalar == config.head_dim
+  norm = 'HEAD_DIM' if by_head else 'EMBED_DIM_DIV_NUM_HEADS'
+  norms = module.QueryPreAttentionNormalisation
   return dict(
     attn_logits_soft_cap=config.attn_logit_softcapping,
-    query_pre_attn_norm=norms.BY_ONE_OVER_SQRT_HEAD_DIM
-    if by_head
-    else norms.BY_ONE_OVER_SQRT_EMBED_DIM_DIV_NUM_HEADS,
+    query_pre_attn_norm=norms[f'BY_ONE_OVER_SQRT_{norm}'],
     # Hugging Face's order of axes.
     transpose_gating_einsum=True,
     use_qk_norm=config.model_type == 'gemma3_text',

@@ -33,7 +33,6 @@ from cascades.methods import processing
 from cascades.models import (
   config_json,
   gemma_library,
-  initialization,
   param_dtypes,
 )
 from cascades.models.patches import ragged_dot, router_norm
@@ -258,7 +257,7 @@ class LanguageModel:
     adds_one = hasattr(config, 'transpose_gating_einsum') and getattr(
       config, 'scale_plus_one', True
     )
-    return initialization.init_params(key, shapes, adds_one, self.gate_by_rows)
+    return gemma_library.init_params(key, shapes, adds_one, self.gate_by_rows)
 
   def __call__(
     self,

@@ -1,5 +1,6 @@
 """Free memory of the device, compared with the bytes of weights and rows."""
 
+import contextlib
 import math
 import pathlib
 import sys
@@ -28,13 +29,10 @@ def available() -> int | None:
   return max(0, min(*_free_in_cgroups(), 1024 * free_kb)) if free_kb else None
 
 
-def _field(file: pathlib.Path, name: str) -> int | None:
-  """Returns the number after a name in a file of names and numbers."""
-  try:
-    words = file.read_text().split()
-  except OSError:
-    return None
-  return int(words[words.index(name) + 1]) if name in words else None
+def _field(file: pathlib.Path, name: str) -> int:
+  """Returns the number after a name in a file, or 0."""
+  words = file.read_text().split() if file.exists() else []
+  return int(words[words.index(name) + 1]) if name in words else 0
 
 
 def _free_in_cgroups() -> Iterator[int]:
@@ -44,14 +42,12 @@ def _free_in_cgroups() -> Iterator[int]:
   text = file.read_text() if file.exists() else ''
   path = _CGROUP / text.partition('0::/')[2].partition('\n')[0]
   for folder in (path, *path.parents):
-    try:
-      free = int((folder / 'memory.max').read_text())
-      free -= int((folder / 'memory.current').read_text())
     # There is no such file, or the limit is `max`.
-    except (OSError, ValueError):
-      continue
-    # The system frees cached files if their memory is needed.
-    yield free + (_field(folder / 'memory.stat', 'inactive_file') or 0)
+    with contextlib.suppress(OSError, ValueError):
+      limit = int((folder / 'memory.max').read_text())
+      used = int((folder / 'memory.current').read_text())
+      # The system frees cached files if their memory is needed.
+      yield limit - used + _field(folder / 'memory.stat', 'inactive_file')
 
 
 def num_bytes(tree: PyTree) -> int:
