@@ -23,35 +23,30 @@ from cascades.config import DecodingConfig
 from cascades.models import checkpoints, hub
 from experiments.sweeps import curve_plan, plan, worker
 
-_GATED = 'GatedRepo'
 
-
-class Hub:
+class Hub(http.server.ThreadingHTTPServer):
   """A server with repositories, and what was asked of it."""
+
+  daemon_threads = True
 
   def __init__(self):
     # Folders by repository and revision, and the status of those refused; how
     # many answers of a file end early; method, path and headers of requests.
     self.repos, self.gated, self.cut, self.asked = {}, {}, {}, []
-    handler = type('Handler', (_Handler,), {'hub': self})
-    self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
-    self.server.daemon_threads = True
-    serve = functools.partial(self.server.serve_forever, poll_interval=0.02)
+    super().__init__(('127.0.0.1', 0), _Handler)
+    self.url = f'http://127.0.0.1:{self.server_port}'
+    serve = functools.partial(self.serve_forever, poll_interval=0.02)
     threading.Thread(target=serve, daemon=True).start()
 
-  @property
-  def url(self) -> str:
-    return f'http://127.0.0.1:{self.server.server_port}'
-
   def stop(self):
-    self.server.shutdown()
-    self.server.server_close()
+    self.shutdown()
+    self.server_close()
 
   def commits(self, repo) -> dict:
     """Commits by revision: a hash of the folder's path."""
     return {
       revision: hashlib.sha1(str(folder).encode()).hexdigest()
-      for revision, folder in self.repos[repo].items()
+      for revision, folder in self.repos.get(repo, {}).items()
     }
 
   def fetched(self) -> set[str]:
@@ -81,28 +76,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def do_GET(self):
     headers = {name.lower(): x for name, x in self.headers.items()}
-    self.hub.asked.append((self.command, self.path, headers))
-    path = self.path.partition('?')[0]
-    found = re.fullmatch(
-      r'/api/models/(.+)/(revision|tree)/([^/]+)', path
-    ) or re.fullmatch(r'/(.+)/(resolve)/([^/]+)/(.+)', path)
-    repo, kind, revision, *file = found.groups() if found else [None] * 3
-    if repo not in self.hub.repos:
-      self._reply(404, X_Error_Code='RepoNotFound')
+    self.server.asked.append((self.command, self.path, headers))
+    asked = re.fullmatch(
+      r'(?:/api/models)?/(.+)/(revision|tree|resolve)/([^/]+)/?(.*)',
+      self.path.partition('?')[0],
+    )
+    repo, kind, revision, file = asked.groups() if asked else [None] * 4
+    commits = self.server.commits(repo)
+    names = {commit: name for name, commit in commits.items()}
+    commit = commits.get(revision, revision)
+    if commit not in names:
+      kind = 'Revision' if commits else 'Repo'
+      self._reply(404, X_Error_Code=f'{kind}NotFound')
       return
-    commits = self.hub.commits(repo)
-    folders = self.hub.repos[repo] | {
-      commit: self.hub.repos[repo][name] for name, commit in commits.items()
-    }
-    if revision not in folders:
-      self._reply(404, X_Error_Code='RevisionNotFound')
-      return
-    folder = folders[revision]
+    folder = self.server.repos[repo][names[commit]]
     if kind == 'revision':
-      fields = {'id': repo, 'sha': commits.get(revision, revision)}
-      self._reply(200, json.dumps(fields | {'siblings': []}).encode())
+      fields = {'id': repo, 'sha': commit, 'siblings': []}
+      self._reply(200, json.dumps(fields).encode())
     elif kind == 'tree':
-      listed = [
+      files = [
         {
           'type': 'file',
           'path': x.relative_to(folder).as_posix(),
@@ -112,11 +104,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for x in sorted(folder.rglob('*'))
         if x.is_file()
       ]
-      self._reply(200, json.dumps(listed).encode())
-    elif repo in self.hub.gated:
-      self._reply(self.hub.gated[repo], X_Error_Code=_GATED)
+      self._reply(200, json.dumps(files).encode())
+    elif repo in self.server.gated:
+      self._reply(self.server.gated[repo], X_Error_Code='GatedRepo')
     else:
-      self._file(folder / file[0], commits.get(revision, revision))
+      self._file(folder / file, commit)
 
   do_HEAD = do_GET  # noqa: N815
 
@@ -128,8 +120,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       X_Linked_Size=len(body),
     )
     start = re.fullmatch(r'bytes=(\d+)-', self.headers.get('Range', ''))
-    if self.command == 'GET' and self.hub.cut.get(path.name):
-      self.hub.cut[path.name] -= 1
+    if self.command == 'GET' and self.server.cut.get(path.name):
+      self.server.cut[path.name] -= 1
       self.send_response(206 if start else 200)
       self.send_header('Content-Length', str(len(body)))
       self.end_headers()
@@ -256,6 +248,9 @@ def test_the_token_of_the_environment_is_sent(server, monkeypatch):
   said = _refused('acme/drafter')
   assert 'gated' in said
   assert 'hf_secret' not in said
+  # Without the library, its extra is named.
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
+  assert "pip install -e '.[hub]' in the checkout" in _refused('acme/verifier')
 
 
 @pytest.mark.parametrize(
@@ -264,19 +259,15 @@ def test_the_token_of_the_environment_is_sent(server, monkeypatch):
     *((f'acme/{x}', 'the hub has not') for x in ('nothing', 'verifier@v9')),
     ('acme/a--b', 'the hub has not sent it'),
     ('hub:nothing', 'is not a name on the hub; write'),
+    ('acme/drafter', 'has no *.safetensors file; give a repository with'),
+    ('acme/drafter', 'pickles, which run code, are not downloaded'),
   ],
 )
 def test_what_the_hub_has_not_is_one_sentence(server, name, said):
+  (server.repos['acme/drafter']['main'] / 'model.safetensors').unlink()
   message = _refused(name)
   assert name.removeprefix('hub:') in message
   assert said in message
-
-
-def test_a_repository_of_pickles_is_refused(server):
-  (server.repos['acme/verifier']['main'] / 'model.safetensors').unlink()
-  message = _refused('acme/verifier')
-  assert 'has no *.safetensors file; give a repository with safet' in message
-  assert 'pickles, which run code, are not downloaded' in message
   assert 'pytorch_model.bin' not in server.fetched()
 
 
@@ -324,6 +315,7 @@ def test_a_drafter_is_of_the_kind_that_its_config_says(server):
   got, want = (drafters.load(x) for x in ('acme/head', str(folder)))
   small.same(got.params, want.params)
   assert got.name == 'acme/head'
+  assert hub.label(pathlib.Path('mine')) == 'mine'
   asked = len(server.asked)
   assert drafters.kind_of('acme/drafter') is drafters.DraftModel
   assert len(server.asked) > asked
@@ -353,11 +345,6 @@ def test_a_sweep_records_the_commits(server):
   }
 
 
-def test_without_the_library_an_extra_is_named(server, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-  assert "pip install -e '.[hub]' in the checkout" in _refused('acme/verifier')
-
-
 @pytest.mark.slow
 def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
   monkeypatch.setenv('HF_ENDPOINT', server.url)
@@ -382,7 +369,3 @@ def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
   assert done.stderr.count('\n') == 1
   shown = launching.run('experiments.sample', '--help').stdout
   assert 'google/gemma-3-1b-it@REVISION' in shown
-
-
-def test_a_folder_of_the_working_directory_has_its_name():
-  assert hub.label(pathlib.Path('mine')) == 'mine'

@@ -209,30 +209,6 @@ def test_cached_equals_gemmas_own_uncached_forward(kind, block):
   assert all(layer['end_index'] == LENGTH for layer in cache.values())
 
 
-@pytest.mark.slow
-@every_kind
-def test_the_window_and_the_past_matter(kind):
-  # A model blind to either would pass the comparisons here for nothing.
-  model, params = make(kind)
-  tokens = text(1, LENGTH)
-  other = np.concatenate([[tokens[0] % (VOCAB - 1) + 1], tokens[1:]])
-  config = dataclasses.replace(
-    model.module.config, sliding_window_size=WINDOW + 1
-  )
-  module = dataclasses.replace(model.module, config=config)
-  wider = dataclasses.replace(model, module=module)
-
-  def read(model, tokens):
-    cache = model.init_cache(params, SLOTS)
-    return feed(model, params, cache, 0, tokens, LENGTH)[0]
-
-  logits = read(model, tokens)
-  assert np.abs(logits - read(model, other))[-1].max() > 1e-4
-  changed = np.abs(logits - read(wider, tokens)).max(-1) > 1e-4
-  assert not changed[:WINDOW].any()
-  assert changed[WINDOW:].all()
-
-
 @every_kind
 @pytest.mark.parametrize(('kept', 'wrong'), [(7, 6), (16, 6), (0, 9)])
 def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
@@ -366,15 +342,13 @@ def test_experts_are_read_with_one_set_of_parameters():
 def test_random_parameters_make_a_model_that_looks_at_its_tokens(kind):
   model, _ = make(kind)
   params = model.init_params(jax.random.key(1))
-  cache = model.init_cache(params, SLOTS)
-
-  def read(*tokens):
-    tokens = jnp.array(tokens)
-    return _jitted(model)(params, tokens, *_place(0, 3), cache)[0]
-
-  one, other = read(1, 2, 3), read(4, 2, 3)
-  assert 0.1 < one.std() < 10
-  assert np.abs(one - other)[-1].max() > 1e-3
+  cache, place = model.init_cache(params, SLOTS), _place(0, 3)
+  logits, changed = (
+    _jitted(model)(params, jnp.array([first, 2, 3]), *place, cache)[0]
+    for first in (1, 4)
+  )
+  assert 0.1 < logits.std() < 10
+  assert np.abs(logits - changed)[-1].max() > 1e-3
 
 
 @pytest.mark.parametrize('kind', ['gemma2-gqa', 'gemma3-mha'])
@@ -397,13 +371,10 @@ def test_random_parameters_are_scaled_by_fan_in(kind):
 
 
 def test_models_of_equal_configuration_are_one_static_argument():
-  one, two, other = (
-    language.from_config(config_of(kind))
-    for kind in ('gemma3-mqa', 'gemma3-mqa', 'gemma3-mha')
-  )
-  assert one == two
-  assert hash(one) == hash(two)
-  assert one != other
+  kinds = 'gemma3-mqa', 'gemma3-mqa', 'gemma3-mha'
+  models = [language.from_config(config_of(kind)) for kind in kinds]
+  assert len(set(models)) == 2
+  assert models[0] == models[1]
 
 
 # --- Importing ---
