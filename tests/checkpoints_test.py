@@ -27,12 +27,12 @@ import cascades
 from cascades import decoding
 from cascades.methods import processing
 from cascades.models import (
-  bundled,
   checkpoints,
   config_json,
   gemma_library,
   huggingface_export,
   language,
+  package_index,
   param_mapping,
   tensor_files,
   tokenizers,
@@ -800,7 +800,7 @@ def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
 
 # --- Formats ---
 
-TINY = bundled.ASSETS / 'tiny-drafter'
+TINY = package_index.ASSETS / 'tiny-drafter'
 
 
 class ToySource:
@@ -892,7 +892,7 @@ def test_the_formats_of_the_library_come_first(toy_folder, registered):
     ('gemma2-2b-it', 'gemma'),
     (TINY, 'huggingface'),
     (str(TINY), 'huggingface'),
-    (bundled.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
+    (package_index.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
   ],
 )
 def test_a_name_or_path_has_a_format(name, format_name):
@@ -900,7 +900,7 @@ def test_a_name_or_path_has_a_format(name, format_name):
 
 
 def test_a_bundled_name_is_no_path(monkeypatch):
-  monkeypatch.chdir(bundled.ASSETS)
+  monkeypatch.chdir(package_index.ASSETS)
   assert checkpoints.find_format('tiny-drafter') == 'bundled'
   for name in ('./tiny-drafter', pathlib.Path('tiny-drafter')):
     assert checkpoints.find_format(name) == 'huggingface'

@@ -20,7 +20,6 @@ from cascades.decoding.reading import parallel_drafts_mask, read
 from cascades.drafters.unbound import UnboundDrafter, check_pair
 from cascades.methods import processing
 from cascades.models import (
-  bundled,
   checkpoints,
   config_json,
   hub,
@@ -55,9 +54,9 @@ class DraftModel(UnboundDrafter):
   syntax = "a name, also 'OWNER/NAME' of the hub, a file or a folder"
   description = 'a language model of the same family'
   known_names = (
-    *bundled.BUNDLED,
+    *package_index.BUNDLED,
     *package_index.MODELS,
-    *bundled.BUNDLED_WITHOUT_TABLE,
+    *package_index.BUNDLED_WITHOUT_TABLE,
   )
   reads_files = True
   is_language_model = True

@@ -13,8 +13,8 @@ Checkpoints
   hub                 repositories of the Hugging Face hub
   huggingface_export  writes folders in that layout
   gguf_files          files of llama.cpp's format
-  bundled             models of the package; `assets` holds them
-  package_index       models in Python packages; `terms` holds their licences
+  package_index       models in Python packages: `assets` of this one, and
+                      others, whose licences `terms` holds
 Text
   tokenizers  text to tokens and back, tokenizer.model and tokenizer.json
   chat        messages, and the templates that frame them

