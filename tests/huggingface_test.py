@@ -69,8 +69,6 @@ def test_a_model_in_shards_is_the_same_to_the_last_bit(folder, dtype, tmp_path):
   assert max(sizes) <= 2e4
   assert sum(sizes) == index['metadata']['total_size']
   read = checkpoints.load_model(tmp_path)
-  assert read.model == checkpoint.model
-  assert read.tokenizer == checkpoint.tokenizer
   assert dtypes(read.params) == dtypes(checkpoint.params) == {dtype}
   same(read.params, checkpoint.params)
   # In one file again, and nothing of the others is left.
