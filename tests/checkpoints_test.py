@@ -301,24 +301,21 @@ def downloads(tmp_path_factory):
   return root
 
 
-@pytest.mark.parametrize(
-  'layout', ['nested', 'flat', 'stacked', 'images', 'training']
-)
-@pytest.mark.parametrize('inner', ['', 'gemma3-tiny-it'])
-def test_an_orbax_checkpoint_is_the_model_that_was_saved(
-  downloads, layout, inner
+@pytest.mark.parametrize('layout', ['flat', 'stacked', 'images', 'training'])
+def test_an_orbax_checkpoint_is_the_model_that_was_saved(downloads, layout):
+  folder, want = downloads / layout, load('hf_gemma3').pack()
+  for inner in '', 'gemma3-tiny-it':
+    read = checkpoints.load_model(folder / inner)
+    assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
+    same(read.params, want.params)
+  read = checkpoints.load_model(folder, 'bfloat16')
+  assert dtypes(read.params) == {'bfloat16'}
+  same(read.params, as_bfloat16(want.params))
+
+
+def test_an_orbax_folder_says_what_ends_an_answer(
+  downloads, monkeypatch, tmp_path
 ):
-  folder = downloads / layout / inner
-  read, want = checkpoints.load_model(folder), load('hf_gemma3').pack()
-  assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
-  same(read.params, want.params)
-  if not inner:
-    read = checkpoints.load_model(folder, 'bfloat16')
-    assert dtypes(read.params) == {'bfloat16'}
-    same(read.params, as_bfloat16(want.params))
-
-
-def test_an_orbax_folder_says_what_ends_an_answer(downloads, tmp_path):
   folder = shutil.copytree(downloads / 'nested', tmp_path / 'tuned')
   (folder / 'gemma3-tiny-it').rename(folder / 'step')
   (folder / 'generation_config.json').write_text(
@@ -329,6 +326,14 @@ def test_an_orbax_folder_says_what_ends_an_answer(downloads, tmp_path):
   assert tokenizer.stops == (1, 5)
   assert tokenizer.suppress_tokens == (6,)
   assert tokenizer.chat_template == '{{ bos_token }}'
+
+  # What does not fit is not damaged.
+  def fail(*args):
+    raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory')
+
+  monkeypatch.setattr(gemma_library, 'restore_layers', fail)
+  message = conftest.refused('model', checkpoints.load_model, folder)
+  assert f'{folder / "step"} does not fit into the memory' in message
 
 
 @pytest.fixture
@@ -357,17 +362,6 @@ def test_an_architecture_is_found_by_its_size_or_by_its_name(
   assert read.model == want.model
   assert read.tokenizer == want.tokenizer
   same(read.params, want.params)
-
-
-def test_what_does_not_fit_is_not_damaged(downloads, monkeypatch, tmp_path):
-  def fail(*args):
-    raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory')
-
-  monkeypatch.setattr(gemma_library, 'restore_layers', fail)
-  folder = shutil.copytree(downloads / 'nested', tmp_path / 'a b')
-  folder /= 'gemma3-tiny-it'
-  message = conftest.refused('model', checkpoints.load_model, folder)
-  assert f'{folder} does not fit into the memory' in message
 
 
 def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
@@ -586,17 +580,17 @@ def test_positions_turn_as_a_config_says(family, fields, want):
 
 
 def test_layer_types_from_a_pattern_or_spelled_out():
-  def layers(**fields):
-    types = built({'num_hidden_layers': 7, **fields}).attention_types
-    return ''.join(kind.name[0] for kind in types)
-
-  assert layers(model_type='gemma2') == 'LGLGLGL'
-  assert layers(model_type='gemma3_text') == 'LLLLLGL'
   three = {'model_type': 'gemma3_text', 'sliding_window_pattern': 3}
-  assert layers(**three) == 'LLGLLGL'
-  spelled = [FULL] * 6 + [SLIDING]
-  assert layers(**three, layer_types=spelled) == 'GGGGGGL'
-  assert layers(model_type='gemma2', layer_types=spelled) == 'GGGGGGL'
+  spelled = {'layer_types': [FULL] * 6 + [SLIDING]}
+  for fields, want in (
+    ({'model_type': 'gemma2'}, 'LGLGLGL'),
+    ({'model_type': 'gemma3_text'}, 'LLLLLGL'),
+    (three, 'LLGLLGL'),
+    (three | spelled, 'GGGGGGL'),
+    ({'model_type': 'gemma2'} | spelled, 'GGGGGGL'),
+  ):
+    types = built({'num_hidden_layers': 7} | fields).attention_types
+    assert ''.join(kind.name[0] for kind in types) == want
 
 
 def test_a_value_that_was_rounded_to_float32_is_that_value():
@@ -803,91 +797,68 @@ def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
 TINY = package_index.ASSETS / 'tiny-drafter'
 
 
-class ToySource:
-  """A folder with gemma's parameter tree as arrays with dotted names."""
-
-  def __init__(self, folder):
-    config = json.loads((folder / 'toy.json').read_text())
-    self.folder, self.model = folder, language.from_config(config)
-    self.tokenizer = tokenizers.Tokenizer(
-      (folder / 'toy.tokenizer').read_bytes(), config['stops']
-    )
-
-  def load(self, options):
-    model, arrays = self.model, load_file(self.folder / 'toy.arrays')
-    params = jax.tree_util.tree_map_with_path(
-      lambda path, _: arrays[jax.tree_util.keystr(path)], model.param_shapes()
-    )
-    if options.pack:
-      model = checkpoints.Checkpoint(model, params, self.tokenizer).pack().model
-    place = checkpoints.place_params
-    params = {x: place(model, (x,), y, options) for x, y in params.items()}
-    return checkpoints.Checkpoint(model, params, self.tokenizer)
-
-
 def open_toy(name):
-  """Opens a folder with toy.json; None for anything else."""
+  """Opens a folder with toy.npz, tensors by Hugging Face's names."""
   path = pathlib.Path(name)
-  return ToySource(path) if (path / 'toy.json').is_file() else None
+  if not (path / 'toy.npz').is_file():
+    return None
+  with np.load(path / 'toy.npz') as file:
+    arrays = dict(file)
+  return checkpoints.TensorSource(
+    path,
+    checkpoints.read_config(path),
+    tokenizers.read(path / 'tokenizer.model'),
+    {
+      x: tensor_files.TensorHandle(
+        array.shape, 'F32', lambda first, last, array=array: array[first:last]
+      )
+      for x, array in arrays.items()
+    },
+  )
 
 
 @pytest.fixture
-def registered(monkeypatch):
+def toy_folder(tmp_path, monkeypatch):
   monkeypatch.setitem(checkpoints.FORMATS, 'toy', open_toy)
-
-
-@pytest.fixture
-def toy_folder(tmp_path):
-  _, params, tokenizer = checkpoints.load_folder(TINY)
-  config = small.read_json(TINY / 'config.json')
-  config['stops'] = list(tokenizer.stops)
-  arrays = {
-    jax.tree_util.keystr(path): np.asarray(x)
-    for path, x in jax.tree.leaves_with_path(params)
-  }
   folder = tmp_path / 'toy'
   folder.mkdir()
-  save_file(arrays, folder / 'toy.arrays')
-  (folder / 'toy.json').write_text(json.dumps(config))
-  (folder / 'toy.tokenizer').write_bytes(tokenizer.proto)
+  arrays = {x: y.astype(np.float32) for x, y in stored(TINY).items()}
+  np.savez(folder / 'toy.npz', **arrays)
+  for name in 'config.json', 'tokenizer.model':
+    shutil.copy(TINY / name, folder)
   return folder
 
 
-def test_a_registered_format_is_loaded(toy_folder, registered):
-  expected = checkpoints.load_model('tiny-drafter', 'float32')
+def test_a_registered_format_is_loaded(toy_folder):
+  expected = checkpoints.load_model(TINY, 'float32')
   for name in (toy_folder, str(toy_folder), f'toy:{toy_folder}'):
     loaded = cascades.load_model(name, 'float32')
-    assert loaded.model.layout == 'blocked'
-    assert loaded.tokenizer == expected.tokenizer
-    jax.tree.map(np.testing.assert_array_equal, loaded.params, expected.params)
-  loaded = cascades.load_model(toy_folder, 'bfloat16').unpack()
-  assert loaded.model.dtype(loaded.params) == jnp.bfloat16
-
-
-def test_errors_name_the_formats(toy_folder, registered):
+    assert loaded.model == expected.model
+    assert loaded.tokenizer.vocabulary() == expected.tokenizer.vocabulary()
+    same(loaded.params, expected.params)
+  loaded = cascades.load_model(toy_folder, 'bfloat16')
+  assert dtypes(loaded.params) == {'bfloat16'}
   message = conftest.refused('model', checkpoints.load_model, toy_folder.parent)
   assert ', '.join(checkpoints.FORMATS) in message
 
 
-def test_the_formats_of_the_library_come_first(toy_folder, registered):
+def test_the_formats_of_the_library_come_first(toy_folder):
   shutil.copytree(TINY, toy_folder, dirs_exist_ok=True)
   (toy_folder / '_METADATA').touch()
-  for prefix in ('', 'huggingface:'):
-    loaded = checkpoints.load_model(f'{prefix}{toy_folder}')
-    assert loaded.tokenizer == checkpoints.load_model(TINY).tokenizer
-  source = checkpoints.open_checkpoint(toy_folder)
-  assert isinstance(source, checkpoints.TensorSource)
-  source = checkpoints.open_checkpoint(f'toy:{toy_folder}')
-  assert isinstance(source, ToySource)
+  for name in (toy_folder, f'huggingface:{toy_folder}'):
+    assert checkpoints.load_model(name).tokenizer == load(TINY).tokenizer
+  (toy_folder / 'model.safetensors').write_bytes(b'')
+  conftest.refused('model', checkpoints.load_model, toy_folder)
+  checkpoints.load_model(f'toy:{toy_folder}')
   selected = f'orbax:{toy_folder}'
   message = conftest.refused('model', checkpoints.load_model, selected)
   assert 'cannot be read' in message
 
 
-@pytest.mark.parametrize(
-  ('name', 'format_name'),
-  [
-    ('tiny-verifier', 'bundled'),
+def test_a_name_or_path_has_a_format(monkeypatch):
+  monkeypatch.chdir(bundled.ASSETS)
+  for name, format_name in (
+    ('tiny-drafter', 'bundled'),
     ('gemma3-270m', 'package'),
     ('gemma2-2b-it', 'gemma'),
     (TINY, 'huggingface'),
@@ -904,3 +875,9 @@ def test_a_bundled_name_is_no_path(monkeypatch):
   assert checkpoints.find_format('tiny-drafter') == 'bundled'
   for name in ('./tiny-drafter', pathlib.Path('tiny-drafter')):
     assert checkpoints.find_format(name) == 'huggingface'
+    (bundled.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
+    # A bundled name is no path.
+    ('./tiny-drafter', 'huggingface'),
+    (pathlib.Path('tiny-drafter'), 'huggingface'),
+  ):
+    assert checkpoints.find_format(name) == format_name

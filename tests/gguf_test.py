@@ -163,9 +163,8 @@ def config(said, family='gemma3', layers=6):
   return gguf_files.read_config(gguf_files.File(path, fields, tensors))
 
 
-@pytest.mark.parametrize(
-  ('said', 'family', 'kinds'),
-  [
+def test_layers_are_local_by_pattern_or_by_family():
+  for said, family, types in (
     # Older files do not say the pattern.
     ({}, 'gemma3', 'sssssf'),
     ({}, 'gemma2', 'sfs'),
@@ -177,18 +176,13 @@ def config(said, family='gemma3', layers=6):
     ({_PATTERN: np.array([True, False, False])}, 'gemma3', 'sff'),
     # Some writers have 1 and 0, in any type of whole numbers.
     ({_PATTERN: np.array([1, 0, 0], np.int32)}, 'gemma3', 'sff'),
-  ],
-)
-def test_layers_are_local_by_pattern_or_by_family(said, family, kinds):
-  found = config(said, family, len(kinds))
-  assert [kind[0] for kind in found.layer_types] == list(kinds)
-  assert found.ropes[config_json.SLIDING].theta == 10_000
+  ):
+    found = config(said, family, len(types))
+    assert ''.join(x[0] for x in found.layer_types) == types, said
+    assert found.ropes[config_json.SLIDING].theta == 10_000
 
 
-_EACH = 'feed_forward_length', 'attention.head_count_kv'
-
-
-@pytest.mark.parametrize('name', _EACH)
+@pytest.mark.parametrize('name', [*gguf_files._FIELDS][1:5:3])
 def test_what_is_the_same_for_each_layer_may_be_a_list(name):
   assert config({name: np.full(6, 4, np.int32)}) == config({name: 4})
   for wrong in ([4] * 5 + [8], [4] * 5, [4.0] * 6, []):
@@ -196,27 +190,20 @@ def test_what_is_the_same_for_each_layer_may_be_a_list(name):
     assert f'model: x.gguf: {name} must be' in said
 
 
-@pytest.mark.parametrize('kind', [{}, {'rope.scaling.type': 'linear'}])
-def test_positions_may_be_stretched_and_logits_capped(kind):
-  said = {'rope.scaling.factor': 8.0, 'final_logit_softcapping': 30.0}
-  c = language.make_model(config(kind | said)).module.config
-  assert (c.global_scale_factor, c.local_scale_factor) == (8, 1)
-  assert c.final_logit_softcap == 30
-
-
-@pytest.mark.parametrize(
-  ('family', 'layers', 'scale'),
-  [
-    ('gemma2', 46, 8),
-    ('gemma2', 42, 12),
-    ('gemma3', 62, 8),
-    ('gemma3', 48, 12),
-  ],
-)
-def test_only_the_largest_scale_queries_by_their_width(family, layers, scale):
-  found = config({}, family, layers)
-  assert found.query_pre_attn_scalar == scale
-  language.make_model(found)
+def test_positions_may_be_stretched_logits_capped_and_queries_scaled():
+  for kind in ({}, {'rope.scaling.type': 'linear'}):
+    said = {'rope.scaling.factor': 8.0, 'final_logit_softcapping': 30.0}
+    c = language.make_model(config(kind | said)).module.config
+    assert (c.global_scale_factor, c.local_scale_factor) == (8, 1)
+    assert c.final_logit_softcap == 30
+  # Only the largest scale by their width.
+  for family, layers, scale in (
+    *(('gemma2', 46, 8), ('gemma2', 42, 12)),
+    *(('gemma3', 62, 8), ('gemma3', 48, 12)),
+  ):
+    found = config({}, family, layers)
+    assert found.query_pre_attn_scalar == scale
+    language.make_model(found)
 
 
 def test_a_number_of_a_header_is_a_number():
@@ -501,38 +488,41 @@ def test_a_list_of_numbers_takes_no_more_memory_than_in_its_file(tmp_path):
   assert peak < 2.5 * count
 
 
-@pytest.mark.parametrize(
-  ('kind', 'code', 'values'),
-  [
+def test_lists_of_numbers_are_read_as_they_are_written(tmp_path):
+  file = tmp_path / 'x.gguf'
+  for kind, code, values in (
     *((kind, code, [0, 1, 100]) for kind, code in enumerate('BbHhIi')),
     *((10, 'Q', [2**64 - 1]), (11, 'q', [-(2**63)])),
     *((6, 'f', [0.5, -2.0]), (12, 'd', [0.1])),
     # Any byte but 0 is true.
     (7, 'B', [1, 0, 2]),
     (0, 'B', []),
-  ],
-)
-def test_lists_of_numbers_are_read_as_they_are_written(
-  tmp_path, kind, code, values
-):
-  field = _named(b'many') + struct.pack('<IIQ', 9, kind, len(values))
-  field += struct.pack(f'<{len(values)}{code}', *values)
-  file = tmp_path / 'x.gguf'
-  file.write_bytes(_header([field]))
-  wanted = [x != 0 for x in values] if kind == 7 else values
-  assert gguf_files.read_header(file).fields['many'].tolist() == wanted
+  ):
+    field = _named(b'many') + struct.pack('<IIQ', 9, kind, len(values))
+    field += struct.pack(f'<{len(values)}{code}', *values)
+    file.write_bytes(_header([field]))
+    wanted = [x != 0 for x in values] if kind == 7 else values
+    assert gguf_files.read_header(file).fields['many'].tolist() == wanted
 
 
-def test_blocks_that_do_not_fit_rows_are_refused(tmp_path):
+def test_tensors_have_whole_blocks_of_their_own(tmp_path):
   file = tmp_path / 'x.gguf'
-  for width, said in ((16, 'rows of incomplete blocks'), (32, None)):
-    # Two rows of 16 are a block.
-    tensor = _named(b'odd') + struct.pack('<IQQIQ', 2, width, 2, 8, 0)
-    file.write_bytes(_header([], [tensor], bytes(128)))
-    if said is None:
-      assert gguf_files.read_header(file).tensors['odd'].size == 68
-    else:
-      assert said in conftest.refused('model', gguf_files.read_header, file)
+
+  def place(name, width, offset):
+    # Two rows of 16 are a block of Q8_0.
+    return _named(name) + struct.pack('<IQQIQ', 2, width, 2, 8, offset)
+
+  def refused_with(*tensors):
+    file.write_bytes(_header([], tensors, bytes(256)))
+    return conftest.refused('model', gguf_files.read_header, file)
+
+  file.write_bytes(_header([], [place(b'odd', 32, 0)], bytes(128)))
+  assert gguf_files.read_header(file).tensors['odd'].size == 68
+  assert 'rows of incomplete blocks' in refused_with(place(b'odd', 16, 0))
+  both = place(b'a', 32, 0), place(b'b', 32, 32)
+  assert 'its tensors overlap' in refused_with(*both)
+  for offset in (33, 2**20, 2**63):
+    assert 'lie outside' in refused_with(place(b'far', 32, offset))
 
 
 def test_it_is_plain_which_file_is_meant(tmp_path):

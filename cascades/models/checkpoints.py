@@ -146,6 +146,7 @@ class CheckpointSource(Protocol):
 
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the model."""
+    ...
 
 
 def place_params(
