@@ -8,6 +8,7 @@ Most of the tests are other files'. Some faults had none, or none that is
 cheap: theirs come first.
 """
 
+import dataclasses
 import inspect
 import pkgutil
 import re
@@ -125,7 +126,7 @@ gate_sign: Chow defers where the drafter is sure
   max(-1) < 1 => max(-1) > 1
 @@ cascades.methods.cascade 'diff', True
 strict_sign: the strict lenience of Diff is 1, not -1
-  'defer if mq < mp - lam', => 'defer if mq < mp - lam', strict=1.0,
+  < mp - lam', _PAPER, => < mp - lam', _PAPER, strict=1.0,
 
 === theory_test:test_targets_are_their_formulas
 @@ cascades.methods.relaxed:speed 'speed'
@@ -547,6 +548,10 @@ def _apply(patch: pytest.MonkeyPatch, mutant: Mutant) -> None:
     for other in (*_library(), sys.modules[mutant.victim.__module__]):
       if vars(other).get(name) is where:
         patch.setattr(other, name, made[name])
+    for kind, entry in verification.VERIFICATIONS.items():
+      if entry.decide is where:
+        entry = dataclasses.replace(entry, decide=made[name])
+        patch.setitem(verification.VERIFICATIONS, kind, entry)
   if module in (*_RULES, method):
     # Methods hold on to their functions: they are made again.
     for rules in _RULES:

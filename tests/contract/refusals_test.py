@@ -1,4 +1,4 @@
-"""What is refused: an option, a request, an entry or a file, and in what words.
+"""Refusals: of an option, a request, an entry or a file, in their words.
 
 A refusal is a ValueError of one sentence, whose beginning stands in the table.
 """
