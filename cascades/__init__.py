@@ -3,12 +3,9 @@
 The modules and packages of the library, in layers: each imports only those
 above it in this list.
 
-  arguments            checks of argument values
-  declarations         options, each declared once
+  arguments            options, their values and the names of entries
   files                files of strangers, and files written whole
-  extras               commands that install optional dependencies
   compilation          the cache of compiled programs
-  registries           the values that an option can name
   verification_config  kinds of verification, and sources of tokens
   methods              one position: q and p to the distribution to sample
   verification         one block: accepts drafts, samples the token after them

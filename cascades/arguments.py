@@ -1,10 +1,27 @@
-"""Checks of argument values; each raises a ValueError of one sentence."""
+"""Arguments: options that are declared once, their values and their names.
 
+A frozen dataclass that derives from `Declared` declares its options as fields:
+
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class NgramSpec(Declared):
+    window: int | None = option(None, 'Tokens that must match.', low=1)
+
+Values are checked when an instance is made; flags, config fields, help texts
+and tables of the guides are made of the declarations. A `Registry` has the
+entries that an option can name. A check raises a ValueError of one sentence.
+This module imports no JAX.
+"""
+
+import dataclasses
 import decimal
+import difflib
 import math
 import numbers
+import pathlib
+import re
 import reprlib
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -14,6 +31,12 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MAX_INT32 = 2**31 - 1
 # The largest seed of a random key, of which JAX takes 32 bits.
 MAX_SEED = 2**32 - 1
+# The name on the package index, where `cascades` is another project.
+DISTRIBUTION = 'speculative-cascades'
+# The folder of a checkout, which has a pyproject.toml.
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_KEY = 'option'
+_NAME = re.compile(r'[A-Za-z_][A-Za-z0-9_.-]*')
 # Most digits of the numbers in names such as 'self:3'; int() refuses thousands.
 _MAX_DIGITS = 7
 _SHORT = reprlib.Repr()
@@ -113,3 +136,171 @@ def booleans(**values: Any) -> None:
   """Refuses values that are not True or False; keywords name the arguments."""
   for name, value in values.items():
     instance(name, value, bool | np.bool_, 'True or False')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+  """The declaration of an option; None is a value if it is the default."""
+
+  name: str = ''
+  # Of the default, or of the annotation if that is None.
+  kind: type = str
+  default: Any
+  help: str
+  # Noun phrase for what the option applies to, such as 'EAGLE heads'.
+  applies: str = ''
+  low: float = -math.inf
+  high: float = math.inf
+  choices: tuple[str, ...] = ()
+  # Returns the value to use; stands for type, range and choices.
+  check: Callable[[Any], Any] | None = None
+
+  def validate(self, value: Any) -> Any:
+    """Returns a value, converted to the type of the option."""
+    if value is None and self.default is None:
+      return None
+    if self.check is not None:
+      return self.check(value)
+    if self.kind is float:
+      return number(self.name, value, self.low, self.high)
+    if self.kind is int:
+      high = MAX_INT32 if self.high == math.inf else self.high
+      return integer(self.name, value, int(self.low), high)
+    if self.kind is bool:
+      booleans(**{self.name: value})
+      return bool(value)
+    if not isinstance(value, str) or value not in (self.choices or (value,)):
+      expected = ' or '.join(map(repr, self.choices)) or 'a text'
+      raise ValueError(f'{self.name}: must be {expected}, got {quote(value)}.')
+    return value
+
+
+def option(default: Any, help: str, **declaration: Any) -> Any:
+  """Returns the dataclass field of an option."""
+  metadata = Option(default=default, help=help, **declaration)
+  return dataclasses.field(default=default, metadata={_KEY: metadata})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Declared:
+  """Base class of frozen dataclasses that declare options."""
+
+  def __post_init__(self) -> None:
+    for name, declaration in options_of(self).items():
+      # The class is frozen: nothing else assigns its fields.
+      object.__setattr__(self, name, declaration.validate(getattr(self, name)))
+
+  def replace(self, **changes: Any) -> Self:
+    """Returns a copy with some options changed, checked again."""
+    return dataclasses.replace(self, **changes)
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns every option by name, with values that JSON can hold."""
+    return {name: getattr(self, name) for name in options_of(self)}
+
+  @classmethod
+  def from_dict(cls, fields: dict[str, Any]) -> Self:
+    """Makes an instance of the options that `to_dict` returned."""
+    names = options_of(cls)
+    for name in (*fields, *names):
+      if name not in names or name not in fields:
+        raise ValueError(
+          f'{name}: is not an option of {cls.__name__}, or is missing; give all'
+          f' of {", ".join(names)}.'
+        )
+      names[name].validate(fields[name])
+    return cls(**fields)
+
+
+def options_of(declared: type[Declared] | Declared) -> dict[str, Option]:
+  """Returns the options that a class declares, by name."""
+  options = {}
+  for field in dataclasses.fields(declared):
+    if _KEY in field.metadata:
+      types = get_args(field.type) if field.default is None else ()
+      options[field.name] = dataclasses.replace(
+        field.metadata[_KEY],
+        name=field.name,
+        kind=types[0] if types else type(field.default),
+      )
+  return options
+
+
+def split(spec: str) -> tuple[str, str]:
+  """Splits 'look_ahead:6' into 'look_ahead' and an argument, '6', or ''."""
+  name, _, argument = spec.partition(':')
+  return name, argument
+
+
+class Registry[Entry](dict[str, Entry]):
+  """Entries of one kind by name; an unknown name is a ValueError.
+
+  Attributes:
+    option: The option that takes the names as values; begins error messages.
+    kind: The type of every entry.
+    aliases: Entry names by their other names.
+  """
+
+  def __init__(
+    self,
+    option: str,
+    kind: type[Entry],
+    aliases: Mapping[str, str] | None = None,
+  ):
+    super().__init__()
+    self.option, self.kind, self.aliases = option, kind, dict(aliases or {})
+    self._core: set[str] = set()
+
+  def register(self, name: str, entry: Entry, builtin: bool = False) -> Entry:
+    """Adds an entry; `builtin` marks the library's own."""
+    is_taken = self.get(name, entry) is not entry or name in self.aliases
+    is_entry = isinstance(entry, self.kind)
+    if is_taken or not is_entry or not _NAME.fullmatch(name):
+      raise ValueError(
+        f'{self.option}: {quote(name)} cannot be registered; give a'
+        f' {self.kind.__name__}, and a name that is not taken, of letters,'
+        ' digits, dots, hyphens and underscores.'
+      )
+    self[name] = entry
+    if builtin:
+      self._core.add(name)
+    return entry
+
+  def find(self, spec: str) -> tuple[Entry, str]:
+    """Returns the entry of 'NAME' or 'NAME:ARGUMENT', and the argument."""
+    name, argument = split(spec)
+    if name not in self and name not in self.aliases:
+      raise ValueError(self.unknown(spec))
+    return self[name], argument
+
+  def unknown(self, name: Any, option: str = '') -> str:
+    """Returns the error for an unknown name, with the nearest and all names."""
+    near = difflib.get_close_matches(
+      str(name)[:99], [*self, *self.aliases], 1, 0.0
+    )
+    guess = f' did you mean {near[0]!r}?' if near else ''
+    return (
+      f'{option or self.option}: {quote(name)} is not known;{guess}'
+      f' Choose from {", ".join(self)}.'
+    )
+
+  def core(self) -> dict[str, Entry]:
+    """Returns the entries that the core registers."""
+    return {name: entry for name, entry in self.items() if name in self._core}
+
+  def is_builtin(self, name: str) -> bool:
+    """True if an entry is the library's own."""
+    return name in self._core
+
+  def __missing__(self, name: str) -> Entry:
+    if name not in self.aliases:
+      raise ValueError(self.unknown(name))
+    return self[self.aliases[name]]
+
+
+def missing(option: str, package: str, extra: str) -> str:
+  """Returns the error message for a dependency that is not installed."""
+  requirement = f"'{DISTRIBUTION}[{extra}]'"
+  if (_ROOT / 'pyproject.toml').is_file():
+    requirement = f"-e '.[{extra}]' in the checkout"
+  return f'{option}: {package} is not installed; run pip install {requirement}.'

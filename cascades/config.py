@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any
 
 from cascades import arguments
-from cascades.declarations import Declared, option
+from cascades.arguments import Declared, option
 from cascades.verification_config import BONUSES, GATES, VerificationConfig
 
 

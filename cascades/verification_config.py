@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cascades import arguments
-from cascades.registries import Registry, split
+from cascades.arguments import Registry, split
 
 # Sources of tokens; each constant is the index of its name.
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')

@@ -19,8 +19,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from cascades import drafters
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.declarations import options_of
 
 # Fields of every sweep.
 _SWEEP = dict(

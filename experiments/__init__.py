@@ -18,7 +18,7 @@ of `cascades`. A command is one module, such as `python -m experiments.sweep`.
 import importlib.util
 import sys
 
-from cascades import extras
+from cascades import arguments
 
 # Packages that these parts import and the library does not.
 NEEDED = (
@@ -35,7 +35,7 @@ def _check_installed() -> None:
   absent = [x for x in needed if importlib.util.find_spec(x) is None]
   if not absent:
     return
-  message = extras.missing('experiments', absent[0], 'experiments')
+  message = arguments.missing('experiments', absent[0], 'experiments')
   # While `python -m experiments.sweep` imports this package, argv[0] is '-m'.
   if sys.argv[:1] == ['-m']:
     print(f'error: {message}', file=sys.stderr)

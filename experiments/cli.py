@@ -27,7 +27,7 @@ from absl import app, flags, logging
 
 import cascades
 from cascades import compilation, files
-from cascades.declarations import Declared, Option, options_of
+from cascades.arguments import Declared, Option, options_of
 
 _DEBUG = flags.DEFINE_bool('debug', False, 'Shows the traceback of an error.')
 

@@ -17,7 +17,7 @@ truncation, weights, max_new_tokens, shots, chat and stop_strings must be equal.
 from absl import app, flags
 
 from cascades import files
-from cascades.declarations import options_of
+from cascades.arguments import options_of
 from experiments import cli
 from experiments.analysis.analysis_config import AnalysisConfig
 

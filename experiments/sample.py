@@ -15,8 +15,8 @@ from absl import app, flags
 
 import cascades
 from cascades import arguments, drafters, files
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.declarations import options_of
 from cascades.models.chat import Conversation, Prompt
 from cascades.verification_config import DRAFT, RESIDUAL
 from experiments import cli

@@ -863,18 +863,6 @@ def test_a_name_or_path_has_a_format(monkeypatch):
     ('gemma2-2b-it', 'gemma'),
     (TINY, 'huggingface'),
     (str(TINY), 'huggingface'),
-    (package_index.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
-  ],
-)
-def test_a_name_or_path_has_a_format(name, format_name):
-  assert checkpoints.find_format(name) == format_name
-
-
-def test_a_bundled_name_is_no_path(monkeypatch):
-  monkeypatch.chdir(package_index.ASSETS)
-  assert checkpoints.find_format('tiny-drafter') == 'bundled'
-  for name in ('./tiny-drafter', pathlib.Path('tiny-drafter')):
-    assert checkpoints.find_format(name) == 'huggingface'
     (bundled.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
     # A bundled name is no path.
     ('./tiny-drafter', 'huggingface'),

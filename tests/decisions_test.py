@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import small
 
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.decisions import Decision
-from cascades.declarations import options_of
 from cascades.sampler import sampler
 from experiments import records, sweep, tasks
 from experiments.analysis import certification, fixed_setting, risk

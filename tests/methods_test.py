@@ -13,7 +13,7 @@ import pytest
 import tiers
 
 from cascades import methods
-from cascades.methods import processing, registry
+from cascades.methods import processing
 from cascades.proof import audit, exact
 
 _CASES = json.loads(
@@ -134,7 +134,7 @@ def test_a_lenience_is_strict_where_the_law_is_always_the_verifiers(name):
   expected = [bool(error < 3e-7) for error in errors]
   is_strict = [method.is_strict(x) for x in leniences]
   # A rule of others may be strict at more leniences than it declares.
-  if not registry.is_builtin(method):
+  if not methods.is_builtin(method):
     is_strict = [x or y for x, y in zip(is_strict, expected, strict=True)]
   assert is_strict == expected, errors
   # A number so near to 0 is lost beside the probabilities in float32.

@@ -13,9 +13,8 @@ import tiers
 
 import cascades
 from cascades import drafters, methods, verification
+from cascades.arguments import Declared, Registry, option, options_of, split
 from cascades.config import DecodingConfig
-from cascades.declarations import Declared, option, options_of
-from cascades.registries import Registry, split
 from cascades.sampler import scoring
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 from experiments.sweeps import curve_plan
@@ -143,7 +142,7 @@ def test_entries_are_looked_up_by_name_and_alias():
   assert registry['red'] == registry['crimson'] == 1
   assert tuple(registry) == ('red', 'blue')
   assert registry.core() == {'red': 1}
-  assert not registry.is_builtin('blue')
+  assert not methods.is_builtin('blue')
   with pytest.raises(ValueError, match=r"^colour: 'bleu' .* 'blue'\? Choose"):
     registry['bleu']
   for name in (None, 3, b'red', ('red',), '', 'r' * 10_000):

@@ -9,7 +9,7 @@ import launching
 import pytest
 
 import experiments
-from cascades import extras
+from cascades import arguments
 from cascades.models import checkpoints, gguf_files, package_index
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -33,7 +33,7 @@ def test_every_dependency_is_pinned():
   pinned = {line.partition('==')[0].replace('_', '-') for line in lines}
   wanted = _PROJECT['dependencies'] + [x for e in _EXTRAS.values() for x in e]
   names = {name.replace('_', '-') for name in _required(wanted)}
-  assert names - pinned == {extras.DISTRIBUTION}
+  assert names - pinned == {arguments.DISTRIBUTION}
 
 
 def test_the_lowest_versions_are_tested():
@@ -50,14 +50,14 @@ def test_messages_name_the_extra_that_installs_a_dependency(
   for folder in ('cascades', 'experiments'):
     for path in (_ROOT / folder).rglob('*.py'):
       text = path.read_text(encoding='utf-8')
-      named |= set(re.findall(r"extras\.missing\([^)]*'(\w+)'\)", text))
+      named |= set(re.findall(r"arguments\.missing\([^)]*'(\w+)'\)", text))
   assert {'eval', 'experiments', 'gguf', 'ray', 'wandb'} <= named <= {*_EXTRAS}
-  assert extras.missing('model', 'it', 'gguf') == (
+  assert arguments.missing('model', 'it', 'gguf') == (
     "model: it is not installed; run pip install -e '.[gguf]' in the checkout."
   )
   # Without a checkout, as a wheel is installed.
-  monkeypatch.setattr(extras, '_ROOT', tmp_path)
-  assert extras.missing('model', 'it', 'gguf') == (
+  monkeypatch.setattr(arguments, '_ROOT', tmp_path)
+  assert arguments.missing('model', 'it', 'gguf') == (
     "model: it is not installed; run pip install 'speculative-cascades[gguf]'."
   )
 

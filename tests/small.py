@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 import cascades
 from cascades import decoding, drafters, methods
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.declarations import options_of
 from cascades.methods import processing
 from cascades.models import (
   checkpoints,

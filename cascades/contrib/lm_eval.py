@@ -29,9 +29,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cascades import drafters, extras
+from cascades import arguments, drafters
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.declarations import options_of
 from cascades.models import chat, tokenizers
 from cascades.models.chat import Conversation
 from cascades.sampler import sampler, scoring
@@ -45,7 +45,7 @@ try:
   from lm_eval.models.utils import normalize_gen_kwargs
 except ModuleNotFoundError as error:
   raise ModuleNotFoundError(
-    extras.missing('lm_eval', 'lm-evaluation-harness', 'eval')
+    arguments.missing('lm_eval', 'lm-evaluation-harness', 'eval')
   ) from error
 
 # A child of the harness's logger, since that is what it shows.

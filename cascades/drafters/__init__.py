@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from cascades import arguments
-from cascades.declarations import Option, options_of
+from cascades.arguments import Option, Registry, options_of, split
 from cascades.decoding.drafter import BoundDrafter, Draft, DraftContext, Drafter
 from cascades.drafters.assistant import Assistant, AssistantDrafter
 from cascades.drafters.eagle3 import EagleDrafter, EagleHead
@@ -35,7 +35,6 @@ from cascades.drafters.unbound import (
   check_tokenizer,
 )
 from cascades.models import checkpoints, hub
-from cascades.registries import Registry, split
 
 __all__ = [
   'DRAFTERS',

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades.declarations import option
+from cascades.arguments import option
 from cascades.decoding.drafter import BoundDrafter
 from cascades.drafters.stepwise import (
   KeyValueView,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from cascades.declarations import option
+from cascades.arguments import option
 from cascades.decoding.drafter import (
   ROWS,
   BoundDrafter,

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades import files
-from cascades.declarations import option
+from cascades.arguments import option
 from cascades.decoding.drafter import BoundDrafter, full_length_draft
 from cascades.drafters.stepwise import StepwiseDrafter
 from cascades.drafters.unbound import UnboundDrafter

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from cascades import arguments
-from cascades.declarations import Declared, options_of
+from cascades.arguments import Declared, options_of, split
 from cascades.decoding.drafter import BoundDrafter, Drafter, full_length_draft
 from cascades.models import checkpoints, tokenizers
-from cascades.registries import split
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +18,7 @@ class UnboundDrafter(Declared):
   """A drafter that is not bound to a verifier yet.
 
   Base class of one frozen dataclass for each kind of drafter. Fields made by
-  `declarations.option` are options: commands have a flag for each, and
+  `arguments.option` are options: commands have a flag for each, and
   `replace` returns a drafter with other values, checked again. The other fields
   hold the drafter's parameters.
 

@@ -33,7 +33,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import numpy as np
 import pydantic
 
-from cascades import arguments, extras, files
+from cascades import arguments, files
 from cascades.files import (
   Count,
   FailFast,
@@ -88,7 +88,7 @@ def library() -> types.ModuleType:
   try:
     import gguf
   except ModuleNotFoundError as error:
-    raise ValueError(extras.missing('model', 'gguf', 'gguf')) from error
+    raise ValueError(arguments.missing('model', 'gguf', 'gguf')) from error
   return gguf
 
 

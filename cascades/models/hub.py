@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from cascades import extras, files
+from cascades import arguments, files
 from cascades.models import chat, tensor_files
 
 PREFIX = 'hub:'
@@ -125,7 +125,7 @@ def _download(
       tqdm_class=Silent if quiet else None,
     )
   except ModuleNotFoundError:
-    reason = extras.missing('model', 'huggingface_hub', 'hub')
+    reason = arguments.missing('model', 'huggingface_hub', 'hub')
     raise ValueError(reason) from None
   # A client of the network raises many kinds of errors.
   except Exception as error:

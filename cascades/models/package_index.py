@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cascades import arguments, compilation, extras, files
+from cascades import arguments, compilation, files
 
 ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
 BUNDLED = 'tiny-drafter', 'tiny-specialist', 'tiny-verifier'
@@ -106,7 +106,7 @@ def _find_part(
   for folder in (spec and spec.submodule_search_locations) or ():
     if (file := pathlib.Path(folder) / path).is_file():
       return file
-  raise ValueError(extras.missing('model', name, model.extra))
+  raise ValueError(arguments.missing('model', name, model.extra))
 
 
 @functools.lru_cache(maxsize=8)

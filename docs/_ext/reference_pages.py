@@ -12,7 +12,7 @@ import plain_docstrings
 from sphinx.application import Sphinx
 
 import cascades
-from cascades import declarations
+from cascades import arguments
 
 # Title of each page, and its names or whole modules; those without a prefix
 # are of `cascades`.
@@ -23,8 +23,8 @@ PAGES = {
     ' sampler.sampler.SampleOutput sampler.sampler.ConversationState'
     ' config.DecodingConfig decisions.Decision models.checkpoints.load_model'
     ' models.chat.Conversation sampler.agreement.agreement'
-    ' sampler.scoring.explain methods.method methods.registry.register'
-    ' methods.registry.get_acceptance_residual_fns',
+    ' sampler.scoring.explain methods.method methods.register'
+    ' methods.get_acceptance_residual_fns',
   ),
   'extensions': (
     'Extension points',
@@ -101,10 +101,10 @@ def _skip(app, what, name, obj, skip, options):
 
 def _describe_options(app, what, name, obj, options, lines):
   """Adds the help of the options that a class declares to its attributes."""
-  if what != 'class' or not issubclass(obj, declarations.Declared):
+  if what != 'class' or not issubclass(obj, arguments.Declared):
     return
   lines.append('')
-  for option, declaration in declarations.options_of(obj).items():
+  for option, declaration in arguments.options_of(obj).items():
     field = f':ivar {option}:'
     text = f'{field} {plain_docstrings.escape(declaration.help)}'
     documented = [i for i, line in enumerate(lines) if line.startswith(field)]

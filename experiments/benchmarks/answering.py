@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from cascades import decoding, drafters, load_model
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.declarations import options_of
 from cascades.models import checkpoints, language, package_index
 from cascades.sampler import batching, sampler
 from experiments.benchmarks import entrants, harness, peers

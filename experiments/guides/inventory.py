@@ -113,10 +113,10 @@ def _fields(table: str) -> Iterator[tuple[str, str]]:
 
 def fields() -> str:
   """Returns a table of the fields of sweeps, a row per comment or option."""
-  from cascades import config, declarations, drafters
+  from cascades import arguments, config, drafters
   from configs import common
 
-  declared = declarations.options_of(config.DecodingConfig)
+  declared = arguments.options_of(config.DecodingConfig)
   declared |= drafters.declared_options()
   return _table(
     '| field and default | description |',

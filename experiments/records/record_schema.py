@@ -20,8 +20,8 @@ from typing import Annotated, Any, NamedTuple
 import pydantic
 
 from cascades import Conversation, files
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.declarations import options_of
 from cascades.files import digest, plain
 from cascades.verification_config import SOURCES
 from experiments import tasks

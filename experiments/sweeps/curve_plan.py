@@ -130,11 +130,11 @@ class Curve:
   @property
   def settings(self) -> dict[str, Any]:
     """The fields of the curve that are saved."""
-    from cascades.methods import registry
+    from cascades import methods
 
     count = self.num_examples
     saved = self.fields | ({} if count is None else {'num_examples': count})
-    if not registry.is_builtin(self.config.method):
+    if not methods.is_builtin(self.config.method):
       # For readers of the results who do not import the method.
       saved['strict'] = [
         x for x in self.leniences if self.config.method.is_strict(x)

@@ -13,8 +13,8 @@ from typing import Any
 import ml_collections
 
 from cascades import arguments, drafters
+from cascades.arguments import Option, options_of
 from cascades.config import DecodingConfig
-from cascades.declarations import Option, options_of
 from experiments.analysis import analysis_config
 
 # Takes the name of a field and its value; raises a ValueError of one sentence.

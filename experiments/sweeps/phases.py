@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from cascades import extras
+from cascades import arguments
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
 from experiments.analysis import example_selection, headline, runs, slices
@@ -78,7 +78,7 @@ class Sweep:
     fields.check(self.config, complete=True)
     fields.choice('local', 'ray')('launcher', self._launcher_name)
     if self.config.get('wandb') and not importlib.util.find_spec('wandb'):
-      raise ValueError(extras.missing('wandb', 'wandb', 'wandb'))
+      raise ValueError(arguments.missing('wandb', 'wandb', 'wandb'))
     self.config = plan.apply_tiny(self.config)
     self._tasks = plan.configured_tasks(self.config)
     curve_plan.check_curves(self.curves, self.config)

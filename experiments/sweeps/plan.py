@@ -16,7 +16,7 @@ from typing import Any
 import ml_collections
 
 from cascades import drafters
-from cascades.registries import split
+from cascades.arguments import split
 from cascades.verification_config import VERIFICATIONS
 from experiments import records
 from experiments.records import results_version
@@ -245,7 +245,7 @@ def plan_points(
 
 def _outside(curve: Curve, drafter: str, task: Any) -> list[str]:
   """Names the code from outside the project that a point runs."""
-  from cascades.methods.registry import is_builtin
+  from cascades.methods import is_builtin
   from experiments.tasks import TASKS
 
   used: list[Any] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import ml_collections
 
-from cascades import extras
+from cascades import arguments
 from cascades.sampler import batching
 from experiments import cli, records
 from experiments.sweeps import curve_plan, plan, worker
@@ -129,7 +129,7 @@ def _connect(address: str) -> ModuleType:
   try:
     import ray
   except ImportError:
-    raise ValueError(extras.missing('launcher', 'ray', 'ray')) from None
+    raise ValueError(arguments.missing('launcher', 'ray', 'ray')) from None
   try:
     if not ray.is_initialized():
       ray.init(

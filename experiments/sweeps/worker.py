@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from cascades import decisions, drafters
-from cascades.declarations import options_of
+from cascades.arguments import options_of
 from cascades.decoding import faults
 from cascades.models import (
   chat,

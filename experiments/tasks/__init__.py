@@ -3,7 +3,7 @@
 `TASKS.register` and `METRICS.register` add others.
 """
 
-from cascades.registries import Registry
+from cascades.arguments import Registry
 from experiments.tasks import file_task, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.catalog import CATALOG

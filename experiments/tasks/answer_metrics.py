@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cascades.registries import Registry
+from cascades.arguments import Registry
 from experiments.tasks import short_answers
 from experiments.tasks.final_numbers import MARK, final_number, marked_number
 from experiments.tasks.short_answers import Reference, accepted_answers

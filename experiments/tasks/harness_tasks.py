@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, get_args
 
-from cascades import extras
+from cascades import arguments
 from experiments.tasks import halves
 from experiments.tasks.task import Example, Task, check_split
 
@@ -92,7 +92,7 @@ def load_tasks(spec: str) -> dict[str, HarnessTask]:
     from experiments.tasks import harness_documents, harness_files
   except ModuleNotFoundError as error:
     raise ValueError(
-      extras.missing('tasks', 'lm-evaluation-harness', 'eval')
+      arguments.missing('tasks', 'lm-evaluation-harness', 'eval')
     ) from error
   target, filter_name = spec.removeprefix(PREFIX), ''
   if _AT in target and not pathlib.Path(target).exists():

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import small
 
-from cascades.arguments import number
+from cascades.arguments import Registry, number
 from cascades.config import DecodingConfig
-from cascades.registries import Registry
 
 pytestmark = pytest.mark.usefixtures('wrong_types')
 
