@@ -132,18 +132,11 @@ def instance(name: str, value: Any, kind: Any, expected: str) -> Any:
   return value
 
 
-def booleans(**values: Any) -> None:
-  """Refuses values that are not True or False; keywords name the arguments."""
-  for name, value in values.items():
-    instance(name, value, bool | np.bool_, 'True or False')
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
   """The declaration of an option; None is a value if it is the default."""
 
   name: str = ''
-  # Of the default, or of the annotation if that is None.
   kind: type = str
   default: Any
   help: str
@@ -167,8 +160,7 @@ class Option:
       high = MAX_INT32 if self.high == math.inf else self.high
       return integer(self.name, value, int(self.low), high)
     if self.kind is bool:
-      booleans(**{self.name: value})
-      return bool(value)
+      return bool(instance(self.name, value, bool | np.bool_, 'True or False'))
     if not isinstance(value, str) or value not in (self.choices or (value,)):
       expected = ' or '.join(map(repr, self.choices)) or 'a text'
       raise ValueError(f'{self.name}: must be {expected}, got {quote(value)}.')
@@ -217,11 +209,9 @@ def options_of(declared: type[Declared] | Declared) -> dict[str, Option]:
   options = {}
   for field in dataclasses.fields(declared):
     if _KEY in field.metadata:
-      types = get_args(field.type) if field.default is None else ()
+      kind = (*get_args(field.type), field.type)[0]
       options[field.name] = dataclasses.replace(
-        field.metadata[_KEY],
-        name=field.name,
-        kind=types[0] if types else type(field.default),
+        field.metadata[_KEY], name=field.name, kind=str if kind is Any else kind
       )
   return options
 

@@ -19,10 +19,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def set_environment() -> None:
-  """Configures JAX's cache by environment variables, before JAX is imported.
-
-  Processes that this process starts inherit the variables.
-  """
+  """Configures the cache before JAX is imported, also for child processes."""
   os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache_folder()))
   os.environ.setdefault(_SECONDS_VARIABLE, str(_MIN_COMPILE_SECONDS))
 

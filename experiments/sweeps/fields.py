@@ -56,7 +56,7 @@ def or_empty(check: Check) -> Check:
 
 def flag(name: str, value: Any) -> None:
   """Refuses all but True and False."""
-  arguments.booleans(**{name: value})
+  arguments.instance(name, value, bool, 'True or False')
 
 
 def choice(*values: str) -> Check:
