@@ -76,11 +76,6 @@ class Draft(NamedTuple):
     """Returns logits over the vocabulary after `position` tokens of a draft.
 
     They are 0 and -inf for a one-hot q, and undefined after its last token.
-
-    Args:
-      position: Tokens of the draft that precede, 0 to gamma.
-      draft: Index of the draft, 0 to K - 1.
-      vocab_size: V.
     """
     if self.logits is not None:
       logits = self.logits[position, draft]
@@ -123,10 +118,7 @@ def end_before_undefined(
 ) -> Draft:
   """Ends each draft before the first token whose q is undefined.
 
-  Args:
-    draft: K drafts.
-    is_defined: True where a token can be drawn from the drafter's logits. The
-      value after a draft's last token decides `has_bonus_probs`.
+  The value after a draft's last token decides `has_bonus_probs`.
   """
   index = jnp.arange(is_defined.shape[1])
   in_draft = index < draft.lengths[:, None]
@@ -145,10 +137,6 @@ def end_before_forbidden(
 
   The verifier alone decides the token there. A one-hot q ends at each forbidden
   token; other drafts seldom end.
-
-  Args:
-    draft: K drafts.
-    sampling: Sampling parameters, of which only `forbidden` is read.
   """
   if sampling.forbidden is None:
     return draft
@@ -166,7 +154,8 @@ class Drafter(Protocol):
   """Proposes tokens for one sequence. Hashable: a static argument of `jit`.
 
   The default methods are those of a drafter without a state. `Draft.logits` are
-  processed like the verifier's.
+  processed like the verifier's. Every method takes the drafter's parameters
+  and the state of one sequence.
 
   Attributes:
     needs_hidden: True if `propose` or `observe` reads the verifier's hidden
@@ -188,12 +177,7 @@ class Drafter(Protocol):
   allows_empty_draft: bool = False
 
   def init(self, params: PyTree, cache_length: int) -> State:
-    """Returns the state of an empty sequence.
-
-    Args:
-      params: The drafter's parameters.
-      cache_length: Number of tokens that the state has room for.
-    """
+    """Returns the state of an empty sequence, with room for some tokens."""
     return ()
 
   def read(
@@ -203,14 +187,7 @@ class Drafter(Protocol):
     tokens: Int[Array, 'L'],
     position: Int[Array, ''],
   ) -> State:
-    """Returns the state after reading tokens.
-
-    Args:
-      params: The drafter's parameters.
-      state: The state after reading the tokens before `position`.
-      tokens: The next tokens of the sequence.
-      position: Index in the sequence of the first of `tokens`.
-    """
+    """Returns the state after reading the tokens from `position` on."""
     return state
 
   def propose(
@@ -222,16 +199,10 @@ class Drafter(Protocol):
     gamma: int,
     drafts: int,
   ) -> tuple[Draft, State, PyTree]:
-    """Drafts tokens after the last token of a sequence.
+    """Drafts K = `drafts` times gamma tokens after a sequence's last token.
 
-    Args:
-      params: The drafter's parameters.
-      state: The state after reading all tokens but the last. After a fully
-        accepted block without `needs_bonus_probs`, it may also lack the token
-        before the last.
-      context: The sequence, and the request for drafts.
-      gamma: Tokens per draft.
-      drafts: Number of drafts, K.
+    The state has read all tokens but the last. After a fully accepted block
+    without `needs_bonus_probs`, it may also lack the token before the last.
 
     Returns:
       The drafts; the new state; and the verifier's cache, whose slots from the
@@ -251,13 +222,9 @@ class Drafter(Protocol):
   ) -> State:
     """Rolls the state back to the first `length` tokens.
 
-    Args:
-      state: The state after `propose` or `read`.
-      position: Index in the sequence of the token that the drafts followed.
-      draft_index: The draft that the accepted tokens belong to.
-      length: Tokens that the state must hold.
-      gamma: Tokens per draft of the last `propose`; 0 after `read`.
-      drafts: Number of drafts of the last `propose`; 1 after `read`.
+    Called after `propose`, or after `read` with gamma 0 and one draft. The
+    drafts followed the token at `position`, and the accepted tokens belong to
+    `draft_index`.
     """
     return state
 
@@ -272,16 +239,9 @@ class Drafter(Protocol):
   ) -> State:
     """Returns the state after observing the verifier's hidden states.
 
-    Called after `rollback`, once per prompt and once per block.
-
-    Args:
-      params: The drafter's parameters.
-      state: The state after observing the tokens before `tokens`.
-      tokens: The next tokens of the sequence.
-      hidden: [i] is the verifier's hidden state that predicts `tokens[i]`.
-      position: Index in the sequence of `hidden[0]`; `tokens[0]` has the index
-        position + 1.
-      count: Valid tokens; the rest is padding.
+    Called after `rollback`, once per prompt and once per block. hidden[i], at
+    `position` + i of the sequence, predicts tokens[i], the token after it; the
+    first `count` of them are valid.
     """
     return state
 

@@ -77,6 +77,12 @@ def _read_prompt(
     position=at,
     count=prompt_length,
   )
+  last_hidden = state.hidden
+  if last_hidden is not None:
+    # No state predicted the only token of a sequence: its own state is used.
+    is_known = (prompt_length > 0) | (state.length == 1)
+    new_hidden = hidden[jnp.maximum(prompt_length - 1, 0)]
+    last_hidden = jnp.where(is_known, new_hidden, last_hidden)
   return state.replace(
     tokens=write(state.tokens, state.length, prompt),
     source=write(state.source, state.length, jnp.zeros_like(prompt)),
@@ -87,21 +93,9 @@ def _read_prompt(
     blocks=jnp.zeros((), jnp.int32),
     verifier_cache=verifier.rewind(cache, length - 1),
     drafter_state=drafter_state,
-    hidden=_last_hidden(state, hidden, prompt_length),
+    hidden=last_hidden,
     cumulative_counts=state.cumulative_counts.at[length - 1].set(0),
   )
-
-
-def _last_hidden(
-  state: Row, hidden: Float[Array, 'L D'], prompt_length: Int[Array, '']
-) -> Float[Array, 'D'] | None:
-  """Returns the hidden state that predicted the last token of a prompt."""
-  if state.hidden is None:
-    return None
-  # No state predicted the only token of a sequence: its own state is used.
-  is_new = (prompt_length > 0) | (state.length == 1)
-  new_hidden = hidden[jnp.maximum(prompt_length - 1, 0)]
-  return jnp.where(is_new, new_hidden, state.hidden)
 
 
 def _catch_up(
