@@ -42,7 +42,7 @@ _NAMES = {
   'sampler.sampler': 'SampleOutput Sampler',
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
-ROOMS = re.findall(r'^  (\w+) ', __doc__, re.M)
+ROOMS = re.findall(r'^  (\w+) ', __doc__ or '', re.M)
 
 __all__ = sorted([*_HOME, *ROOMS])
 

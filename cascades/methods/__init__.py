@@ -88,11 +88,11 @@ def get_acceptance_residual_fns(method: str | Method, lenience: float):
   Raises:
     ValueError: No such method.
   """
-  method, lenience = get_method(method), jnp.asarray(lenience)
+  method, lam = get_method(method), jnp.asarray(lenience)
 
   def at_positions(fn, *probs):
     def at_position(*probs):
-      return fn(Distributions(*probs), lenience)
+      return fn(Distributions(*probs), lam)
 
     return jax.vmap(jax.vmap(at_position))(*probs)
 

@@ -14,6 +14,8 @@ stores the targets along a path. Sizes in shapes: K drafts of gamma tokens,
 gamma_1 = gamma + 1, n uniform numbers that sample one token.
 """
 
+import functools
+
 from cascades.verification import multi_draft, single_draft
 from cascades.verification.inputs import Verdict, VerificationInputs
 from cascades.verification.look_ahead import look_ahead
@@ -32,14 +34,16 @@ __all__ = (
   ' VerificationInputs verify'
 ).split()
 
-_drafts = dict(any_drafts=True, single_target=True)
+_of_drafts = functools.partial(
+  Verification, any_drafts=True, single_target=True
+)
 for _name, _entry in {
   'token': Verification(decide=single_draft.token),
   'block': Verification(decide=single_draft.block, single_target=True),
-  'multi_round': Verification(decide=multi_draft.multi_round, **_drafts),
-  'k_seq': Verification(decide=multi_draft.k_seq, **_drafts),
-  'match': Verification(decide=multi_draft.match, draws_tokens=True, **_drafts),
-  'traversal': Verification(decide=traversal, **_drafts),
+  'multi_round': _of_drafts(decide=multi_draft.multi_round),
+  'k_seq': _of_drafts(decide=multi_draft.k_seq),
+  'match': _of_drafts(decide=multi_draft.match, draws_tokens=True),
+  'traversal': _of_drafts(decide=traversal),
   'look_ahead': Verification(
     decide=look_ahead, keeps_law=False, window=4, shortest='look_ahead:2'
   ),
