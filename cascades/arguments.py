@@ -3,7 +3,7 @@
 A frozen dataclass that derives from `Declared` declares its options as fields:
 
   @dataclasses.dataclass(frozen=True, kw_only=True)
-  class NgramSpec(Declared):
+  class Chosen(Declared):
     window: int | None = option(None, 'Tokens that must match.', low=1)
 
 Values are checked when an instance is made; flags, config fields, help texts

@@ -24,7 +24,7 @@ import small
 from ml_collections import ConfigDict
 
 from cascades import files
-from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
+from cascades.drafters import recurrent
 from cascades.files import Schema
 from cascades.models import checkpoints
 from experiments import cli, escapes
@@ -278,9 +278,7 @@ def save_reduced(folder):
 
 
 def save_head(folder):
-  recurrent_checkpoint.save(
-    folder, recurrent_drafter.init_head(jax.random.key(0), 32), model()
-  )
+  recurrent.save(folder, recurrent.init_head(jax.random.key(0), 32), model())
 
 
 @pytest.mark.slow
