@@ -251,13 +251,13 @@ def _refused(verifier, folder):
 def test_a_verifier_of_another_size_is_refused(tmp_path):
   # Both are as wide; heads for keys are not as many.
   said = _refused(verifier('dense'), _folders('shared')[1])
-  assert 'another verifier (with 1 key heads of size 8' in said
+  assert 'another verifier (key heads of ' in said
   # Files of GGUF are of Gemma 2 and 3.
   file = tmp_path / 'tiny.gguf'
   gguf_writer.save_gguf(file, load_model('tiny-drafter'))
   for name in 'tiny-verifier', file:
     said = _refused(load_model(name), _folders('shared')[1])
-    assert 'another verifier (a Gemma 4)' in said
+    assert 'another verifier (Gemma 4: True, not False)' in said
 
 
 @pytest.mark.slow

@@ -94,15 +94,12 @@ def kind_of(name: str) -> type[UnboundDrafter]:
     return claiming
   forms = '; '.join(f'{x.syntax} ({x.description})' for x in registered)
   names = [y for x in registered for y in x.known_names]
-  if pathlib.Path(name).exists():
-    raise ValueError(
-      f'drafter: {arguments.quote(name)} holds no drafter of a known kind; give'
-      f' one of {forms}.'
-    )
   near = difflib.get_close_matches(name[:99], [*DRAFTERS, *names], 1, 0.0)
+  is_there = pathlib.Path(name).exists()
+  reason = 'holds no drafter' if is_there else 'is not a folder or a known name'
   raise ValueError(
-    f'drafter: {arguments.quote(name)} is not a folder or a known name; did you'
-    f' mean {near[0]!r}? Choose from {", ".join(names)}; or {forms}.'
+    f'drafter: {arguments.quote(name)} {reason}; did you mean {near[0]!r}?'
+    f' Choose from {", ".join(names)}; or {forms}.'
   )
 
 
@@ -148,7 +145,6 @@ def parse(drafter: Any, **options: Any) -> Any:
   kind = drafter.kind if isinstance(drafter, NamedDrafter) else type(drafter)
   supported = options_of(kind) if issubclass(kind, UnboundDrafter) else {}
   declared = declared_options()
-  changes = {}
   for name, value in options.items():
     if name not in declared:
       near = difflib.get_close_matches(name, declared, 1, 0.0)
@@ -161,8 +157,8 @@ def parse(drafter: Any, **options: Any) -> Any:
         f'{name}: is not supported by the drafter {arguments.quote(label)}; it'
         f' applies to {declared[name].applies}.'
       )
-    if name in supported and value is not None:
-      changes[name] = value
+  names = (x for x in options if x in supported and options[x] is not None)
+  changes = {name: options[name] for name in names}
   return drafter.replace(**changes) if changes else drafter
 
 
@@ -182,7 +178,8 @@ def load(
   """
   drafter = parse(drafter, **options)
   if isinstance(drafter, NamedDrafter):
-    return drafter.load(dtype, mesh)
+    loaded = drafter.kind.load(drafter.name, dtype, mesh)
+    return loaded.replace(**drafter.options)
   if isinstance(drafter, DraftModel):
     return drafter.replace(checkpoint=drafter.checkpoint.shard(mesh))
   return drafter

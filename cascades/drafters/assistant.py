@@ -1,4 +1,4 @@
-"""Gemma 4's own drafters: layers that attend to the verifier's caches.
+"""Gemma 4's own drafters: layers that stepwise.attend to the verifier's caches.
 
 Google ships an assistant for each size (`gemma-4-E2B-it-assistant` and so on).
 Its layers have no keys and values: each attends to those that the verifier's
@@ -29,24 +29,18 @@ for the verifier of one size.
 import dataclasses
 import functools
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from cascades.arguments import option
 from cascades.decoding.drafter import BoundDrafter
-from cascades.drafters.stepwise import (
-  KeyValueView,
-  StepwiseDrafter,
-  attend,
-  check_verifier,
-  read_params,
-  rms_norm,
-)
+from cascades.drafters import stepwise
 from cascades.drafters.unbound import UnboundDrafter
 from cascades.files import Schema, Size, one_of
 from cascades.models import (
@@ -61,8 +55,8 @@ from cascades.models import (
 # Name of the tensor of token ids in the order of their centroids.
 _ORDER = 'masked_embedding.token_ordering'
 # Names of the published assistants.
-_PUBLISHED = frozenset(
-  f'gemma-4-{size}-it-assistant' for size in ('E2B', 'E4B', '26B-A4B', '31B')
+_PUBLISHED = re.compile(
+  r'(hub:)?(google/)?(gemma-4-(E2B|E4B|26B-A4B|31B)-it-assistant(@.*)?)'
 )
 # The tensors of the parameters of a layer.
 _LAYER = {
@@ -81,7 +75,7 @@ _LAYER = {
 
 
 @dataclasses.dataclass(frozen=True)
-class AssistantDrafter(StepwiseDrafter):
+class AssistantDrafter(stepwise.StepwiseDrafter):
   """Drafts with an assistant; parameters are (its own, the verifier's).
 
   Attributes:
@@ -98,9 +92,7 @@ class AssistantDrafter(StepwiseDrafter):
   top: int | None = None
   fill_unselected_logits: bool = True
 
-  def views(
-    self, cache: PyTree, length: Int[Array, '']
-  ) -> dict[str, KeyValueView]:
+  def views(self, cache: PyTree, length: Array) -> dict[str, Any]:
     """Returns the keys and values that layers of each type attend to."""
     views, position = {}, length - 1
     for layer_type, i in self.model.last_cached_layers.items():
@@ -111,50 +103,41 @@ class AssistantDrafter(StepwiseDrafter):
       if layer_type == 'LOCAL_SLIDING':
         window = self.model.module.config.sliding_window_size
         is_visible &= slots > position - window
-      views[layer_type] = KeyValueView(layer['k'][0], layer['v'][0], is_visible)
+      keys, values = layer['k'][0], layer['v'][0]
+      views[layer_type] = stepwise.KeyValueView(keys, values, is_visible)
     return views
 
-  def step(
-    self,
-    params: tuple[PyTree, PyTree],
-    views: dict[str, KeyValueView],
-    position: Int[Array, ''],
-    state: Float[Array, 'D'],
-    token: Int[Array, ''],
-  ) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
-    """Reads one token."""
+  def step(self, params, views, position, state, token):
+    """Reads one token; returns the next state [D] and the logits [V]."""
     assistant, verifier = params
     embedded = self.model.embed(verifier, token)
     scale = jnp.sqrt(embedded.shape[-1]).astype(embedded.dtype)
     y = jnp.concatenate([embedded * scale, state]) @ assistant['before']
     layers = zip(self.layer_types, assistant['layers'], strict=True)
     for layer_type, layer in layers:
-      x = rms_norm(y, layer['pre_attention'])
+      x = stepwise.rms_norm(y, layer['pre_attention'])
       queries = jnp.einsum('d,dnh->nh', x, layer['query'])
-      queries = rms_norm(queries, layer['query_norm'])
+      queries = stepwise.rms_norm(queries, layer['query_norm'])
       queries = self.model.apply_rope(queries, position, layer_type)
-      attended = attend(queries, views[layer_type])
+      attended = stepwise.attend(queries, views[layer_type])
       x = jnp.einsum('nh,nhd->d', attended, layer['out'])
-      y = y + rms_norm(x, layer['post_attention'])
-      x = rms_norm(y, layer['pre_feed_forward'])
+      y = y + stepwise.rms_norm(x, layer['post_attention'])
+      x = stepwise.rms_norm(y, layer['pre_feed_forward'])
       x = jax.nn.gelu(x @ layer['gate'], approximate=True) * (x @ layer['up'])
-      y = y + rms_norm(x @ layer['down'], layer['post_feed_forward'])
+      y = y + stepwise.rms_norm(x @ layer['down'], layer['post_feed_forward'])
       y = y * layer['scale']
-    u = rms_norm(y, assistant['norm'])
+    u = stepwise.rms_norm(y, assistant['norm'])
     # A verifier may have another dtype than its assistant.
     hidden = (u @ assistant['after']).astype(state.dtype)
     return hidden, self.logits(assistant, u)
 
-  def logits(
-    self, assistant: PyTree, u: Float[Array, 'd']
-  ) -> Float[Array, 'V']:
+  def logits(self, assistant: PyTree, u: Array) -> Float[Array, 'V']:
     """Returns the logits of all tokens."""
     table = assistant['table']
     if self.top is None:
       return table @ u
-    scores = jnp.dot(
-      assistant['centroids'], u, preferred_element_type=jnp.float32
-    )
+    centroids = assistant['centroids']
+    scores = jnp.dot(centroids, u, preferred_element_type=jnp.float32)
     _, groups = jax.lax.top_k(scores, self.top)
     ids = assistant['groups'][groups].ravel()
     selected = table[ids] @ u
@@ -215,7 +198,7 @@ class Assistant(UnboundDrafter):
   @classmethod
   def claims(cls, name: str) -> bool:
     """Returns True for an assistant's folder, or for its published name."""
-    return _published_name(name)[0] in _PUBLISHED or _is_folder(name)
+    return bool(_PUBLISHED.fullmatch(name)) or _is_folder(name)
 
   @classmethod
   def load(
@@ -223,12 +206,14 @@ class Assistant(UnboundDrafter):
   ) -> Self:
     """Reads an assistant; it is small, so the mesh is ignored."""
     checkpoints.check_dtype(dtype)
-    plain, hub_name = _published_name(name)
-    is_published = plain in _PUBLISHED and not _is_folder(name)
-    folder = pathlib.Path(hub.local_folder(hub_name if is_published else name))
+    published = _PUBLISHED.fullmatch(str(name))
+    if published and not _is_folder(name):
+      name = f'google/{published[3]}'
+    folder = pathlib.Path(hub.local_folder(name))
     config, text = _read_config(folder)
     tensors = tensor_files.open_folder(folder)
-    params = read_params(folder, tensors, _layout(config, text), _ORDER)
+    layout = _layout(config, text)
+    params = stepwise.read_params(folder, tensors, layout, _ORDER)
     params = _arrange(config, text, params, folder)
     tokenizer = None
     if tokenizers.find_file(folder).exists():
@@ -238,64 +223,38 @@ class Assistant(UnboundDrafter):
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds the assistant to a Gemma 4 of the size that it was made for."""
-    self._check_verifier(verifier)
+    model, text, gemma = verifier.model, self.text, verifier.model.module.config
+    token = (
+      self.tokenizer
+      and verifier.tokenizer
+      and (tokenizers.first_difference(verifier.tokenizer, self.tokenizer))
+    )
+    cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
+    fields = {
+      'Gemma 4': (True, hasattr(gemma, 'global_rope_proportion')),
+      'width': (self.config.backbone_hidden_size, gemma.embed_dim),
+      'tokens': (text.vocab_size, model.vocab_size),
+      'first token with another piece': (None, token),
+      'sliding window': (text.sliding_window, gemma.sliding_window_size),
+    }
+    types = [config_json.ATTENTION_TYPES[x] for x in text.layer_types]
+    for i, gemma_type in enumerate(types):
+      layer = cache.get(f'layer_{model.last_cached_layers.get(gemma_type)}')
+      shape, rope = layer and layer['k'].shape[-2:], model.ropes.get(gemma_type)
+      fields[f'key heads ({gemma_type})'] = text.key_heads(i), shape
+      fields[f'embedding ({gemma_type})'] = (
+        text.ropes[text.layer_types[i]],
+        rope,
+      )
+    stepwise.check_verifier(self.name, fields)
     is_grouped = self.config.use_ordered_embeddings
     drafter = AssistantDrafter(
-      verifier.model,
-      tuple(config_json.ATTENTION_TYPES[x] for x in self.text.layer_types),
+      model,
+      tuple(types),
       self.config.centroid_intermediate_top_k if is_grouped else None,
       self.fill_unselected_logits,
     )
     return BoundDrafter(drafter, (self.params, verifier.params))
-
-  def _check_verifier(self, verifier: checkpoints.Checkpoint) -> None:
-    """Refuses a verifier that the assistant was not made for."""
-    model, text = verifier.model, self.text
-    gemma, size = model.module.config, text.vocab_size
-    check = functools.partial(
-      check_verifier,
-      self.name,
-      verifier,
-      self.config.backbone_hidden_size,
-      size,
-    )
-    check(
-      (not hasattr(gemma, 'global_rope_proportion'), 'a Gemma 4'),
-      (size != model.vocab_size, f'of {size} tokens, not {model.vocab_size}'),
-    )
-    token = None
-    if self.tokenizer is not None and verifier.tokenizer is not None:
-      token = tokenizers.first_difference(verifier.tokenizer, self.tokenizer)
-    window = text.sliding_window
-    check(
-      (token is not None, f'whose token {token} is another'),
-      (
-        gemma.sliding_window_size != window,
-        f'with a sliding window of {window} tokens',
-      ),
-    )
-    cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
-    ropes = text.ropes
-    for i, layer_type in enumerate(text.layer_types):
-      gemma_type = config_json.ATTENTION_TYPES[layer_type]
-      cached = cache.get(f'layer_{model.last_cached_layers.get(gemma_type)}')
-      check((cached is None, f'with a layer of type {layer_type}'))
-      shape = text.key_heads(i)
-      key_heads = f'{shape[0]} key heads of size {shape[1]}'
-      is_other = model.ropes[gemma_type] != ropes[layer_type]
-      check(
-        (
-          cached['k'].shape[-2:] != shape,
-          f'with {key_heads} in {layer_type} layers',
-        ),
-        (is_other, 'with other rotary embeddings'),
-      )
-
-
-def _published_name(name: str | pathlib.Path) -> tuple[str, str]:
-  """Returns a name without owner and revision, and with them for the hub."""
-  plain = str(name).removeprefix(hub.PREFIX).removeprefix('google/')
-  return plain.partition('@')[0], f'google/{plain}'
 
 
 def _is_folder(name: str | pathlib.Path) -> bool:

@@ -17,16 +17,12 @@ The layer attends to such pairs of a token and the state that predicted it: the
 verifier's states in the text, and the head's own in the draft. The pairs of the
 text are in a cache, at the slot and position of their token; the first token
 has none. A key and a value depend on their pair alone, so `observe` needs no
-attention, and drafting leaves the cache as it is.
+attention, and drafting leaves the cache as it is. A layer with a window attends
+to the last pairs of the text, and to all drafted pairs, as in training.
 
-A layer with a window attends to the last pairs of the text, as many as the
-window has, and to all drafted pairs, as in training.
-
-Heads are folders as the `speculators` library writes them: their config.json
-has `speculators_model_type: eagle3`. Other algorithms of the library are
-refused, and so are layers that are not Llama's. A head does not record its
-verifier, so only sizes are checked. With another verifier of the same size most
-drafts are rejected: texts stay correct, but decoding is slow.
+A head is a folder of the `speculators` library, with an `eagle3` config.json
+and a layer of Llama's. It does not record its verifier, so only sizes are
+checked: another verifier of the same size rejects most drafts.
 """
 
 import dataclasses
@@ -34,7 +30,7 @@ import functools
 import pathlib
 import sys
 from collections.abc import Container, Mapping
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -45,14 +41,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from cascades import files
 from cascades.decoding.drafter import BoundDrafter
 from cascades.decoding.state import write
-from cascades.drafters.stepwise import (
-  KeyValueView,
-  StepwiseDrafter,
-  attend,
-  check_verifier,
-  read_params,
-  rms_norm,
-)
+from cascades.drafters import stepwise
 from cascades.drafters.unbound import UnboundDrafter
 from cascades.files import Count, Positive, Schema, Size, one_of
 from cascades.models import (
@@ -69,15 +58,6 @@ _EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
 _DECISIVE = 'layers.', 'input_norm.', 'fc_norm.'
 
 
-class _Carry(NamedTuple):
-  """The state of a draft; its first token is the last token of the text."""
-
-  count: Int[Array, '']
-  g: Float[Array, 'H']
-  keys: Float[Array, 'gamma_1 K h']
-  values: Float[Array, 'gamma_1 K h']
-
-
 def apply_rope(
   x: Float[Array, 'N h'], position: Int[Array, ''], theta: float
 ) -> Float[Array, 'N h']:
@@ -91,7 +71,7 @@ def apply_rope(
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleDrafter(StepwiseDrafter):
+class EagleDrafter(stepwise.StepwiseDrafter):
   """Drafts with an EAGLE-3 head; parameters are (the head's, the verifier's).
 
   Attributes:
@@ -113,11 +93,9 @@ class EagleDrafter(StepwiseDrafter):
   window: int | None = None
 
   def _norm(self, x: Array, scale: Array) -> Array:
-    return rms_norm(x, scale, self.epsilon)
+    return stepwise.rms_norm(x, scale, self.epsilon)
 
-  def _join_states(
-    self, head: PyTree, hidden: Float[Array | np.ndarray, 'D']
-  ) -> Array:
+  def _join_states(self, head: PyTree, hidden: Array) -> Float[Array, 'H']:
     """Returns g of the verifier's states at a position."""
     hidden = jnp.asarray(hidden, head['join'].dtype)
     if 'input_norm' in head:
@@ -128,13 +106,8 @@ class EagleDrafter(StepwiseDrafter):
     g = hidden @ head['join']
     return g + head['join_bias'] if 'join_bias' in head else g
 
-  def _pair(
-    self,
-    params: tuple[PyTree, PyTree],
-    g: Float[Array, 'H'],
-    token: Int[Array, ''],
-  ) -> tuple[Float[Array, 'W'], Float[Array, 'H']]:
-    """Returns the layer's input for a token and a state, W = 2 H, and r."""
+  def _pair(self, params: PyTree, g: Array, token: Array) -> tuple:
+    """Returns the layer's input [2 H] for a token and a state [H], and r."""
     head, verifier = params
     if 'embeddings' in head:
       embedded = head['embeddings'][token]
@@ -145,33 +118,27 @@ class EagleDrafter(StepwiseDrafter):
     x = jnp.concatenate([embedded, normed])
     return x, normed if self.norm_before_residual else g
 
-  def _key_value(
-    self, head: PyTree, x: Float[Array, 'W'], position: Int[Array, '']
-  ) -> tuple[Float[Array, 'K h'], Float[Array, 'K h']]:
-    """Returns the key and the value of a pair."""
+  def _key_value(self, head: PyTree, x: Array, position: Array) -> tuple:
+    """Returns the key and the value of a pair, [K, h] each."""
     key = jnp.einsum('d,dkh->kh', x, head['key'])
     value = jnp.einsum('d,dkh->kh', x, head['value'])
     return apply_rope(key, position, self.theta), value
 
   def init(self, params, cache_length):
     """Returns an empty cache."""
-    head, _ = params
-    _, num_heads, size = head['key'].shape
-    empty = jnp.zeros((cache_length, num_heads, size), head['key'].dtype)
+    key = params[0]['key']
+    empty = jnp.zeros((cache_length, *key.shape[1:]), key.dtype)
     return {'k': empty, 'v': empty}
 
   def observe(self, params, state, tokens, hidden, position, count):
-    """Writes the keys and values of tokens to the cache.
-
-    Slots after `count` tokens are written too, and are hidden until they are
-    overwritten.
-    """
+    """Writes the keys and values of tokens to the cache."""
     head, _ = params
 
     def key_value(token, hidden, position):
       x, _ = self._pair(params, self._join_states(head, hidden), token)
       return self._key_value(head, x, position)
 
+    # Slots after `count` tokens are hidden until they are overwritten.
     positions = position + 1 + jnp.arange(len(tokens))
     keys, values = jax.vmap(key_value)(tokens, hidden, positions)
     return {
@@ -186,24 +153,23 @@ class EagleDrafter(StepwiseDrafter):
       for name, x in state.items()
     }
 
-  def view(self, state: PyTree, length: Int[Array, '']) -> KeyValueView:
+  def view(
+    self, state: PyTree, length: Int[Array, '']
+  ) -> stepwise.KeyValueView:
     """Returns the pairs of a text that a block attends to."""
     slots, position = jnp.arange(len(state['k'])), length - 1
     # The first step reads the pair of the last token, so it is hidden here.
     is_visible = (slots > 0) & (slots < position)
     if self.window is not None:
       is_visible &= slots > position - self.window
-    return KeyValueView(state['k'], state['v'], is_visible)
+    return stepwise.KeyValueView(state['k'], state['v'], is_visible)
 
-  def step(
-    self,
-    params: tuple[PyTree, PyTree],
-    view: KeyValueView,
-    position: Int[Array, ''],
-    carry: _Carry,
-    token: Int[Array, ''],
-  ) -> tuple[_Carry, Float[Array, 'V']]:
-    """Reads one token."""
+  def step(self, params, view, position, carry, token):
+    """Reads one token; returns the next state and the logits.
+
+    The state is the number of drafted tokens, g, and the keys and values of the
+    draft's pairs, [gamma + 1, K, h].
+    """
     head, (count, g, keys, values) = params[0], carry
     x, y = self._pair(params, g, token)
     key, value = self._key_value(head, x, position + count)
@@ -211,19 +177,18 @@ class EagleDrafter(StepwiseDrafter):
     queries = jnp.einsum('d,dnh->nh', x, head['query'])
     queries = apply_rope(queries, position + count, self.theta)
     queries = queries * queries.shape[-1] ** -0.5
-    drafted = KeyValueView(keys, values, jnp.arange(len(keys)) <= count)
-    attended = attend(queries, view, drafted)
+    is_drafted = jnp.arange(len(keys)) <= count
+    drafted = stepwise.KeyValueView(keys, values, is_drafted)
+    attended = stepwise.attend(queries, view, drafted)
     y = y + jnp.einsum('nh,nhd->d', attended, head['out'])
     x = self._norm(y, head['mlp_norm'])
     hidden = jax.nn.silu(x @ head['gate']) * (x @ head['up'])
     y = y + hidden @ head['down']
     u = self._norm(y, head['norm'])
     g = u if self.norm_output else y
-    return _Carry(count + 1, g, keys, values), self.logits(head, u)
+    return (count + 1, g, keys, values), self.logits(head, u)
 
-  def logits(
-    self, head: PyTree, u: Float[Array | np.ndarray, 'H']
-  ) -> Float[Array, 'V']:
+  def logits(self, head: PyTree, u: Array) -> Float[Array, 'V']:
     """Returns the logits of all the verifier's tokens."""
     logits, size = head['table'] @ u, self.model.vocab_size
     if 'tokens' not in head:
@@ -237,8 +202,7 @@ class EagleDrafter(StepwiseDrafter):
     empty = jnp.zeros((gamma + 1, *state['k'].shape[1:]), state['k'].dtype)
     g = self._join_states(params[0], context.hidden)
     step = functools.partial(self.step, params, view, context.length - 1)
-    carry = _Carry(jnp.zeros((), jnp.int32), g, empty, empty)
-    return step, carry, None
+    return step, (jnp.zeros((), jnp.int32), g, empty, empty), None
 
 
 class _Rope(Schema):
@@ -336,7 +300,7 @@ class EagleHead(UnboundDrafter):
         f'drafter: {folder} has a tensor {min(unread)} that no supported field'
         ' of its config.json explains; give another head.'
       )
-    params = read_params(folder, tensors, layout, _OFFSETS)
+    params = stepwise.read_params(folder, tensors, layout, _OFFSETS)
     params = _arrange(config.transformer_layer_config, params, folder)
     params = param_dtypes.device_put_params(params, dtype, folder)
     return cls(params, config, theta, hub.label(folder))
@@ -344,48 +308,39 @@ class EagleHead(UnboundDrafter):
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds the head to a verifier of the size that it was trained for."""
     model, config = verifier.model, self.config
-    layer = config.transformer_layer_config
-    gemma, num_tokens = model.module.config, model.vocab_size
+    layer, gemma = config.transformer_layer_config, model.module.config
     # The default of `speculators`.
     default = 2, gemma.num_layers // 2, gemma.num_layers - 3
     layer_ids = tuple(config.eagle_aux_hidden_state_layer_ids or default)
+    present = tuple(x for x in layer_ids if 0 <= x <= gemma.num_layers)
     last_token = int(np.max(self.params.get('tokens', 0)))
-    check_verifier(
-      self.name,
-      verifier,
-      config.verifier_width,
-      layer.vocab_size,
-      (
-        getattr(gemma, 'use_altup', False),
-        'whose layers pass on one state, not the four of a Gemma 3n',
-      ),
-      (
-        max(layer_ids) > gemma.num_layers or min(layer_ids) < 0,
-        f'of more than {gemma.num_layers} layers; it reads {list(layer_ids)}',
-      ),
-      (
-        last_token >= num_tokens,
-        f'with a token {last_token}, not {num_tokens} tokens',
-      ),
-    )
+    # A head may count the padding of the verifier's table as tokens.
+    is_padded = layer.vocab_size == gemma.num_embed
+    num_tokens = gemma.num_embed if is_padded else model.vocab_size
+    fields = {
+      'states of a layer': (1, 4 if getattr(gemma, 'use_altup', False) else 1),
+      'width': (config.verifier_width, gemma.embed_dim),
+      'tokens': (layer.vocab_size, num_tokens),
+      'last drafted token': (last_token, min(last_token, model.vocab_size - 1)),
+      'layers read': (layer_ids, present),
+    }
+    stepwise.check_verifier(self.name, fields)
     if config.eagle_aux_hidden_state_layer_ids is None:
-      first, second, third = layer_ids
       print(
         f'{files.printable(self.name)}: config.json has no {_LAYER_IDS}; the'
-        f' head reads the states after {first}, {second} and {third} of'
-        f' {gemma.num_layers} layers, the default of speculators.',
+        f' head reads the states after {layer_ids} of {gemma.num_layers}'
+        ' layers, the default of speculators.',
         file=sys.stderr,
       )
+    has_window = layer.layer_types == [config_json.SLIDING]
     drafter = EagleDrafter(
       model,
       layer_ids,
-      theta=self.theta,
-      epsilon=layer.rms_norm_eps,
-      norm_before_residual=config.norm_before_residual,
-      norm_output=config.norm_output,
-      window=layer.sliding_window
-      if layer.layer_types == [config_json.SLIDING]
-      else None,
+      self.theta,
+      layer.rms_norm_eps,
+      config.norm_before_residual,
+      config.norm_output,
+      layer.sliding_window if has_window else None,
     )
     return BoundDrafter(drafter, (self.params, verifier.params))
 
@@ -398,16 +353,15 @@ def _read_config(folder: pathlib.Path) -> tuple[_Config, float]:
   rope = layer.rope_parameters or layer.rope_scaling or {}
   rope = _Rope.check({'rope_theta': layer.rope_theta} | rope, label)
   num_heads, num_kv_heads = layer.num_attention_heads, layer.num_key_value_heads
+  reason = ''
   if num_heads % (num_kv_heads or 1):
-    raise ValueError(
-      f'{label}: num_key_value_heads must divide num_attention_heads'
-      f' ({num_heads}), got {num_kv_heads}; fetch it again.'
+    reason = (
+      f'num_key_value_heads must divide num_attention_heads ({num_heads})'
     )
   if config.norm_before_fc and config.fc_norm:
-    raise ValueError(
-      f'{label}: norm_before_fc cannot be combined with fc_norm, and both are'
-      ' true; fetch it again.'
-    )
+    reason = 'norm_before_fc cannot be combined with fc_norm, and both are true'
+  if reason:
+    raise ValueError(f'{label}: {reason}; fetch it again.')
   return config, rope.rope_theta
 
 
@@ -415,16 +369,18 @@ def _layout(
   config: _Config, tensors: Container[str]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
   """Returns the tensor of each parameter, and its shape."""
-  layer = config.transformer_layer_config
+  layer, attention, mlp = (
+    config.transformer_layer_config,
+    'layers.0.self_attn',
+    'layers.0.mlp',
+  )
   width, hidden = layer.hidden_size, layer.intermediate_size
   num_heads, vocab_size = layer.num_attention_heads, config.draft_vocab_size
   size = layer.head_dim or width // num_heads
-  queries, keys = (
-    size * x for x in (num_heads, layer.num_key_value_heads or num_heads)
-  )
+  queries = num_heads * size
+  keys = (layer.num_key_value_heads or num_heads) * size
   num_states = len(config.eagle_aux_hidden_state_layer_ids or range(3))
   states = num_states * config.verifier_width
-  attention, mlp = 'layers.0.self_attn', 'layers.0.mlp'
   layout: dict[str, tuple[str, tuple[int, ...]]] = {
     'join': ('fc.weight', (width, states)),
     'query': (f'{attention}.q_proj.weight', (queries, 2 * width)),
@@ -464,14 +420,13 @@ def _arrange(
   params['out'] = params['out'].reshape(-1, size, layer.hidden_size)
   for name in {'table', 'embeddings'} & params.keys():
     params[name] = params[name].T
-  norms = [params.pop(x) for x in arrays if x.startswith('fc_norm_')]
-  if norms:
+  if norms := [params.pop(x) for x in arrays if x.startswith('fc_norm_')]:
     params['fc_norms'] = np.stack(norms)
   if 'tokens' in params:
     # Stored as distances from the places in the table.
     tokens = params['tokens'] + np.arange(len(params['tokens']))
     in_range = (tokens >= 0) & (tokens < layer.vocab_size)
-    if not in_range.all() or len(np.unique(tokens)) < len(tokens):
+    if not in_range.all() or len({*tokens}) < len(tokens):
       raise ValueError(
         f'drafter: in {folder} the tensor {_OFFSETS} must point at different'
         f' tokens below vocab_size ({layer.vocab_size}); fetch it again.'

@@ -11,9 +11,8 @@ that predicted the last token, e_t the embedding of a token and s_0 = h,
 are a `vmap` of `step` over random numbers with one hidden state; a batch is a
 `vmap` over sequences, and a beam search a `vmap` over beams.
 
-A folder holds head.json and head.safetensors, with a fingerprint of the
-verifier that the head was trained for. Another verifier is refused, since it
-would reject most drafts.
+head.json holds a fingerprint of the verifier that the head was trained for;
+another one would reject most drafts, and is refused.
 """
 
 import dataclasses
@@ -88,15 +87,8 @@ def read(
   return state.astype(hidden.dtype), features.astype(hidden.dtype)
 
 
-def step(
-  model: Any,
-  params: PyTree,
-  head: Head,
-  hidden: Float[Array, 'D'],
-  state: Float[Array, 'D'],
-  token: Int[Array, ''],
-) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
-  """Reads one token, and returns the logits of the next."""
+def step(model, params, head, hidden, state, token):
+  """Reads one token as `read` does; returns the state and the logits [V]."""
   state, features = read(model, params, head, hidden, state, token)
   return state, model.unembed(params, features)
 
@@ -167,10 +159,8 @@ class RecurrentDrafter(StepwiseDrafter):
     """Returns the recurrence of the head; its state is the hidden state."""
     head, params = params
     params, draft_vocab_ids = self.model.split_vocab_ids(params)
-    step_of_block = functools.partial(
-      step, self.model, params, head, context.hidden
-    )
-    return step_of_block, context.hidden, draft_vocab_ids
+    fixed = self.model, params, head, context.hidden
+    return functools.partial(step, *fixed), context.hidden, draft_vocab_ids
 
   def propose(self, params, state, context, *, gamma, drafts):
     """Drafts independent draws, or the best of a beam search."""
@@ -233,13 +223,9 @@ class RecurrentHead(UnboundDrafter):
     is_bundled = name in cls.known_names
     folder = checkpoints.ASSETS / name if is_bundled else hub.local_folder(name)
     folder = pathlib.Path(folder)
-    file = folder / _HEAD_FILE
     try:
-      content = files.read_fields(file, 'drafter', _ADVICE)
-    except FileNotFoundError:
-      raise ValueError(f'drafter: there is no {file}; {_ADVICE}.') from None
-    fields = _Fields.check(content, f'drafter: {file}', _ADVICE)
-    try:
+      content = files.read_fields(folder / _HEAD_FILE, 'drafter')
+      fields = _Fields.check(content, _HEAD_FILE, 'train it again')
       head, draft_vocab_ids = _read_tensors(folder / 'head.safetensors')
     except (OSError, ValueError) as e:
       raise ValueError(

@@ -20,7 +20,7 @@ from cascades.decoding.drafter import (
   full_length_draft,
 )
 from cascades.methods import processing
-from cascades.models import checkpoints, tensor_files
+from cascades.models import tensor_files
 
 # Score of a hidden slot. Finite, since all slots may be hidden.
 _HIDDEN = -2.3819763e38
@@ -146,26 +146,11 @@ def read_params(
   return {name: arrays[tensor].T for name, (tensor, _) in layout.items()}
 
 
-def check_verifier(
-  name: str,
-  verifier: checkpoints.Checkpoint,
-  width: int,
-  vocab_size: int,
-  *differences: tuple[bool, str],
-) -> None:
-  """Refuses a verifier that a head was not made for."""
-  model, config = verifier.model, verifier.model.module.config
-  sizes = [
-    (width != config.embed_dim, f'of width {width}, not {config.embed_dim}'),
-    # A head may count the padding of the verifier's table as tokens.
-    (
-      vocab_size not in (model.vocab_size, config.num_embed),
-      f'of {vocab_size} tokens, not {model.vocab_size}',
-    ),
-  ]
-  for differs, reason in (*differences, *sizes):
-    if differs:
+def check_verifier(name: str, fields: Mapping[str, tuple[Any, Any]]) -> None:
+  """Refuses a verifier with a value that is not the one that a head needs."""
+  for field, (expected, actual) in fields.items():
+    if actual != expected:
       raise ValueError(
-        f'drafter: {name} was made for another verifier ({reason}); give the'
-        ' model that it was made for.'
+        f'drafter: {name} was made for another verifier ({field}: {expected},'
+        f' not {actual}); give the model that it was made for.'
       )

@@ -19,8 +19,7 @@ class UnboundDrafter(Declared):
 
   Base class of one frozen dataclass for each kind of drafter. Fields made by
   `arguments.option` are options: commands have a flag for each, and
-  `replace` returns a drafter with other values, checked again. The other fields
-  hold the drafter's parameters.
+  `replace` returns a drafter with other values, checked again.
 
   Attributes:
     syntax: Example or form of the names of the kind, for help and errors.
@@ -33,11 +32,9 @@ class UnboundDrafter(Declared):
       text alone. The target of a cascade then holds block by block.
   """
 
-  syntax = ''
-  description = ''
+  syntax = description = ''
   known_names: ClassVar[tuple[str, ...]] = ()
-  reads_files = False
-  is_language_model = False
+  reads_files = is_language_model = False
   depends_on_block = True
 
   @classmethod
@@ -85,12 +82,6 @@ class NamedDrafter:
     options = {name: declared[name].validate(x) for name, x in options.items()}
     return dataclasses.replace(self, options={**self.options, **options})
 
-  def load(
-    self, dtype: str | None = None, mesh: jax.sharding.Mesh | None = None
-  ) -> UnboundDrafter:
-    """Reads the files; the arguments are those of `UnboundDrafter.load`."""
-    return self.kind.load(self.name, dtype, mesh).replace(**self.options)
-
 
 @dataclasses.dataclass(frozen=True)
 class NoDrafter(Drafter):
@@ -120,26 +111,26 @@ def check_pair(
 ) -> None:
   """Refuses two models that do not share a vocabulary."""
   pair = drafter.tokenizer, verifier.tokenizer
-  token = tokenizers.first_difference(verifier.tokenizer, drafter.tokenizer)
+  token = tokenizers.first_difference(*pair)
   if token is not None:
-    drafter_piece, verifier_piece = (
-      repr(x.piece(token)) if token < x.vocab_size else 'nothing' for x in pair
+    (size, piece), (expected_size, expected) = (
+      (
+        x.vocab_size,
+        repr(x.piece(token)) if token < x.vocab_size else 'nothing',
+      )
+      for x in pair
     )
     raise ValueError(
-      f'drafter: its tokenizer ({drafter.tokenizer.vocab_size} pieces) must be'
-      f" the verifier's ({verifier.tokenizer.vocab_size} pieces), but token"
-      f' {token} is {drafter_piece} for the drafter and {verifier_piece} for'
-      ' the verifier; take two models of one family.'
+      f"drafter: its tokenizer ({size} pieces) must be the verifier's"
+      f' ({expected_size} pieces), but token {token} is {piece} for the drafter'
+      f' and {expected} for the verifier; take two models of one family.'
     )
-  drafter_size, verifier_size = (
-    x.model.vocab_size for x in (drafter, verifier)
-  )
-  if drafter_size != verifier_size:
+  size, expected_size = drafter.model.vocab_size, verifier.model.vocab_size
+  if size != expected_size:
     raise ValueError(
-      f'drafter: must have as many logits as the verifier, got {drafter_size}'
-      f' and {verifier_size}, though both have'
-      f' {verifier.tokenizer.vocab_size} tokens; load both with load_model,'
-      ' which leaves out the padding of a table.'
+      f'drafter: must have as many logits as the verifier, got {size} and'
+      f' {expected_size}; load both with load_model, which leaves out the'
+      ' padding of a table.'
     )
 
 
