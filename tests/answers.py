@@ -17,69 +17,36 @@ def make_record(sources='drb', **changes) -> records.Record:
   `ddb`, `dr` and `r` are a block each.
   """
   blocks = sources.count('r') + sources.count('b')
-  fields = dict(
-    task='sums',
-    method='token_v3',
-    lenience=0.5,
-    gamma=2,
-    verification='token',
-    gate='raw',
-    bonus_from='target',
-    drafts=1,
-    temperature=1.0,
-    id='0',
-    failure=None,
-    text='2',
-    quality=1.0,
-    scores={'exact': 1.0},
-    emitted=len(sources),
-    ended=True,
-    drafted=2 * blocks,
-    examined=sources.count('d') + sources.count('r'),
-    accepted=sources.count('d'),
-    deferred=sources.count('r'),
-    deferrals=None,
-    last_deferral=None,
-    residual=sources.count('r'),
-    bonus=sources.count('b'),
-    verifier_calls=blocks,
-    verifier_tokens=3 * blocks,
-    drafter_calls=3 * blocks,
-    wall_s=0.25,
-  )
+  accepted, rejected = sources.count('d'), sources.count('r')
+  fields = dict(task='sums', method='token_v3', lenience=0.5, gamma=2, drafts=1)
+  fields |= dict(verification='token', gate='raw', bonus_from='target')
+  fields |= dict(temperature=1.0, id='0', failure=None, text='2', quality=1.0)
+  fields |= dict(scores={'exact': 1.0}, emitted=len(sources), ended=True)
+  fields |= dict(accepted=accepted, examined=accepted + rejected)
+  fields |= dict(deferred=rejected, deferrals=None, last_deferral=None)
+  fields |= dict(residual=rejected, bonus=sources.count('b'), wall_s=0.25)
+  fields |= dict(drafted=2 * blocks, drafter_calls=3 * blocks)
+  fields |= dict(verifier_calls=blocks, verifier_tokens=3 * blocks)
   return records.Record(**fields | changes)
 
 
 def make_alone(method, emitted=3, **changes) -> records.Record:
   """Makes a record of one model alone: `verifier_only` or `drafter_only`."""
   drafts = method == 'drafter_only'
-  fields = dict(
-    method=method,
-    lenience=math.nan,
-    gamma=0,
-    drafted=0,
-    examined=0,
-    accepted=0,
-    deferred=None,
-    verifier_calls=0 if drafts else emitted,
-    verifier_tokens=0 if drafts else emitted,
-    drafter_calls=emitted if drafts else 0,
-  )
+  fields = dict(method=method, lenience=math.nan, gamma=0)
+  fields |= dict(drafted=0, examined=0, accepted=0, deferred=None)
+  fields |= dict(drafter_calls=emitted if drafts else 0)
+  read = 0 if drafts else emitted
+  fields |= dict(verifier_calls=read, verifier_tokens=read)
   return make_record('b' * emitted, **fields | changes)
 
 
 def make_trace(sources='drb', **changes) -> records.Trace:
   """Makes a trace; the sources are letters, as in `make_record`."""
   n = len(sources)
-  fields = dict(
-    id='0',
-    tokens=[*range(n)],
-    token_strings=[f' {i}' for i in range(n)],
-    sources=['pdrb'.index(source) for source in sources],
-    deferred=[0] * n,
-    logprobs=[0.0] * n,
-    rejected=[None] * n,
-  )
+  fields = dict(id='0', tokens=[*range(n)], deferred=[0] * n)
+  fields |= dict(token_strings=[f' {i}' for i in range(n)], logprobs=[0.0] * n)
+  fields |= dict(sources=[*map('pdrb'.index, sources)], rejected=[None] * n)
   return records.Trace(**fields | changes)
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import os
 import pathlib
 import re
@@ -52,31 +51,17 @@ import tiers
 
 from cascades.sampler import batching
 
-# Tests that this run, or its other tier, has: modules, names and arguments.
-COLLECTED = set()
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items) -> None:
-  """Notes them, before those of the other tier are dropped.
-
-  With CASCADES_TURN=0/4 a quarter of the slow cases of a test remain.
-  """
+  """With CASCADES_TURN=0/4 a quarter of the slow cases of a test remain."""
   if turn := os.environ.get('CASCADES_TURN'):
     kept = dict.fromkeys(tiers.of_turn(items, turn))
     config.hook.pytest_deselected(items=[x for x in items if x not in kept])
     items[:] = kept
-  for item in items:
-    names = inspect.signature(item.function).parameters
-    values = item.callspec.params if hasattr(item, 'callspec') else {}
-    if values.keys() == names.keys() and not item.get_closest_marker(
-      'usefixtures'
-    ):
-      arguments = tuple(values[name] for name in names)
-      COLLECTED.add((item.module.__name__, item.originalname, repr(arguments)))
 
 
-@pytest.fixture(autouse=True, scope='module')
+@pytest.fixture(autouse=True)
 def forget():
   """Drops what was compiled, if there is much of it.
 
@@ -85,7 +70,7 @@ def forget():
   """
   yield
   maps = pathlib.Path('/proc/self/maps')
-  # Where it cannot be told, after every file.
+  # Where it cannot be told, after every test.
   if not maps.exists() or len(maps.read_text().splitlines()) > 25_000:
     jax.clear_caches()
 

@@ -10,42 +10,35 @@ def check(record: Record, trace: Trace | None = None) -> None:
     'drafted >= examined >= accepted >= 0': (
       r.drafted >= r.examined >= r.accepted >= 0
     ),
-    '0 <= deferred <= examined': (
-      r.deferred is None or 0 <= r.deferred <= r.examined
-    ),
+    '0 <= deferred <= examined': 0 <= (r.deferred or 0) <= r.examined,
     'verifier_tokens >= verifier_calls >= 0': (
       r.verifier_tokens >= r.verifier_calls >= 0
     ),
   }
   # At gamma 0 there are no blocks, and one model writes every token.
   if r.gamma > 0:
-    rules |= {
-      'accepted + residual + bonus == emitted': (
-        r.accepted + r.residual + r.bonus == emitted
-      ),
-      'emitted <= (gamma + 1) * verifier_calls': (
-        emitted <= (r.gamma + 1) * r.verifier_calls
-      ),
-    }
+    rules['accepted + residual + bonus == emitted'] = (
+      r.accepted + r.residual + r.bonus == emitted
+    )
+    rules['emitted <= (gamma + 1) * verifier_calls'] = (
+      emitted <= (r.gamma + 1) * r.verifier_calls
+    )
   else:
     rules['verifier_tokens == verifier_calls at gamma 0'] = (
       r.verifier_tokens == r.verifier_calls
     )
   if trace is not None:
     parts = trace.tokens, trace.token_strings, trace.sources, trace.logprobs
+    is_counted = (trace.deferred is None) == (r.deferred is None)
+    is_sum = r.deferrals is None or r.deferrals == sum(trace.deferred)
     rules |= {
       'a trace is of its record': trace.id == r.id,
       'a token has a piece, a source and a log-probability': (
         {len(part) for part in parts} == {emitted}
       ),
       'the pieces are the text': ''.join(trace.token_strings) == r.text,
-      'deferrals are told where they are counted': (
-        (trace.deferred is None) == (r.deferred is None)
-        or r.failure is not None
-      ),
-      'deferrals are those of the trace': (
-        r.deferrals is None or r.deferrals == sum(trace.deferred)
-      ),
+      'deferrals are told where they are counted': is_counted or r.failure,
+      'deferrals are those of the trace': is_sum,
     }
   for rule, holds in rules.items():
     if not holds:

@@ -1,14 +1,12 @@
-"""Every drafter: the law is kept, the states are level, the drafts its own."""
+"""What each drafter drafts, and how much; trees of real transformers."""
 
 import dataclasses
 import functools
 import itertools
 
-import conftest
-import decoding_test
+import cases
 import jax
 import jax.numpy as jnp
-import many_methods
 import models_test
 import numpy as np
 import pytest
@@ -20,289 +18,30 @@ from cascades.drafters import recurrent
 from cascades.methods import processing
 from cascades.proof import exact
 
-_V, _MODEL = decoding_test._V, decoding_test._MODEL
-_VERIFIER, _DRAFTER = decoding_test._VERIFIER, decoding_test._DRAFTER
-# Its favourites are the verifier's now and then.
-_NEAR = _DRAFTER + 0.7 * _VERIFIER
+_MODEL, _VERIFIER = cases.MODEL, cases.VERIFIER
 
 
-@dataclasses.dataclass(frozen=True)
-class _Few(exact.TableModel):
-  """It says three of five tokens: a part of the vocabulary."""
-
-  draft_vocab_ids = (0, 2, 3)
-
-  def split_vocab_ids(self, params):
-    draft_vocab_ids = jnp.array(self.draft_vocab_ids)
-    return params[:, draft_vocab_ids], draft_vocab_ids
-
-  def unembed(self, params, hidden):
-    few = hidden[jnp.array(self.draft_vocab_ids)]
-    if params.shape[-1] == len(self.draft_vocab_ids):
-      return few
-    return processing.scatter_to_vocab(
-      few, jnp.array(self.draft_vocab_ids), self.vocab_size
-    )
-
-
-_FEW = _Few.injective(_V, 3)
-_REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
-_HEAD = recurrent.init_head(jax.random.key(4), _V)
-
-_ADAPTIVE = drafters.BoundDrafter(
-  drafters.ModelDrafter(_MODEL, adaptive=True), (_NEAR, jnp.float32(0.55))
-)
-# It drafts wherever a text is that has its last token already.
-_NGRAM = drafters.BoundDrafter(drafters.NgramDrafter(3, 1), ())
-_RECURRENT, _BEAM, _RECURRENT_FEW, _BEAM_FEW = (
-  drafters.BoundDrafter(
-    drafters.RecurrentDrafter(model, beam=beam), (_HEAD, _VERIFIER)
-  )
-  for model in (_MODEL, _FEW)
-  for beam in (False, True)
-)
-_FEW_SAID = drafters.BoundDrafter(drafters.ModelDrafter(_FEW), _REDUCED)
-
-
-def _run(bound_drafter, method='speed', gamma=3, **options):
-  return decoding_test._generate(
-    method,
-    gamma=gamma,
-    drafter=bound_drafter.drafter,
-    drafter_table=bound_drafter.params,
-    **options,
-  )
-
-
-def _of(table):
-  """Returns the distributions that the loop sees of two tables."""
-  return lambda config, sampling: exact.table_distributions(
-    _VERIFIER, table, sampling, config.gate
-  )
-
-
-@pytest.mark.parametrize('kind', tiers.first(decoding_test.SINGLE_DRAFT))
-def test_a_drafter_of_some_tokens_keeps_the_law(kind):
-  config = verification.VerificationConfig(kind)
-  seen = _of(_REDUCED)
-  decoding_test.check_laws(config, 3, bound_drafter=_FEW_SAID, seen=seen)
-
-
-_TWO = dict(gamma=2, drafts=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('bound_drafter', 'seen', 'kind', 'options'),
-  [
-    *((_ADAPTIVE, _of(_NEAR), kind, {}) for kind in decoding_test.SINGLE_DRAFT),
-    (
-      *(_ADAPTIVE, _of(_NEAR), 'multi_round'),
-      _TWO | dict(hows=decoding_test.SAMPLING),
-    ),
-    *(
-      (_FEW_SAID, _of(_REDUCED), kind, _TWO)
-      for kind in verification.MULTI_DRAFT
-    ),
-  ],
-)
-def test_drafters_that_stop_keep_the_law(bound_drafter, seen, kind, options):
-  decoding_test.check_laws(
-    verification.VerificationConfig(kind),
-    **dict(gamma=3, bound_drafter=bound_drafter, seen=seen) | options,
-  )
+def _run(bound, method='speed', gamma=3, **options):
+  return cases.generate(method, gamma=gamma, bound=bound, **options)
 
 
 def test_a_threshold_decides_how_much_is_drafted():
+  adaptive = cases.drafter('adaptive').bound
+
   def run(threshold):
-    bound_drafter = _ADAPTIVE._replace(params=(_NEAR, jnp.float32(threshold)))
-    return _run(bound_drafter, 'speed', leniences=(0.0,), rows=256, new=8)
+    bound = adaptive._replace(params=(cases.NEAR, jnp.float32(threshold)))
+    state = _run(bound, leniences=(0.0,), rows=256, new=8)
+    return decoding.count(state)
 
   never, some, always = run(0.0), run(0.55), run(1.1)
-  of_never, of_some, of_always = map(decoding.count, (never, some, always))
-  assert (of_never.drafted == 3 * never.blocks).all()
-  assert (of_never.drafter_calls == 3 * never.blocks).all()
-  assert (of_always.drafted == 0).all()
-  assert (of_always.drafter_calls == always.blocks).all()
-  assert 0 < of_some.drafted.sum() < 3 * some.blocks.sum()
+  assert (never.drafted == 3 * never.blocks).all()
+  assert (never.drafter_calls == 3 * never.blocks).all()
+  assert (always.drafted == 0).all()
+  assert (always.drafter_calls == always.blocks).all()
+  assert 0 < some.drafted.sum() < 3 * some.blocks.sum()
   # What is drafted where the drafter is sure is kept more often.
-  rate = [
-    float(of.accepted.sum() / of.examined.sum()) for of in (of_never, of_some)
-  ]
-  assert rate[1] > rate[0]
-
-
-@pytest.mark.usefixtures('few_shapes')
-def test_a_model_that_drafts_for_itself_is_never_rejected():
-  # All blocks are kept whole, so that their last tokens are read a block late;
-  # after a prompt of one token, of some, and of more than a window, and after
-  # another turn.
-  itself = small.sampler(
-    *('tiny-drafter', 'tiny-drafter'), method='speed', lenience=0.0, gamma=3
-  )
-  prompts = ['', 'The number 31', 'one two three ' * 40]
-  answers = itself.sample(prompts, max_new_tokens=40)
-  asked = dict(max_new_tokens=8, stop_tokens=[])
-  for seed in range(3):
-    one = itself.sample('a', return_state=True, seed=seed, **asked)
-    then = itself.sample(' b', last_state=one.state, seed=seed, **asked)
-    answers += [one, then]
-  calls = 0
-  for counts in (answer.counts for answer in answers):
-    assert counts['accepted'] == counts['examined']
-    assert counts['residual'] == 0
-    assert counts['drafter_calls'] == 3 * counts['verifier_calls']
-    calls += counts['verifier_calls']
-  assert calls >= 20
-
-
-# Rows of the programs that sample below.
-_MANY = 20_480
-
-
-@pytest.mark.parametrize(
-  ('bound_drafter', 'drafts', 'kind'),
-  tiers.first(
-    [
-      (_NGRAM, 1, 'token'),
-      (_NGRAM, 1, 'block'),
-      (_NGRAM, 1, 'match'),
-      (_BEAM, 3, 'match'),
-      (_BEAM_FEW, 3, 'match'),
-      (_RECURRENT, 1, 'block'),
-      (_RECURRENT, 3, 'k_seq'),
-      (_RECURRENT_FEW, 3, 'multi_round'),
-    ]
-  ),
-)
-def test_strict_is_the_verifier_whatever_is_drafted(
-  bound_drafter, drafts, kind
-):
-  run = functools.partial(
-    _run,
-    bound_drafter,
-    'speed',
-    config=verification.VerificationConfig(kind),
-    drafts=drafts,
-  )
-  _check_strict(run)
-  _check_greedy(functools.partial(run, filled=_MANY))
-
-
-def _check_strict(run):
-  """That a run of the strict rule is the verifier, however it is processed.
-
-  Their q hangs on where a block began, so that only p is a law of the text:
-  three tokens, of which n-grams have something to say, and two forbidden.
-  """
-  strict, prompt = methods.METHODS['speed'], (1, 2, 3, 1, 2)
-  for name in decoding_test.FEW:
-    sampling = decoding_test.SAMPLING[name]
-    d = exact.table_distributions(_VERIFIER, _DRAFTER, sampling)
-    table = exact.Table.from_methods([(strict, 0.0)], d)
-    law = exact.declared_law(table, _MODEL, prompt, 3)[0]
-    with conftest.optimised():
-      state = run(
-        leniences=np.zeros(_MANY),
-        prompts=[prompt] * _MANY,
-        sampling=sampling,
-        filled=_MANY,
-      )
-    tokens = state.tokens[:, 5:8]
-    assert not sampling.forbidden[tokens].any()
-    assert np.abs(exact.z_scores(tokens, law)).max() < 5, name
-    if name == 'plain':
-      assert decoding.count(state).accepted.sum() > 0
-
-
-@pytest.mark.parametrize('kind', tiers.first(['token', 'block', 'k_seq']))
-def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
-  # What followed `1 2` was 3, and at the mask's word it is nothing at all.
-  prompt, said = (1, 2, 3, 1, 2), 3
-  config = verification.VerificationConfig(kind)
-  # Every method, between and at its limits.
-  pairs = [
-    (method, lenience)
-    for method, lenience in decoding_test.pairs_of(config)
-    for lenience in (lenience, -np.inf, np.inf)
-  ]
-  # The n-grams may say each of the tokens or nothing, wherever.
-  seen, tables = {}, {}
-  for name, sampling in decoding_test.SAMPLING.items():
-    d = exact.table_distributions(_VERIFIER, _VERIFIER, sampling, config.gate)
-    q = np.eye(_V, dtype=np.float32).repeat(len(_VERIFIER), 0)
-    d = jax.tree.map(lambda x: np.tile(x, (_V, 1)), d)
-    seen[name] = d._replace(q=q, q_gate=q)
-    tables[name] = exact.Table.from_methods(pairs, seen[name])
-  method = many_methods.from_tables([*tables.values()], [*seen.values()])
-  context = _MODEL.context(np.array(prompt), np.arange(len(prompt)))
-  at = said * len(_VERIFIER) + context
-  each = np.arange(_MANY) % len(pairs)
-  for name, table in tables.items():
-    sampling = decoding_test.SAMPLING[name]
-    given = dict(leniences=each, prompts=[prompt] * _MANY, filled=_MANY, new=1)
-    given |= dict(config=config, sampling=sampling)
-    with conftest.optimised():
-      drawn = [_run(_NGRAM, method, **given, seed=seed) for seed in range(4)]
-    tokens = np.concatenate([state.tokens[:, 5:6] for state in drawn])
-    assert not sampling.forbidden[tokens].any()
-    of = np.tile(each, len(drawn))
-    for i in range(len(pairs)):
-      law = table.p[at] if sampling.forbidden[said] else table.law[i, at]
-      assert np.abs(exact.z_scores(tokens[of == i], law)).max() < 5
-
-
-def check_head(bound_drafter, drafts, kind, q):
-  """Strict, the verifier's law; else that of a block's first token.
-
-  `bound_drafter` is a head of the table model, and q what it draws from after
-  the usual prompt.
-  """
-  method, lenience = methods.METHODS['token_v3'], 0.5
-  run = functools.partial(
-    _run,
-    bound_drafter,
-    many_methods.from_functions(
-      [(methods.METHODS['speed'], 0.0), (method, lenience)]
-    ),
-    config=verification.VerificationConfig(kind),
-    drafts=drafts,
-    filled=_MANY,
-  )
-  _check_strict(run)
-  _check_greedy(run)
-  prompt = decoding_test._PROMPT
-  p = jax.nn.softmax(_MODEL.logits(_VERIFIER, prompt))
-  law = method.law(methods.Distributions(q, p, q, p), lenience)
-  assert np.abs(law - p).max() > 0.02
-  with conftest.optimised():
-    state = run(leniences=np.full(_MANY, 1), rows=_MANY, new=1)
-  tokens = state.tokens[:, len(prompt) : len(prompt) + 1]
-  assert np.abs(exact.z_scores(tokens, np.asarray(law))).max() < 5
-
-
-@pytest.mark.parametrize(
-  ('drafts', 'kind'), tiers.first([(3, 'multi_round'), (1, 'token')])
-)
-def test_a_head_keeps_the_law(drafts, kind):
-  prompt = decoding_test._PROMPT
-  hidden = _MODEL.logits(_VERIFIER, prompt[:-1])
-  _, logits = recurrent.step(
-    _MODEL, _VERIFIER, _HEAD, hidden, hidden, jnp.int32(prompt[-1])
-  )
-  check_head(_RECURRENT, drafts, kind, jax.nn.softmax(logits))
-
-
-def _check_greedy(run):
-  """That a run of the strict rule writes the verifier's favourites."""
-  prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (1, 2, 1, 2, 1)]
-  with conftest.optimised():
-    state = run(leniences=(0.0,), temperature=0.0, prompts=prompts, new=12)
-  for i, prompt in enumerate(prompts):
-    assert state.length[i, 0] == len(prompt) + 12
-    got = state.tokens[i, 0, len(prompt) : len(prompt) + 12].tolist()
-    assert got == decoding_test.greedy(prompt, 12)
-  assert decoding.count(state).accepted.sum() > 0
+  rates = [x.accepted.sum() / x.examined.sum() for x in (never, some)]
+  assert rates[1] > rates[0]
 
 
 # --- n-grams
@@ -321,14 +60,13 @@ def _look_up(tokens, gamma, window, agreeing):
 
 def test_blocks_without_a_draft_are_read_as_one_token():
   # It looks for more tokens than there are at first.
-  bound_drafter = drafters.BoundDrafter(drafters.NgramDrafter(6, 6), ())
-  given = dict(leniences=(0.0,), gamma=3, rows=4, temperature=0.0, new=40)
-  given |= dict(room=64, filled=4)
-  found = _run(bound_drafter, **given)
-  plain = decoding_test._generate('speed', **given | dict(gamma=0))
+  bound = drafters.BoundDrafter(drafters.NgramDrafter(6, 6), ())
+  given = dict(leniences=(0.0,), rows=4, sampling=cases.SAMPLING['greedy'])
+  given |= dict(room=64, filled=4, new=40)
+  found, plain = _run(bound, **given), _run(bound, gamma=0, **given)
   for row in range(4):
-    said = decoding_test._emitted(found, row)
-    assert said == decoding_test._emitted(plain, row)
+    tokens = cases.new_tokens(found, row, 0)
+    assert tokens == cases.new_tokens(plain, row, 0)
   counts = decoding.count(found)
   assert (counts.drafted > 0).all()
   assert (counts.verifier_tokens == counts.blocks + counts.drafted).all()
@@ -340,47 +78,43 @@ _OFTEN = drafters.BoundDrafter(drafters.NgramDrafter(3, 3), ())
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('bound_drafter', 'kind'),
+  ('name', 'kind'),
   [
-    *((_OFTEN, kind) for kind in ('token', 'traversal')),
-    *((_ADAPTIVE, kind) for kind in ('block', 'match')),
+    *(('ngram', kind) for kind in ('token', 'traversal')),
+    *(('adaptive', kind) for kind in ('block', 'match')),
   ],
 )
 def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
-  bound_drafter, kind
+  name, kind
 ):
   # Both have blocks with drafts and blocks without.
-  step_config = decoding.StepConfig(
-    decoding.Models(_MODEL, bound_drafter.drafter),
+  bound = _OFTEN if name == 'ngram' else cases.drafter(name).bound
+  config = decoding.StepConfig(
+    decoding.Models(_MODEL, bound.drafter),
     methods.METHODS['token_v3'],
     3,
     verification.VerificationConfig(kind),
   )
   # A row by itself, since no block passes while another row has a draft.
+  keys = jax.random.split(jax.random.key(5), 1)
   passing, read = (
     exact.decode_curve(
-      dataclasses.replace(step_config, always_reads_block=whole),
-      (_VERIFIER, bound_drafter.params),
-      exact.BatchRequest(
-        [[3, 1, 2]], jax.random.split(jax.random.key(5), 1), [0.3], 40
-      ),
-      decoding_test.processed_by(1.0),
-      capacity=64,
-      return_logits=True,
+      dataclasses.replace(config, always_reads_block=whole),
+      (_VERIFIER, bound.params),
+      exact.BatchRequest([[3, 1, 2]], keys, [0.3], 40),
+      cases.SAMPLING['plain'],
+      **dict(capacity=64, return_logits=True),
     )
     for whole in (False, True)
   )
-  drafted = np.diff(
-    passing.cumulative_counts[0, 0, 2 : int(passing.length.item()), 1]
-  )
-  blocks = int(passing.blocks.item())
+  end, blocks = int(passing.length.item()), int(passing.blocks.item())
+  drafted = np.diff(passing.cumulative_counts[0, 0, 2:end, 1])
   assert 0 < (drafted > 0).sum() < blocks
   assert decoding.count(passing).verifier_tokens < 4 * blocks
-  new = slice(3, int(passing.length.item()))
   for column in ('tokens', 'source', 'logprob'):
-    one, other = (getattr(run, column)[0, 0, new] for run in (passing, read))
+    one, other = (getattr(run, column)[0, 0, 3:end] for run in (passing, read))
     np.testing.assert_array_equal(one, other, column)
-  one, other = (run.logits[0, 0, : new.stop - 3] for run in (passing, read))
+  one, other = (run.logits[0, 0, : end - 3] for run in (passing, read))
   np.testing.assert_array_equal(one, other)
 
 
@@ -419,18 +153,21 @@ def test_ngrams_are_what_followed_the_last_time(asked):
 
 def test_the_beams_are_the_likeliest_drafts():
   # As many beams as prefixes, so that the search misses nothing.
-  length, beams = 3, _V**2
-  hidden, token = jax.random.normal(jax.random.key(5), (_V,)), jnp.int32(2)
+  length, beams = 3, cases.SIZE**2
+  hidden, token = (
+    jax.random.normal(jax.random.key(5), (cases.SIZE,)),
+    jnp.int32(2),
+  )
+  given = _MODEL, _VERIFIER, cases.HEAD, hidden
   tokens, logits = recurrent.draft_beams(
-    *(_MODEL, _VERIFIER, _HEAD, hidden),
-    **dict(token=token, gamma=length, beams=beams),
+    *given, token=token, gamma=length, beams=beams
   )
   assert tokens.shape == (beams, length + 1)
   scores = {}
-  for draft in itertools.product(range(_V), repeat=length):
+  for draft in itertools.product(range(cases.SIZE), repeat=length):
     state, last, score = hidden, token, 0.0
     for x in draft:
-      state, row = recurrent.step(_MODEL, _VERIFIER, _HEAD, hidden, state, last)
+      state, row = recurrent.step(*given, state, last)
       score += float(jax.nn.log_softmax(row)[x])
       last = jnp.int32(x)
     scores[draft] = score
@@ -441,9 +178,7 @@ def test_the_beams_are_the_likeliest_drafts():
   for j in (0, 7, beams - 1):
     state = hidden
     for i in range(length + 1):
-      state, row = recurrent.step(
-        _MODEL, _VERIFIER, _HEAD, hidden, state, tokens[j, i]
-      )
+      state, row = recurrent.step(*given, state, tokens[j, i])
       np.testing.assert_allclose(logits[i, j], row, atol=1e-5)
 
 
@@ -504,37 +239,30 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
   # In the verifier's cache, and the answers are the same to the last token.
   model, params = models_test.make(kind)
   first = model.first_layers(1)
-  asked = exact.BatchRequest(
-    [(3, 4, 5), (6, 7)],
-    jax.random.split(jax.random.key(0), 2),
-    [0.5],
-    models_test.WINDOW + 6,
-  )
-  config = verification.VerificationConfig(verified)
+  keys = jax.random.split(jax.random.key(0), 2)
+  texts, new = [(3, 4, 5), (6, 7)], models_test.WINDOW + 6
   shared, own = (
     exact.decode_curve(
       decoding.StepConfig(
-        *(decoding.Models(model, drafter), methods.METHODS['token_v3']),
-        *(3, config, drafts),
+        decoding.Models(model, drafter),
+        methods.METHODS['token_v3'],
+        3,
+        verification.VerificationConfig(verified),
+        drafts,
       ),
       (params, params),
-      asked,
+      exact.BatchRequest(texts, keys, [0.5], new),
       processing.SamplingParams(temperature=np.float32(1)),
     )
     for drafter in (drafters.SelfDrafter(first), drafters.ModelDrafter(first))
   )
-  np.testing.assert_array_equal(shared.length, own.length)
-  for i, length in enumerate(own.length[:, 0]):
-    np.testing.assert_array_equal(
-      shared.tokens[i, 0, :length], own.tokens[i, 0, :length]
-    )
+  for i in range(2):
+    assert cases.new_tokens(shared, i, 0) == cases.new_tokens(own, i, 0)
   assert decoding.count(own).accepted.sum() > 0
 
 
 @pytest.mark.usefixtures('wrong_types')
 def test_whole_numbers_may_be_floats():
-  ngram, own = (
-    drafters.NgramDrafter(3.0, 3.0),
-    drafters.SelfSpeculative(layers=3.0),
-  )
+  ngram = drafters.NgramDrafter(3.0, 3.0)
+  own = drafters.SelfSpeculative(layers=3.0)
   assert type(ngram.window) is type(own.layers) is int

@@ -18,7 +18,12 @@ from configs import train_drafter
 from experiments import records
 from experiments.records import unit_costs
 from experiments.tasks import TASKS
-from experiments.training import distillation_data, layer_drafters, texts
+from experiments.training import (
+  distillation_data,
+  layer_drafters,
+  terms,
+  texts,
+)
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
@@ -53,32 +58,13 @@ def save(folder, start, verifier='tiny-drafter'):
 
 
 def config(text, **fields):
-  c = train_drafter.get_config()
-  c.update(
-    dict(
-      name='small',
-      verifier='tiny-drafter',
-      text=str(text),
-      tasks=(),
-      layers=(1,),
-      vocabulary=60,
-      held_out=20,
-      answers=8,
-      answer_length=8,
-      shots=1,
-      texts=12,
-      row_length=48,
-      dtype='float32',
-      rows=2,
-      steps=6,
-      eval_examples=4,
-      eval_gamma=2,
-      checkpoint_every=2,
-      log_every=2,
-    )
-    | fields
-  )
-  return c
+  config = train_drafter.get_config()
+  small = dict(name='small', verifier='tiny-drafter', text=str(text), tasks=())
+  small |= dict(layers=(1,), vocabulary=60, held_out=20, dtype='float32')
+  small |= dict(answers=8, answer_length=8, shots=1, texts=12, row_length=48)
+  small |= dict(rows=2, steps=6, eval_examples=4, eval_gamma=2)
+  config.update(small | dict(checkpoint_every=2, log_every=2) | fields)
+  return config
 
 
 # --- Texts ---
@@ -122,17 +108,14 @@ def test_texts_that_will_not_do_are_named(lines, tmp_path, fields, said):
     texts.load_documents(config(**fields))
 
 
-@pytest.mark.parametrize(
-  ('name', 'text'),
-  [
+def test_the_references_of_a_sweep_s_file_are_learned(tmp_path):
+  for name, text in (
     ('a.csv', 'prompt,reference\np,x\n'),
     ('a.ndjson', '{"prompt": "p", "reference": ["", "x", 0]}'),
-  ],
-)
-def test_the_references_of_a_sweep_s_file_are_learned(name, text, tmp_path):
-  (tmp_path / name).write_text(text)
-  c = config(tmp_path / name, held_out=0)
-  assert texts.load_documents(c) == [('p', ' x')]
+  ):
+    (tmp_path / name).write_text(text)
+    c = config(tmp_path / name, held_out=0)
+    assert texts.load_documents(c) == [('p', ' x')]
 
 
 def test_answers_and_what_ends_them_count(lines, tokenizer):
@@ -157,14 +140,11 @@ def test_answers_and_what_ends_them_count(lines, tokenizer):
       assert before.count(texts.SEPARATOR) == shots
 
 
-def test_texts_without_answers_count_as_a_whole(tokenizer):
+def test_texts_without_answers_count_as_a_whole_and_kinds_as_often(tokenizer):
   found = [texts.Document('one two three', '')]
   made = texts.pack_rows(config('x', shots=0), [found], tokenizer, 2, 'x')
   assert made.mask.all()
   np.testing.assert_array_equal(made.positions, [range(47)] * 2)
-
-
-def test_each_kind_of_document_is_as_frequent(tokenizer):
   many, one = [texts.Document('a' * 9, '')] * 99, [texts.Document('b' * 9, '')]
   c = config('x', row_length=4000)
   (tokens,) = texts.pack_rows(c, [many, one], tokenizer, 1, 'x').tokens
@@ -241,13 +221,10 @@ def test_a_folder_is_one_trainings(tmp_path):
 # --- What it learns ---
 
 
-def test_rows_without_an_answer_are_refused(lines, tmp_path):
+def test_rows_and_layers_that_will_not_do_are_named(lines, tmp_path):
   c = config(lines, row_length=8, answers=0)
   with pytest.raises(ValueError, match='row_length: rows of 8 tokens have'):
     layer_drafters.train_drafter(c, tmp_path)
-
-
-def test_layers_that_will_not_do_are_named():
   whole = checkpoints.load_model('tiny-verifier').unpack()
   for layers, said in (
     ((), 'layers: must be one or more of 0 to 5'),
@@ -413,8 +390,9 @@ def test_what_is_made_of_a_model_with_terms_carries_them(
   c.temperatures = (0.0, 1.0, 0.0)
   folder = tmp_path / 'made'
   save(folder, layer_drafters.begin(c, whole))
-  of = package_index.MODELS['gemma3-270m']
-  monkeypatch.setitem(package_index.MODELS, 'tiny-drafter', of)
+  models = {'tiny-drafter': package_index.MODELS['gemma3-270m']}
+  index = types.SimpleNamespace(MODELS=models)
+  monkeypatch.setattr(terms, 'package_index', index)
   both = {'acceptance': 0.5, 'tokens per verifier call': 2.0}
   figures = {
     'temperature 1': both,

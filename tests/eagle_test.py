@@ -11,8 +11,6 @@ import functools
 import json
 
 import conftest
-import decoding_test
-import drafters_test
 import jax
 import jax.numpy as jnp
 import models_test
@@ -360,25 +358,6 @@ def test_a_bias_is_added_and_a_verifiers_table_is_taken_as_it_is(tmp_path):
     strict=True,
   ):
     np.testing.assert_array_equal(one, other)
-
-
-# --- The law
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('drafts', 'kind'), [(1, 'token'), (3, 'multi_round'), (2, 'match')]
-)
-def test_a_head_keeps_the_law(drafts, kind, tmp_path):
-  # Of a table, four of whose five tokens it says.
-  model, table = drafters_test._MODEL, drafters_test._VERIFIER
-  drafter, own = head_of_table(tmp_path / 'head', model, [0, 1, 2, 4])
-  bound_drafter = drafters.BoundDrafter(drafter, (own, table))
-  prompt = decoding_test._PROMPT
-  padded = np.pad(prompt, (0, 8 - len(prompt))).astype(np.int32)
-  read = _reader(drafter, model)(table, bound_drafter.params, padded)
-  (row,) = drafts_of(bound_drafter, read, padded, len(prompt), [])
-  drafters_test.check_head(bound_drafter, drafts, kind, jax.nn.softmax(row))
 
 
 # --- Folders

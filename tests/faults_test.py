@@ -38,7 +38,7 @@ def _pair(culprit, value):
   return verifier, _broken(drafter, value, ... if value < 0 else (..., 9))
 
 
-def _fails(culprit, pair, asked=None, **options):
+def _fails(culprit, pair, forbidden=(), **options):
   """That a sampler's answer ends in an error which names the culprit."""
   sampler = small.sampler(*pair, **dict(cache_length=256) | options)
   length = len(sampler.encode(_PROMPT))
@@ -46,7 +46,7 @@ def _fails(culprit, pair, asked=None, **options):
   if culprit == 'method':
     wanted = 'its target is not a distribution at position'
   with pytest.raises(ValueError, match=f'^{culprit}: {wanted} .*of prompt 0;'):
-    sampler.sample(_PROMPT, max_new_tokens=8, **asked or {})
+    sampler.sample(_PROMPT, max_new_tokens=8, forbidden_tokens=[*forbidden])
 
 
 _VERIFIED = [
@@ -69,8 +69,7 @@ def test_a_call_ends_with_the_model_and_the_position(
 @pytest.mark.slow
 @pytest.mark.parametrize('value', [jnp.nan, -jnp.inf])
 def test_forbidden_tokens_hide_no_fault(value):
-  asked = dict(forbidden_tokens=[9, 11])
-  _fails('drafter', _pair('drafter', value), asked, lenience=0.3)
+  _fails('drafter', _pair('drafter', value), [9, 11], lenience=0.3)
 
 
 @pytest.mark.slow
@@ -106,14 +105,18 @@ def test_a_fault_is_raised_in_another_process_too():
   assert (found.culprit, found.location) == (error.culprit, error.location)
 
 
-def test_a_stream_and_a_curve_end_too():
-  sampler = small.sampler(
-    *_pair('drafter', jnp.nan), lenience=0.3, cache_length=256
-  )
-  with pytest.raises(ValueError, match=r'^drafter: its logits'):
-    list(sampler.stream(_PROMPT, max_new_tokens=8))
-  with pytest.raises(ValueError, match=r'^drafter: its logits'):
-    sampler.sample_curve(['x'], [0.3], max_new_tokens=8)
+@pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
+def test_whatever_is_asked_for_ends(culprit):
+  pair = _pair(culprit, jnp.nan)
+  sampler, new = small.sampler(*pair, lenience=0.3), dict(max_new_tokens=8)
+  for call, said in (
+    (lambda: list(sampler.stream(_PROMPT, **new)), 'its logits'),
+    (lambda: sampler.sample_curve(['x'], [0.3], **new), 'its logits'),
+    (lambda: scoring.score(sampler, [([2, 7], [8, 9])]), '.* at position 2 of'),
+    (lambda: agreement.agreement(pair, _PROMPT, 4), 'its logits are not'),
+  ):
+    with pytest.raises(ValueError, match=f'^{culprit}: {said}'):
+      call()
 
 
 @pytest.mark.slow
@@ -134,16 +137,6 @@ def test_the_position_is_that_of_the_first_such_row():
   broken = alone(_broken(verifier, jnp.nan, late))
   with pytest.raises(ValueError, match=f'at position {at} of prompt 0'):
     broken.sample(_PROMPT, max_new_tokens=24)
-
-
-@pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
-def test_what_is_not_finite_neither_scores_nor_agrees(culprit):
-  pair = _pair(culprit, jnp.nan)
-  sampler = small.sampler(*pair, lenience=0.3)
-  with pytest.raises(ValueError, match=f'^{culprit}: .* at position 2 of a'):
-    scoring.score(sampler, [([2, 7], [8, 9])])
-  with pytest.raises(ValueError, match=f'^{culprit}: its logits are not'):
-    agreement.agreement(pair, _PROMPT, 4)
 
 
 def test_what_is_no_distribution_accepts_nothing():
@@ -181,26 +174,25 @@ def test_only_rows_that_are_looked_at_count():
     assert bool(found.has_bonus_probs[0]) == (known and asked and left is None)
 
 
-def _soft_capped(value):
-  """A Gemma 2, whose logits have a soft cap, with a broken last norm."""
-  verifier = cascades.load_model(small.pair()[0])
-
-  def one(path, x):
-    is_last = 'final_norm' in jax.tree_util.keystr(path)
-    return x.at[0].set(value) if is_last else x
-
-  params = jax.tree_util.tree_map_with_path(one, verifier.params)
-  return verifier._replace(params=params)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('value', [jnp.inf, jnp.nan])
 def test_a_soft_cap_hides_no_infinity(value):
-  sampler = small.sampler(_soft_capped(value), gamma=0, cache_length=256)
-  with pytest.raises(ValueError, match=r'^verifier: its logits'):
-    sampler.sample(_PROMPT, max_new_tokens=4)
-  with pytest.raises(ValueError, match=r'^verifier: its logits'):
-    scoring.score(sampler, [([2, 7], [8, 9])])
+  # A Gemma 2, whose logits have a soft cap, with a broken last norm.
+  verifier = cascades.load_model(small.pair()[0])
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, x: (
+      x.at[0].set(value) if 'final_norm' in jax.tree_util.keystr(path) else x
+    ),
+    verifier.params,
+  )
+  broken = verifier._replace(params=params)
+  sampler = small.sampler(broken, gamma=0, cache_length=256)
+  for call in (
+    lambda: sampler.sample(_PROMPT, max_new_tokens=4),
+    lambda: scoring.score(sampler, [([2, 7], [8, 9])]),
+  ):
+    with pytest.raises(ValueError, match=r'^verifier: its logits'):
+      call()
 
 
 @pytest.mark.slow
@@ -217,28 +209,29 @@ def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):
   _fails('method', small.tables(), **options)
 
 
+def _is_valid(method, kind, d, lenience=0.0, **changes):
+  """Whether a block of one draft is verified by a distribution."""
+  inputs = verification.VerificationInputs.full_length(
+    method,
+    jnp.float32(lenience),
+    jnp.int32([[1]]),
+    d,
+    verification.VerificationConfig(kind),
+  )
+  inputs = dataclasses.replace(inputs, **changes)
+  return verification.verify(inputs, jax.random.key(0)).is_valid
+
+
 @pytest.mark.parametrize('kind', ['token', 'block', 'k_seq', 'traversal'])
 @pytest.mark.parametrize('kept', [False, True])
 def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
   # It sums to 1, and the residual is made of what is above 0.
   pi = jnp.float32([-0.5, 1.0, 0.5] if kept else [-0.5, 0.0, 1.5])
-  broken = small.of_target(lambda d, lenience: pi)
   q = p = jnp.float32([0.25, 0.5, 0.25])
   d = methods.Distributions(q, p, q, p, jnp.log(p))
-
-  def is_valid():
-    inputs = verification.VerificationInputs.full_length(
-      broken,
-      jnp.zeros(()),
-      jnp.int32([[1]]),
-      lambda i, j: d,
-      verification.VerificationConfig(kind),
-    )
-    return verification.verify(inputs, jax.random.key(0)).is_valid
-
-  assert not is_valid()
-  pi = p
-  assert is_valid()
+  for law, is_valid in (pi, False), (p, True):
+    method = small.of_target(lambda d, lenience, law=law: law)
+    assert _is_valid(method, kind, lambda i, j: d) == is_valid
 
 
 def test_a_law_after_a_draft_that_ended_early_is_no_fault():
@@ -248,15 +241,9 @@ def test_a_law_after_a_draft_that_ended_early_is_no_fault():
     q = jnp.where(depth, jnp.nan, p)
     return methods.Distributions(q, p, q, p, jnp.log(p))
 
-  inputs = verification.VerificationInputs.full_length(
-    methods.METHODS['ensemble'],
-    jnp.float32(0.5),
-    jnp.int32([[1]]),
-    at,
-    verification.VerificationConfig('traversal'),
-  )
-  inputs = dataclasses.replace(inputs, has_bonus_probs=jnp.zeros(1, bool))
-  assert verification.verify(inputs, jax.random.key(0)).is_valid
+  unknown = dict(has_bonus_probs=jnp.zeros(1, bool))
+  ensemble = methods.METHODS['ensemble']
+  assert _is_valid(ensemble, 'traversal', at, 0.5, **unknown)
 
 
 def test_a_sweep_names_the_drafter_that_decodes_alone():

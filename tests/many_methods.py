@@ -1,7 +1,6 @@
 """Methods that combine M methods; the lenience i selects the i-th of them.
 
-A compiled decoding loop then runs many methods in one batch, which saves
-compile time in proofs of the loop.
+One compiled decoding loop then runs many methods in one batch.
 
   from_tables     the methods' values for known distributions, as tables
   from_functions  the methods' own functions
@@ -32,30 +31,21 @@ _WINDOW = 8
 
 def _combined(name: str, **fields: Any) -> methods.Method:
   """Makes a method whose lenience is the index of another method."""
-  return methods.Method(
-    name=name,
-    equation='by lenience',
-    reference='tests',
-    strict=None,
-    drafter_only=None,
-    **fields,
-  )
+  fields |= dict(name=name, equation='by lenience', reference='tests')
+  return methods.Method(strict=None, drafter_only=None, **fields)
 
 
 def from_tables(
-  tables: Sequence[Table],
-  distributions: Sequence[methods.Distributions],
+  tables: Sequence[Table], distributions: Sequence[methods.Distributions]
 ) -> methods.Method:
   """Combines M methods by a lookup of their values in each context.
 
-  One small program therefore verifies all methods in one batch. Tests of each
-  method on the same distributions show that the tables are correct.
+  Tests of each method on the same distributions show that the tables are
+  correct. The caller decides whether the methods have a single target.
   """
   d = jax.tree.map(lambda *x: np.concatenate(x), *distributions)
   values = {
-    name: np.concatenate([getattr(t, name) for t in tables], 1).astype(
-      np.float32
-    )
+    name: np.concatenate([getattr(t, name) for t in tables], 1, dtype='f4')
     for name in _FIELDS
   }
   rejected = (d.q - d.q * values['acceptance']).sum(-1, keepdims=True)
@@ -67,12 +57,8 @@ def from_tables(
     table = values[name]
     return lambda d, i: jnp.asarray(table)[i.astype(jnp.int32), find(d)]
 
-  return _combined(
-    'from_tables',
-    # The caller decides whether the methods have a single target.
-    single_target=True,
-    **{name: look_up(name) for name in _FIELDS},
-  )
+  fields = {name: look_up(name) for name in _FIELDS}
+  return _combined('from_tables', single_target=True, **fields)
 
 
 def _context_finder(
@@ -135,19 +121,17 @@ def from_functions(
   """
   # A method with several leniences is compiled once.
   unique = {method.name: method for method, _ in pairs}
-  names = list(unique)
-  branch_indices = np.array([names.index(method.name) for method, _ in pairs])
+  branch_indices = np.array(
+    [[*unique].index(method.name) for method, _ in pairs]
+  )
   leniences = np.array([lenience for _, lenience in pairs])
 
   def switch(field):
     def branch(method):
       function = getattr(method, field) or (lambda d, lenience: jnp.zeros(()))
-
-      def run(d, lenience):
-        values = function(d, lenience)
-        return jnp.broadcast_to(values, d.q.shape).astype(d.q.dtype)
-
-      return run
+      return lambda d, lenience: jnp.broadcast_to(
+        function(d, lenience), d.q.shape
+      ).astype(d.q.dtype)
 
     branches = [branch(method) for method in unique.values()]
 

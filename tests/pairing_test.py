@@ -1,4 +1,4 @@
-"""Drafters by name, through the sampler, and refusals."""
+"""Which drafters go with which verifiers, and heads on disk."""
 
 import dataclasses
 import functools
@@ -14,7 +14,6 @@ from cascades import drafters, load_model
 from cascades.drafters import recurrent
 from cascades.models import tokenizers
 from cascades.sampler import sampler
-from experiments import tasks
 from experiments.training import tokenizer_training
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -23,96 +22,6 @@ pytestmark = pytest.mark.usefixtures('few_shapes')
 @functools.cache
 def _models():
   return load_model('tiny-verifier'), load_model('tiny-drafter')
-
-
-@functools.cache
-def _prompts():
-  problems = tasks.TASKS['word_problems'].load(split='test', num_examples=4)
-  return [example.prompt for example in problems]
-
-
-_SEVERAL = dict(drafts=3, verification='multi_round')
-# A verifier of each family, and a drafter of each kind.
-_STRICT = [
-  ('hf_gemma2', 'self:2', {}),
-  ('hf_gemma3', 'eagle3_joined', _SEVERAL),
-  ('hf_gemma3n', 'hf_gemma3', {}),
-  ('hf_gemma4_dense', 'hf_gemma4_dense_assistant', {}),
-  ('hf_gemma4_experts', 'hf_gemma4_experts_assistant', {}),
-  ('hf_gemma4_shared', 'hf_gemma4_shared_assistant', _SEVERAL),
-]
-_STRICT += [
-  ('tiny-verifier', drafter, options)
-  for drafter, options in (
-    ('ngram:1', {}),
-    ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
-    ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
-    ('self:2', {}),
-    ('self:4', dict(drafts=2, verification='match')),
-    ('tiny-drafter', _SEVERAL),
-    ('tiny-drafter', dict(stop_below=0.8)),
-    *(
-      (kind.syntax, {})
-      for kind in drafters.DRAFTERS.values()
-      if not kind.reads_files
-    ),
-  )
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('verifier', 'drafter', 'options'), _STRICT)
-def test_greedy_and_strict_is_the_verifier_alone(verifier, drafter, options):
-  is_tiny = verifier == 'tiny-verifier'
-  model = load_model(verifier if is_tiny else small.FIXTURES / verifier)
-  drafter = next(map(str, small.FIXTURES.glob(drafter)), drafter)
-  alone = small.sampler(model, gamma=0, temperature=0.0)
-  usual = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0)
-  strict = small.sampler(model, drafter, **usual | options)
-  texts = ['the quick brown fox', '', 'every token is either kept']
-  texts, new = (_prompts(), 40) if is_tiny else (texts, 24)
-  want, answers = (s.sample(texts, max_new_tokens=new) for s in (alone, strict))
-  assert [a.tokens for a in answers] == [a.tokens for a in want]
-  # A row is what it is by itself, and a conversation goes on.
-  one = strict.sample(texts[1], max_new_tokens=new)
-  assert (one.tokens, one.counts) == (answers[1].tokens, answers[1].counts)
-  said = []
-  for by in alone, strict:
-    begun = by.sample(texts[0], max_new_tokens=6, return_state=True)
-    then = by.sample(texts[2], max_new_tokens=12, last_state=begun.state)
-    said.append((begun.tokens, then.tokens))
-  assert said[0] == said[1]
-  for counts in (answer.counts for answer in answers):
-    calls = counts['verifier_calls']
-    read, most = counts['verifier_tokens'] - calls, 3 * calls
-    if 'ngram' in drafter or 'stop_below' in options:
-      # Where there is no draft, the verifier reads one token.
-      assert read % 3 == 0
-      assert counts['drafted'] <= read <= most
-    else:
-      assert read == options.get('drafts', 1) * most
-    assert counts['drafted'] >= counts['examined'] >= counts['accepted']
-    assert ('ngram' in drafter) == (counts['drafter_calls'] == 0)
-  if is_tiny and 'ngram' not in drafter:
-    calls = sum(a.counts['verifier_calls'] for a in answers)
-    assert calls < sum(len(a.tokens) for a in answers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('drafter', ['hf_gemma2', 'eagle3_apart'])
-def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
-  # Of 64, all of them; the text has 720 tokens. What follows it is
-  # transformers', greedily and at a temperature of .7.
-  config = small.read_json(small.FIXTURES / drafter / 'config.json')
-  layer = config.get('transformer_layer_config', config)
-  assert layer['max_position_embeddings'] == 64
-  with np.load(small.FIXTURES / 'hf_gemma3/long.npz') as file:
-    text, greedy, law = (
-      file[name] for name in ('tokens', 'greedy_6', 'drawn_from_6')
-    )
-  verifier = load_model(small.FIXTURES / 'hf_gemma3')
-  bound_drafter = drafters.bind_drafter(verifier, str(small.FIXTURES / drafter))
-  small.check_continued(verifier, bound_drafter, text, greedy, law[0])
 
 
 def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
@@ -146,61 +55,45 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
     recurrent.RecurrentHead.load(folder)
 
 
-@pytest.mark.parametrize(
-  ('name', 'kind', 'shape'),
-  [
-    *(('state', 'F32', x) for x in ((0, 5), (2**40, 0), ())),
-    *(('mix', 'F32', x) for x in ((), (2**40, 0, 0))),
-    *(('join', x, (8, 4)) for x in ('F8_E4M3', 'I32')),
-    *(('vocabulary', x, (1,)) for x in ('F8_E4M3', 'F32')),
-    # The last has zeros.
-    *(('vocabulary', 'I32', x) for x in ((0,), (), (1, 1), (2,))),
-  ],
-)
-def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shape):
-  _save_small_head(tmp_path, [3, 5])
-  assert recurrent.RecurrentHead.load(tmp_path).draft_vocab_ids.tolist() == [
-    3,
-    5,
-  ]
-  small.as_type(tmp_path / 'head.safetensors', name, kind, shape)
-  with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
-    recurrent.RecurrentHead.load(tmp_path)
-
-
-@pytest.mark.parametrize('says', [[-1, 2], [3, 3], [5, -(2**31)]])
-def test_a_head_says_ids_in_order(tmp_path, says):
-  _save_small_head(tmp_path, says)
-  with pytest.raises(ValueError, match='vocabulary must be a list of incr'):
-    recurrent.RecurrentHead.load(tmp_path)
-
-
-def _save_small_head(folder, says):
+def _save_head(folder, says, layers=2):
   """A head of four numbers, of the bundled verifier."""
-  head = recurrent.init_head(jax.random.key(0), 4)
+  head = recurrent.init_head(jax.random.key(0), 4, layers=layers)
   recurrent.save(folder, head, _models()[0], np.array(says))
 
 
-def test_a_head_says_tokens_of_its_verifier(tmp_path):
-  _save_small_head(tmp_path, [3, 767])
-  drafters.bind_drafter(_models()[0], str(tmp_path))
-  _save_small_head(tmp_path, [3, 768])
-  with pytest.raises(ValueError, match='768 of the verifier, got 768; save'):
-    drafters.bind_drafter(_models()[0], str(tmp_path))
+@pytest.mark.parametrize(
+  ('name', 'kind', 'shapes'),
+  [
+    ('state', 'F32', ((0, 5), (2**40, 0), ())),
+    ('mix', 'F32', ((), (2**40, 0, 0))),
+    *(('join', x, ((8, 4),)) for x in ('F8_E4M3', 'I32')),
+    *(('vocabulary', x, ((1,),)) for x in ('F8_E4M3', 'F32')),
+    # The last has zeros.
+    ('vocabulary', 'I32', ((0,), (), (1, 1), (2,))),
+  ],
+)
+def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shapes):
+  for shape in shapes:
+    _save_head(tmp_path, [3, 5])
+    loaded = recurrent.RecurrentHead.load(tmp_path)
+    assert loaded.draft_vocab_ids.tolist() == [3, 5]
+    small.as_type(tmp_path / 'head.safetensors', name, kind, shape)
+    with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
+      recurrent.RecurrentHead.load(tmp_path)
 
 
-def test_a_head_may_have_no_layers(tmp_path):
-  head = recurrent.init_head(jax.random.key(0), 4, layers=0)
-  recurrent.save(tmp_path, head, _models()[0])
+def test_a_head_says_ids_of_its_verifier_in_order(tmp_path):
+  _save_head(tmp_path, [3, 767], layers=0)
   assert recurrent.RecurrentHead.load(tmp_path).head['mix'].shape == (0, 4, 4)
-
-
-def test_a_tree_that_does_not_fit_is_refused():
-  one = small.sampler(
-    *_models(), drafts=8, verification='match', gamma=8, cache_length=100
-  )
-  with pytest.raises(ValueError, match='do not fit into cache_length 100'):
-    one.sample('a', max_new_tokens=40)
+  drafters.bind_drafter(_models()[0], str(tmp_path))
+  for says, said in (
+    *((x, 'vocabulary must be a list of incr') for x in ([-1, 2], [3, 3])),
+    ([5, -(2**31)], 'vocabulary must be a list of incr'),
+    ([3, 768], '768 of the verifier, got 768; save'),
+  ):
+    _save_head(tmp_path, says)
+    with pytest.raises(ValueError, match=said):
+      drafters.bind_drafter(_models()[0], str(tmp_path))
 
 
 def test_another_vocabulary_is_refused():
@@ -270,6 +163,11 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
       'fill_unselected_logits: .* applies to assistants',
     ),
     ('tiny-recurrent', dict(beam=True), "'token' needs independent draws"),
+    (
+      'tiny-drafter',
+      dict(drafts=8, verification='match', gamma=8, cache_length=100),
+      'do not fit into cache_length 100',
+    ),
     ('tiny-drafter', dict(drafts=0), 'drafts: must be 1 or more, got 0'),
     (
       'tiny-drafter',
@@ -290,4 +188,4 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
 )
 def test_what_does_not_go_together_is_refused(drafter, options, said):
   with pytest.raises(ValueError, match=said):
-    small.sampler(_models()[0], drafter, **options)
+    small.sampler(_models()[0], drafter, **options).sample('a')

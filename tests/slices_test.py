@@ -65,23 +65,22 @@ VERIFIER = ('verifier_only', NAN, 0.9, 1.0)
 DRAFTER = ('drafter_only', NAN, 0.9, 0.1)
 
 
+def of(*begin_and_rows):
+  """Rows that begin alike."""
+  begin = [x for x in begin_and_rows if not isinstance(x, tuple)]
+  return [(*begin, *x) for x in begin_and_rows if isinstance(x, tuple)]
+
+
 def test_no_worse_is_by_the_verifiers_quality_and_fastest_first():
-  fit = no_worse(
-    [
-      VERIFIER,
-      DRAFTER,
-      ('a', 0.0, 0.9, 0.7),
-      ('a', 0.5, 0.95, 0.6),
-      ('a', 1.0, 0.5, 0.3),
-      ('b', 0.0, 0.8, 0.2),
-      ('b', 0.5, 0.88, 0.65),
-      # Within the margin of 0.03; of points that are alike the first; of no
-      # latency none.
-      ('c', 0.0, 0.9, 0.7),
-      ('c', 0.5, 0.9, NAN),
-    ]
-  )
-  assert fit.index.tolist() == [3, 6, 2, 7]
+  rows = [
+    *(VERIFIER, DRAFTER),
+    *of('a', (0.0, 0.9, 0.7), (0.5, 0.95, 0.6), (1.0, 0.5, 0.3)),
+    *of('b', (0.0, 0.8, 0.2), (0.5, 0.88, 0.65)),
+    # Within the margin of 0.03; of points that are alike the first; of no
+    # latency none.
+    *of('c', (0.0, 0.9, 0.7), (0.5, 0.9, NAN)),
+  ]
+  assert no_worse(rows).index.tolist() == [3, 6, 2, 7]
 
 
 @pytest.mark.parametrize(
@@ -100,14 +99,9 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
   rows = [
     ('t', 'verifier_only', NAN, 0.9, 1.0),
     ('t', 'drafter_only', NAN, 0.6, 0.1),
-    ('t', 'a', 0.0, 0.9, 0.7),
-    ('t', 'a', 0.5, 0.95, 0.6),
-    ('t', 'a', 1.0, 0.5, 0.3),
-    ('t', 'b', 0.0, 0.8, 0.7),
-    ('t', 'b', 0.5, 0.8, 0.5),
-    ('t', 'b', 1.0, 0.7, 0.2),
-    ('u', 'a', 0.0, 0.4, 0.7),
-    ('u', 'a', 1.0, 0.3, 0.1),
+    *of('t', 'a', (0.0, 0.9, 0.7), (0.5, 0.95, 0.6), (1.0, 0.5, 0.3)),
+    *of('t', 'b', (0.0, 0.8, 0.7), (0.5, 0.8, 0.5), (1.0, 0.7, 0.2)),
+    *of('u', 'a', (0.0, 0.4, 0.7), (1.0, 0.3, 0.1)),
   ]
   best = best_points(rows, f'task {POINTS}')
   assert best.index.tolist() == [0, 1, 3, 6, 8]
@@ -134,8 +128,7 @@ def test_an_oracle_is_no_best_point():
   rows = [
     ('verifier_only', 'token', 0.9, 1.0),
     ('chow', 'sequential', 0.9, 0.4),
-    ('diff', 'sequential', 0.9, 0.2),
-    ('diff', 'token', 0.9, 0.6),
+    *of('diff', ('sequential', 0.9, 0.2), ('token', 0.9, 0.6)),
   ]
   best = best_points(rows, 'method verification quality relative_latency')
   assert best.variant.tolist() == ['verifier_only', 'chow sequential', 'diff']
@@ -151,16 +144,12 @@ def test_best_points_are_of_each_variant_at_the_gamma_that_suits_each_point():
   rows = [
     ('verifier_only', 'token', NAN, 0, 0.9, 1.0),
     # At gamma 4 another variant is faster, which comes first all the same.
-    ('a', 'token', 0.0, 2, 0.9, 0.7),
-    ('b', 'token', 0.0, 2, 0.9, 0.6),
-    ('a', 'token', 0.0, 4, 0.9, 0.5),
-    ('b', 'token', 0.0, 4, 0.9, 0.8),
+    *(('a', 'token', 0.0, 2, 0.9, 0.7), ('b', 'token', 0.0, 2, 0.9, 0.6)),
+    *(('a', 'token', 0.0, 4, 0.9, 0.5), ('b', 'token', 0.0, 4, 0.9, 0.8)),
     # By chance gamma 2 scores better; it is slower for the same law.
-    ('a', 'block', 0.0, 2, 0.9, 0.4),
-    ('a', 'block', 0.0, 4, 0.8, 0.3),
+    *of('a', 'block', 0.0, (2, 0.9, 0.4), (4, 0.8, 0.3)),
     # Gamma 0 is the verifier alone.
-    ('c', 'token', 0.5, 0, 0.9, 1.0),
-    ('c', 'token', 0.5, 2, 0.7, 0.2),
+    *of('c', 'token', 0.5, (0, 0.9, 1.0), (2, 0.7, 0.2)),
   ]
   best = best_points(rows, GAMMAS)
   assert best.variant.tolist() == ['verifier_only', 'a', 'b', 'a block', 'c']
@@ -177,20 +166,16 @@ def test_tuned_keeps_the_fastest_gamma_of_each_point():
   rows = [
     ('t', 1.0, 'verifier_only', 'token', NAN, 0, 1.0),
     ('t', 1.0, 'sequence_mean', 'token', 0.5, 0, 0.9),
-    ('t', 1.0, 'a', 'token', 0.0, 2, 0.5),
-    ('t', 1.0, 'a', 'token', 0.5, 2, 0.5),
-    ('t', 1.0, 'a', 'token', 0.0, 4, 0.6),
-    ('t', 1.0, 'a', 'token', 0.5, 4, 0.4),
+    *of('t', 1.0, 'a', 'token', (0.0, 2, 0.5), (0.5, 2, 0.5)),
+    *of('t', 1.0, 'a', 'token', (0.0, 4, 0.6), (0.5, 4, 0.4)),
     # Another curve each, with one gamma only.
     ('t', 1.0, 'a', 'block', 0.5, 4, 0.7),
     ('t', 0.0, 'a', 'token', 0.5, 4, 0.8),
     ('u', 1.0, 'a', 'token', 0.5, 4, 0.9),
     # No lenience is a point too; a latency that is not known never wins.
-    ('t', 1.0, 'b', 'token', NAN, 2, NAN),
-    ('t', 1.0, 'b', 'token', NAN, 4, 0.6),
+    *of('t', 1.0, 'b', 'token', NAN, (2, NAN), (4, 0.6)),
     # Gamma 0 is the verifier alone.
-    ('t', 1.0, 'c', 'token', 0.5, 0, 0.1),
-    ('t', 1.0, 'c', 'token', 0.5, 2, 0.6),
+    *of('t', 1.0, 'c', 'token', 0.5, (0, 0.1), (2, 0.6)),
   ]
   names = 'task temperature method verification lenience gamma relative_latency'
   frame = make_frame(rows, names)

@@ -61,18 +61,11 @@ def tables(
 
 def config_of(vocab_size: int, layers: int = 1, width: int = 16) -> dict:
   """config.json of a Gemma 2 that is hardly one."""
-  return dict(
-    model_type='gemma2',
-    vocab_size=vocab_size,
-    hidden_size=width,
-    intermediate_size=width,
-    num_hidden_layers=layers,
-    num_attention_heads=1,
-    num_key_value_heads=1,
-    head_dim=width,
-    query_pre_attn_scalar=width,
-    sliding_window=512,
-  )
+  sizes = 'hidden_size intermediate_size head_dim query_pre_attn_scalar'
+  config = dict.fromkeys(sizes.split(), width)
+  config |= dict(num_attention_heads=1, num_key_value_heads=1)
+  config |= dict(model_type='gemma2', sliding_window=512)
+  return config | dict(vocab_size=vocab_size, num_hidden_layers=layers)
 
 
 @functools.cache
@@ -104,9 +97,8 @@ def config(**fields):
 
 def of_target(target, **fields) -> methods.Method:
   """A method of nobody's, made from its target."""
-  usual = dict(name='mine', equation='', reference='')
-  usual |= dict(strict=None, drafter_only=None)
-  return methods.from_target(target, **usual | fields)
+  usual = dict(name='mine', equation='', strict=None, drafter_only=None)
+  return methods.from_target(target, **usual | dict(reference='') | fields)
 
 
 def causal(count: int) -> tuple[jax.Array, jax.Array]:
@@ -164,38 +156,30 @@ def rewrite(folder, fields=None, tensors=None) -> None:
   """Changes a Hugging Face folder; takes out `...` fields and None tensors."""
   if fields:
     file = folder / 'config.json'
-    said = read_json(file) | fields
-    said = {name: x for name, x in said.items() if x is not ...}
-    file.write_text(json.dumps(said))
+    config = read_json(file) | fields
+    config = {name: x for name, x in config.items() if x is not ...}
+    file.write_text(json.dumps(config))
   if tensors:
-    found = stored(folder) | tensors
+    tensors = stored(folder) | tensors
     for file in folder.glob('*.safetensors*'):
       file.unlink()
-    found = {
-      name: np.ascontiguousarray(x)
-      for name, x in found.items()
-      if x is not None
+    arrays = {
+      k: np.ascontiguousarray(x) for k, x in tensors.items() if x is not None
     }
-    save_file(found, folder / 'model.safetensors')
+    save_file(arrays, folder / 'model.safetensors')
 
 
 def as_type(file, name: str, kind: str, shape) -> None:
   """Declares another type and shape of a tensor, whose bytes become zeros."""
   bits = int(kind.partition('_')[0][1:])
-  tensors = load_file(file)
-  at, header = 0, {}
+  header, data = {}, b''
   kinds = {'float32': 'F32', 'int32': 'I32', 'bfloat16': 'BF16', 'int8': 'I8'}
-  data = b''
-  for each, x in tensors.items():
-    said = kinds.get(str(x.dtype), 'I64')
-    part, sizes = x.tobytes(), x.shape
-    if each == name:
-      said, sizes = kind, shape
-      part = bytes(math.prod(shape) * bits // 8)
-    header[each] = dict(
-      dtype=said, shape=[*sizes], data_offsets=[at, at + len(part)]
-    )
-    at += len(part)
+  for tensor, x in load_file(file).items():
+    dtype, sizes, part = kinds.get(str(x.dtype), 'I64'), x.shape, x.tobytes()
+    if tensor == name:
+      dtype, sizes, part = kind, shape, bytes(math.prod(shape) * bits // 8)
+    at = [len(data), len(data) + len(part)]
+    header[tensor] = dict(dtype=dtype, shape=[*sizes], data_offsets=at)
     data += part
   text = json.dumps(header).encode()
   file.write_bytes(struct.pack('<Q', len(text)) + text + data)
@@ -216,36 +200,23 @@ def continued(
   drafts: int = 1,
   **verification,
 ) -> np.ndarray:
-  """Tokens that are written after a text, [rows, new].
-
-  The text is read once; its row is copied.
-  """
+  """Tokens that are written after a text, which is read once, [rows, new]."""
   models = decoding.Models(verifier.model, bound_drafter.drafter)
+  config = VerificationConfig(**verification)
   step_config = decoding.StepConfig(
-    models,
-    methods.METHODS[method] if isinstance(method, str) else method,
-    gamma,
-    VerificationConfig(**verification),
-    drafts,
+    models, methods.get_method(method), gamma, config, drafts
   )
   params = decoding.Params(verifier.params, bound_drafter.params)
-  limit = len(text) + new
+  limit, keys = len(text) + new, jax.random.split(jax.random.key(seed), rows)
+  length = np.array([len(text)])
   row = decoding.prefill(
     params,
-    decoding.Prompts(
-      text[None],
-      np.array([len(text)]),
-      jax.random.split(jax.random.key(1), 1),
-      np.array([limit]),
-    ),
+    decoding.Prompts(text[None], length, keys[:1], length + new),
     models=models,
     cache_length=limit + step_config.cache_headroom,
   )
   row = jax.tree.map(lambda x: jnp.repeat(x, rows, 0), row.replace(key=()))
-  row = row.replace(
-    key=jax.random.split(jax.random.key(seed), rows),
-    lenience=jnp.full(rows, lenience, jnp.float32),
-  )
+  row = row.replace(key=keys, lenience=jnp.full(rows, lenience, jnp.float32))
   sampling = sampling or processing.SamplingParams(temperature=np.float32(1))
   never = np.array([-1], np.int32)
   row, _ = decoding.decode(
@@ -276,11 +247,8 @@ def sampler(
 ) -> cascades.Sampler:
   """Makes a sampler of options of decoding and of the drafter, by name."""
   own = {k: options.pop(k) for k in options_of(DecodingConfig) if k in options}
+  drafter = drafters.parse(drafter, **options)
+  config = DecodingConfig(**own)
   return cascades.Sampler(
-    verifier,
-    drafters.parse(drafter, **options),
-    tokenizer,
-    config=DecodingConfig(**own),
-    mesh=mesh,
-    dtype=dtype,
+    verifier, drafter, tokenizer, config=config, mesh=mesh, dtype=dtype
   )

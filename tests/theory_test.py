@@ -4,94 +4,34 @@ Leviathan et al. 2023 (arXiv 2211.17192) for the tokens of a block;
 Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
 """
 
-import conftest
 import jax
 import jax.numpy as jnp
-import many_methods
 import numpy as np
 import pytest
 from scipy import stats
 
-from cascades import decoding, drafters, methods, verification
+from cascades import methods, verification
 from cascades.methods import processing
 from cascades.proof import exact
-from cascades.verification_config import RESIDUAL
 
 # --- Tokens per block.
-
-# A rule about tokens, none, and one about the whole, as one method.
-_LOOPED = tuple(
-  (methods.METHODS[name], lenience)
-  for name, lenience in (('token_v3', 0.6), ('speed', 0.0), ('diff', -0.2))
-)
-
-
-def _without_context(size, pairs):
-  """Tables in which every draft of a block is like the first, and their b."""
-  model = exact.TableModel(size, contexts=1)
-  tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
-  d = exact.table_distributions(*tables, processing.SamplingParams())
-  table = exact.Table.from_methods(pairs, d)
-  return model, tables, table, np.minimum(table.law[:, 0], table.q[0]).sum(-1)
-
-
-def _expected(b, gamma):
-  return (1 - b ** (gamma + 1)) / (1 - b)
 
 
 @pytest.mark.parametrize('gamma', [4, 1])
 def test_tokens_per_block(gamma):
-  # E = (1 - b^(gamma + 1)) / (1 - b), with b = sum min(pi, q).
-  model, _, table, b = _without_context(4, _LOOPED[:2])
+  # E = (1 - b^(gamma + 1)) / (1 - b), with b = sum min(pi, q), where every
+  # draft of a block is like the first.
+  model = exact.TableModel(4, contexts=1)
+  tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
+  d = exact.table_distributions(*tables, processing.SamplingParams())
+  pairs = [(methods.METHODS['token_v3'], 0.6), (methods.METHODS['speed'], 0.0)]
+  table = exact.Table.from_methods(pairs, d)
+  b = np.minimum(table.law[:, 0], table.q[0]).sum(-1)
   np.testing.assert_allclose(b, [0.84, 0.65], atol=0.01)
   blocks = exact.blocks(table, verification.STANDARD, model, (), gamma)
   tokens = sum(len(block) * chance for block, chance in blocks)
-  np.testing.assert_allclose(tokens, _expected(b, gamma), rtol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('gamma', [1, 4])
-def test_the_loop_emits_rejects_and_defers_as_much(gamma):
-  model, tables, table, b = _without_context(5, _LOOPED)
-  step_config = decoding.StepConfig(
-    decoding.Models(model, drafters.ModelDrafter(model)),
-    many_methods.from_functions(_LOOPED, with_rules=True),
-    gamma,
-  )
-  rows, kinds = 100_000, len(_LOOPED)
-  states = []
-  for seed in range(3):
-    keys = jax.random.split(jax.random.key(seed), rows)
-    of = np.arange(rows) % kinds
-    asked = exact.BatchRequest(
-      np.zeros((rows, 1), np.int32), keys, of, gamma + 1
-    )
-    with conftest.optimised():
-      sampling = processing.SamplingParams(temperature=np.float32(1))
-      states.append(
-        exact.decode_curve(
-          step_config, tables, asked, sampling, capacity=gamma + 1
-        )
-      )
-  for i in range(kinds):
-    of_one = [jax.tree.map(lambda x, i=i: x[i::kinds], y) for y in states]
-    source = np.concatenate([x.source[:, 1 : gamma + 2] for x in of_one])
-    # Only the first block of a row is sure not to be cut short by its limit.
-    ends = source >= RESIDUAL
-    assert ends.any(-1).all()
-    tokens = ends.argmax(-1) + 1
-    error = tokens.std() / np.sqrt(tokens.size) / tokens.mean()
-    assert error < 0.002
-    assert tokens.mean() == pytest.approx(_expected(b[i], gamma), rel=0.01)
-    counts = [decoding.count(x) for x in of_one]
-    examined, accepted, deferred = (
-      sum(getattr(x, name).sum() for x in counts)
-      for name in ('examined', 'accepted', 'deferred')
-    )
-    share = (table.deferred[i, 0] * table.q[0]).sum()
-    for said, law in ((accepted, b[i]), (deferred, share)):
-      sd = np.sqrt(max(law * (1 - law), 1e-9) / examined)
-      assert abs(said / examined - law) < 5 * sd + 1e-6, _LOOPED[i]
+  expected = (1 - b ** (gamma + 1)) / (1 - b)
+  np.testing.assert_allclose(tokens, expected, rtol=1e-5)
 
 
 # --- Lemma 4: whom to defer to.
@@ -152,19 +92,18 @@ def _log_loss(labels, x):
   return -(labels * np.log(x)).sum(-1)
 
 
-def _labels(kind, q, p):
-  if kind == 'verifier':
-    return p
-  if kind == 'between':
-    return (q + p) / 2
-  return _tables(seed=1)[0]
+_LABELS = {
+  'verifier': lambda q, p: p,
+  'between': lambda q, p: (q + p) / 2,
+  'neither': lambda q, p: _tables(seed=1)[0],
+}
 
 
 @pytest.mark.parametrize('loss', [_zero_one, _log_loss])
-@pytest.mark.parametrize('kind', ['verifier', 'between', 'neither'])
+@pytest.mark.parametrize('kind', _LABELS)
 def test_no_rule_beats_the_optimal_one(kind, loss):
   q, p = _tables()
-  labels = _labels(kind, q, p)
+  labels = _LABELS[kind](q, p)
   losses = loss(labels, q), loss(labels, p)
   budgets, lowest = _curve(*losses, q, p)
   rng = np.random.default_rng(0)

@@ -1,13 +1,21 @@
-"""A busy batch gives what each answer is by itself."""
+"""An answer is the same alone, in any batch, and as the point of a curve.
+
+For tables in the loop and in a batch whose free rows are filled, and for models
+in float32 and int8. What a conversation, a wider cache or a shared beginning of
+prompts makes a batch do is no part of an answer either.
+"""
 
 import functools
+import itertools
 
+import cases
 import jax
 import numpy as np
 import pytest
+import small
 import tiers
 
-from cascades import decoding, drafters, methods
+from cascades import decoding, drafters, load_model, methods
 from cascades.methods import processing
 from cascades.proof import exact
 from cascades.sampler import batching
@@ -65,6 +73,10 @@ def _alone(count, new):
   }
 
 
+def _answers(rows):
+  return {job: _said(row) for job, row in rows.items()}
+
+
 def _run(count, new, batch_size, stops=_STOPS, **options):
   prompts, keys = _prompts(count)
   usage = batching.DecodeStats()
@@ -74,17 +86,66 @@ def _run(count, new, batch_size, stops=_STOPS, **options):
   return dict(found), usage
 
 
+def test_rows_of_the_loop_do_not_depend_on_their_batch():
+  prompts = [(1,), (2, 4, 4), (3, 3, 3, 1, 0, 2), (0, 1), (4, 4)]
+  keys = jax.random.split(jax.random.key(3), len(prompts))
+
+  def rows(order):
+    state = cases.generate(
+      new=9, prompts=[prompts[i] for i in order], keys=keys[np.array(order)]
+    )
+    rows = (
+      jax.tree.map(lambda x, i=i: x[i, 0], state) for i in range(len(order))
+    )
+    return {i: _said(row) for i, row in zip(order, rows, strict=True)}
+
+  together = rows(range(len(prompts)))
+  assert together == rows([3, 0, 4, 2, 1])
+  assert together == {i: rows([i])[i] for i in together}
+
+
+@pytest.mark.parametrize(
+  ('dtype', 'temperature'),
+  tiers.first(itertools.product(('int8', 'float32'), (30.0, 0.0)), 3),
+)
+def test_models_answer_alike_in_any_batch_and_on_a_curve(dtype, temperature):
+  # Random models are sure of everything.
+  pair = [load_model(name, dtype) for name in small.pair()]
+  options = dict(method='token_v2', gate='processed', gamma=3)
+  options |= dict(temperature=temperature)
+  prompts = ['The number 4302', 'in', 'words: a b', 'of 17', '']
+  leniences, new = [0.0, 0.9], dict(max_new_tokens=12, return_logits=True)
+
+  def sampler(batch_size, lenience=0.0):
+    given = dict(batch_size=batch_size, lenience=lenience, **options)
+    return small.sampler(*pair, **given)
+
+  curve = sampler(4).sample_curve(prompts, leniences, **new)
+  texts = {tuple(a.tokens) for points in curve for a in points}
+  assert len(texts) > len(prompts) or not temperature
+  for lenience, points in zip(leniences, curve, strict=True):
+    for batch_size in 1, 4:
+      answers = sampler(batch_size, lenience).sample(prompts, **new)
+      for one, other in zip(answers, points, strict=True):
+        assert (one.tokens, one.counts) == (other.tokens, other.counts)
+        # To the last bit in int8.
+        atol = 1e-4 * (dtype != 'int8')
+        np.testing.assert_allclose(one.logits, other.logits, atol=atol, rtol=0)
+
+
 @pytest.mark.parametrize('batch_size', tiers.first([4, 1, 16, 64, 1000]))
 def test_answers_are_what_they_are_alone(batch_size):
   rows, usage = _run(20, 30, batch_size)
   want = _alone(20, 30)
-  assert {job: _said(row) for job, row in rows.items()} == want
+  assert _answers(rows) == want
   # Not all of them ran to their limit together.
   assert len({len(tokens) for tokens, _ in want.values()}) > 5
   assert usage.active_rows == sum(counts[0] for _, counts in want.values())
   assert usage.active_rows <= usage.rows
-  # A batch of one is always busy.
+  # A batch of one is always busy. Of 60 answers of about 2 blocks each, what a
+  # small one loses is at the end.
   assert batch_size > 1 or usage.utilization == 1
+  assert batch_size != 4 or 0.9 < usage.utilization < 1
 
 
 @pytest.mark.parametrize('batch_size', tiers.first([4, 1]))
@@ -114,35 +175,26 @@ def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
   assert usage.active_rows >= sum(_said(row)[1][0] for row in rows.values())
 
 
-def test_rows_are_kept_busy():
-  # 60 answers of about 2 blocks each: what is lost is at the end.
-  _, usage = _run(20, 30, 4)
-  assert 0.9 < usage.utilization < 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(('first', 'new'), [(8, 24), (8, 150), (40, 150)])
 def test_caches_grow_with_their_rows(first, new):
   def run():
     rows, _ = _run(3, new, 4, stops=(-1,))
-    said = {job: _said(row) for job, row in rows.items()}
-    return said, {len(row.tokens) for row in rows.values()}
+    return _answers(rows), {len(row.tokens) for row in rows.values()}
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(batching, '_FIRST_NEW_TOKENS', first)
     patch.setattr(batching, 'bucket', lambda n, least=0: n)
     grown, _ = run()
-  whole, rooms = run()
-  assert grown == whole
-  assert rooms == {batching.bucket(9 + new + 4)}
+  assert run() == (grown, {batching.bucket(9 + new + 4)})
 
 
 @pytest.mark.slow
-def test_a_batch_is_narrowed_when_few_rows_are_left():
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(batching, '_NARROW_MIN_TOKENS', 1)
-    rows, usage = _run(20, 30, 64)
-  assert {job: _said(row) for job, row in rows.items()} == _alone(20, 30)
+def test_a_batch_is_narrowed_when_few_rows_are_left(monkeypatch):
+  monkeypatch.setattr(batching, '_NARROW_MIN_TOKENS', 1)
+  rows, usage = _run(20, 30, 64)
+  assert _answers(rows) == _alone(20, 30)
+  monkeypatch.undo()
   assert usage.rows < _run(20, 30, 64)[1].rows
 
 
@@ -159,7 +211,7 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
 
   monkeypatch.setattr(decoding, 'decode', scarce)
   rows, usage = _run(20, 30, 32)
-  assert {job: _said(row) for job, row in rows.items()} == want
+  assert _answers(rows) == want
   assert usage.batch_size == 8
   assert sizes[:5] == [32, 32, 32, 32, 16]
   assert set(sizes[5:]) == {8}
@@ -180,14 +232,12 @@ def test_other_faults_are_not_swallowed(monkeypatch, batch_size, said):
 
 
 def test_shapes_are_few():
-  sizes = (1, 64, 65, 97, 129, 257, 1000)
-  assert [batching.bucket(n, 64) for n in sizes] == [
-    *(64, 64, 96, 128, 192, 384, 1024)
-  ]
+  sizes, rows = (1, 64, 65, 97, 129, 257, 1000), (1, 2, 3, 11, 33, 65, 700)
+  buckets = [64, 64, 96, 128, 192, 384, 1024]
+  assert [batching.bucket(n, 64) for n in sizes] == buckets
   # Of caches.
   assert [batching.bucket(n) for n in sizes] == [*[256] * 5, 384, 1024]
-  rows = (1, 2, 3, 11, 33, 65, 700)
-  assert [batching.width(n, 64) for n in rows] == [*(1, 2, 4, 12, 48, 64, 64)]
+  assert [batching.width(n, 64) for n in rows] == [1, 2, 4, 12, 48, 64, 64]
 
 
 def _check_logits(row):
@@ -277,10 +327,7 @@ def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
 
   def answers(some):
     asked = batching.BatchRequest(
-      [prompts[i] for i in some],
-      jax.numpy.stack([keys[i] for i in some]),
-      _LENIENCES,
-      300,
+      [prompts[i] for i in some], keys[np.array(some)], _LENIENCES, 300
     )
     found = batching.run(engine, asked, 8, batching.DecodeStats())
     return {(some[job.prompt], job.lenience): _said(row) for job, row in found}

@@ -1,0 +1,340 @@
+"""Cases of the contract: a new entry of the library is a line here.
+
+  VERIFICATIONS  a name of each verification, with the drafts of its blocks
+  DRAFTERS       a builder of each kind of drafter, for one table model
+  PAIRS          verifiers of every model family, with a drafter of every kind
+  METHODS        every method, at a lenience between its limits
+
+`contract/roundtrip_test` has the checkpoint formats.
+
+Two tables whose rows no proof can mistake for each other are the models, and
+`generate` runs them through the compiled loop.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import NamedTuple
+
+import conftest
+import jax
+import jax.numpy as jnp
+import many_methods
+import numpy as np
+import small
+
+from cascades import decoding, drafters, methods, verification
+from cascades.drafters import recurrent
+from cascades.methods import processing
+from cascades.proof import exact
+from cascades.verification_config import SINGLE_DRAFT
+
+SIZE, NEW, PROMPT = 5, 3, (1, 2, 3)
+PROMPTS = (1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (1, 2, 1, 2, 1)
+# A row for each text of a block of three drafts, and none like another.
+MODEL = exact.TableModel.injective(SIZE, 3)
+VERIFIER, DRAFTER = exact.random_tables(
+  MODEL, [jax.random.key(83), jax.random.key(84)]
+)
+exact.check_distances(
+  *(np.asarray(jax.nn.softmax(x)) for x in (DRAFTER, VERIFIER)),
+  exact.context_pairs(MODEL, PROMPT, 3),
+)
+# Its favourites are the verifier's now and then.
+NEAR = DRAFTER + 0.7 * VERIFIER
+
+
+# --- Sampling
+
+
+def sampling_of(temperature=1.0, top_k=SIZE, top_p=1.0, forbidden=()):
+  """With all that a sampler may be asked for, so that it compiles once."""
+  return processing.SamplingParams(
+    temperature=np.float32(temperature),
+    top_k=np.int32(top_k),
+    top_p=np.float32(top_p),
+    forbidden=np.isin(np.arange(SIZE), forbidden),
+  )
+
+
+SAMPLING = {
+  'plain': sampling_of(),
+  'greedy': sampling_of(0.0),
+  'forbidden, truncated': sampling_of(0.8, 2, 0.9, (0, 3)),
+  'truncated': sampling_of(0.8, 3, 0.9),
+  'nearly greedy': sampling_of(1e-9),
+  'forbidden': sampling_of(1.3, forbidden=(1,)),
+  'forbidden, greedy': sampling_of(0.0, forbidden=(0, 3)),
+}
+# Of these, what is enough where another test has all.
+FEW = tuple(SAMPLING)[:3]
+
+
+# --- Methods and verifications
+
+METHODS = tuple(
+  (method, 2.0 if method.name == 'top_k' else 0.3)
+  for method in methods.METHODS.values()
+)
+# Methods of each family that run as they are, not as tables: at their strict
+# limits; between: rules for the whole position, for tokens, targets that are
+# searched for, an acceptance that is not its law's, lenient decoding; and where
+# every draft stays.
+STRICT = tuple(
+  (methods.METHODS[name], methods.METHODS[name].strict)
+  for name in ('speed', 'chow', 'diff', 'token_v1', 'token_v3')
+)
+LENIENT = tuple(
+  (methods.METHODS[name], 0.3)
+  for name in 'diff opt token_v1 token_v2 token_v3 lossy typical speed'.split()
+)
+OWN = *STRICT, *LENIENT, (methods.METHODS['drafter_only'], 0.0)
+MIXED = many_methods.from_functions(OWN)
+
+VERIFICATIONS = dict.fromkeys(SINGLE_DRAFT, 1) | {'look_ahead:2': 1}
+VERIFICATIONS |= dict.fromkeys(verification.MULTI_DRAFT, 3)
+ONE_DRAFT = tuple(x for x, drafts in VERIFICATIONS.items() if drafts == 1)
+
+
+def supported(config):
+  """The methods that a verification takes."""
+  single = config.kind.single_target
+  return [x for x in METHODS if x[0].single_target or not single]
+
+
+def distributions(config, sampling, drafter_table=DRAFTER):
+  """The distributions that the loop sees in each context."""
+  return exact.table_distributions(
+    VERIFIER, drafter_table, sampling, config.gate
+  )
+
+
+# --- Drafters
+
+
+class Case(NamedTuple):
+  """A drafter of the table model; its logits where a text decides them."""
+
+  bound: drafters.BoundDrafter
+  table: jax.Array | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PartialModel(exact.TableModel):
+  """A model of three of the five tokens."""
+
+  draft_vocab_ids = (0, 2, 3)
+
+  def split_vocab_ids(self, params):
+    draft_vocab_ids = jnp.array(self.draft_vocab_ids)
+    return params[:, draft_vocab_ids], draft_vocab_ids
+
+  def unembed(self, params, hidden):
+    part = hidden[jnp.array(self.draft_vocab_ids)]
+    if params.shape[-1] == len(self.draft_vocab_ids):
+      return part
+    return processing.scatter_to_vocab(
+      part, jnp.array(self.draft_vocab_ids), self.vocab_size
+    )
+
+
+class FirstLayers(exact.TableModel):
+  """A model that drafts in the verifier's cache."""
+
+  def first_layers_cache(self, cache):
+    return cache
+
+
+PARTIAL = PartialModel.injective(SIZE, 3)
+HEAD = recurrent.init_head(jax.random.key(4), SIZE)
+
+
+def _of_table(drafter, table=NEAR, *more) -> Case:
+  params = (table, *more) if more else table
+  return Case(drafters.BoundDrafter(drafter, params), table)
+
+
+def _recurrent(model=MODEL, beam=False) -> Case:
+  drafter = drafters.RecurrentDrafter(model, beam=beam)
+  return Case(drafters.BoundDrafter(drafter, (HEAD, VERIFIER)))
+
+
+def _eagle() -> Case:
+  import eagle_test
+
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, 'head')
+    drafter, own = eagle_test.head_of_table(path, MODEL, [0, 1, 2, 4])
+  return Case(drafters.BoundDrafter(drafter, (own, VERIFIER)))
+
+
+# Assistants look at a Gemma's cache, which no table has: see `PAIRS`.
+DRAFTERS: dict[str, Callable[[], Case]] = {
+  # No table of the other two models: they never agree on a favourite.
+  'apart': lambda: _of_table(drafters.ModelDrafter(MODEL), DRAFTER),
+  'model': lambda: _of_table(drafters.ModelDrafter(MODEL)),
+  # It drafts wherever a text is that has its last token already.
+  'ngram': lambda: Case(drafters.BoundDrafter(drafters.NgramDrafter(3, 1), ())),
+  'recurrent': _recurrent,
+  'beam': lambda: _recurrent(beam=True),
+  'partial': lambda: _of_table(
+    drafters.ModelDrafter(PARTIAL), NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
+  ),
+  'partial recurrent': lambda: _recurrent(PARTIAL),
+  'partial beam': lambda: _recurrent(PARTIAL, beam=True),
+  'adaptive': lambda: _of_table(
+    drafters.ModelDrafter(MODEL, adaptive=True), NEAR, jnp.float32(0.55)
+  ),
+  'self': lambda: _of_table(
+    drafters.SelfDrafter(FirstLayers.injective(SIZE, 3))
+  ),
+  'eagle': _eagle,
+}
+
+
+@functools.cache
+def drafter(name: str) -> Case:
+  """Builds a drafter once."""
+  return DRAFTERS[name]()
+
+
+def drafts_of(name: str, kind: str) -> int:
+  """Drafts per block of a drafter and a verification."""
+  most = drafter(name).bound.drafter.max_drafts
+  return min(VERIFICATIONS[kind], most or VERIFICATIONS[kind])
+
+
+# --- Checkpoints: a verifier of each family, and a drafter of each kind
+
+_SEVERAL = dict(drafts=3, verification='multi_round')
+PAIRS = [
+  ('hf_gemma2', 'self:2', {}),
+  ('hf_gemma3', 'eagle3_joined', _SEVERAL),
+  ('hf_gemma3n', 'hf_gemma3', {}),
+  ('hf_gemma4_dense', 'hf_gemma4_dense_assistant', {}),
+  ('hf_gemma4_experts', 'hf_gemma4_experts_assistant', {}),
+  ('hf_gemma4_shared', 'hf_gemma4_shared_assistant', _SEVERAL),
+  *(
+    ('tiny-verifier', name, options)
+    for name, options in (
+      ('ngram:1', {}),
+      ('ngram:3', {}),
+      ('self:2', {}),
+      ('self:4', dict(drafts=2, verification='match')),
+      ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
+      ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
+      ('tiny-recurrent', {}),
+      ('tiny-drafter', _SEVERAL),
+      ('tiny-drafter', dict(drafts=2, verification='traversal')),
+      ('tiny-drafter', dict(verification='block')),
+      ('tiny-drafter', dict(verification='look_ahead:2')),
+      ('tiny-drafter', dict(stop_below=0.8)),
+    )
+  ),
+]
+
+
+def named(name: str) -> str:
+  """A fixture's folder, or the name itself."""
+  path = small.FIXTURES / name
+  return str(path) if path.exists() else name
+
+
+# --- The loop
+
+# What all small runs have in common, so that they are one program: rows are
+# filled up to so many, caches have room for so many new tokens.
+ROWS, ROOM = 256, 12
+# Rows of the programs that sample at length.
+MANY = 20_480
+
+
+def generate(
+  method='token_v3',
+  leniences=(0.3,),
+  gamma=3,
+  rows=1,
+  *,
+  new=NEW,
+  sampling=SAMPLING['plain'],
+  prompts=None,
+  keys=None,
+  stops=(-1,),
+  seed=0,
+  config=verification.STANDARD,
+  bound=None,
+  drafts=1,
+  tree_size=None,
+  filled=ROWS,
+  room=ROOM,
+  return_logits=True,
+):
+  """Final states of `rows` rows, numpy; an array of leniences: one for each."""
+  prompts = [PROMPT] * rows if prompts is None else prompts
+  if keys is None:
+    keys = jax.random.split(jax.random.key(seed), len(prompts))
+  paired = isinstance(leniences, np.ndarray)
+  shape = (len(prompts),) if paired else (len(prompts), len(leniences))
+  # Each prompt at each lenience, and the first of them again and again.
+  of_prompt = np.repeat(np.arange(len(prompts)), 1 if paired else shape[1])
+  leniences = leniences if paired else np.tile(leniences, shape[0])
+  count = len(of_prompt)
+  whole = np.arange(-(-count // filled) * filled)
+  whole[whole >= count] = 0
+  places, leniences = of_prompt[whole], np.asarray(leniences)[whole]
+  bound = bound or drafter('apart').bound
+  if not gamma:
+    bound = drafters.BoundDrafter(drafters.NoDrafter(), DRAFTER)
+  models, method = (
+    decoding.Models(MODEL, bound.drafter),
+    methods.get_method(method),
+  )
+  states = exact.decode_curve(
+    decoding.StepConfig(models, method, gamma, config, drafts, tree_size),
+    (VERIFIER, bound.params),
+    exact.BatchRequest(
+      [prompts[i] for i in places], keys[places], leniences, new
+    ),
+    sampling,
+    stop_tokens=np.append(stops, [-1] * (2 - len(stops))),
+    **dict(capacity=room, return_logits=return_logits),
+  )
+  return jax.tree.map(lambda x: x[:count].reshape(shape + x.shape[1:]), states)
+
+
+def mixed(method, *args, **options):
+  """Final states of many rows, of a method of `many_methods`."""
+  with conftest.optimised():
+    return generate(method, *args, **dict(filled=8192) | options)
+
+
+# Of the verifier alone.
+plain = functools.partial(generate, 'token_v3', gamma=0, filled=4096)
+
+
+def new_tokens(state, *index):
+  """The tokens that a row emitted."""
+  row = jax.tree.map(lambda x: x[index], state)
+  return row.tokens[row.prompt_length : row.length].tolist()
+
+
+def greedy(prompt, new, table=VERIFIER):
+  """The greedy tokens of a table: a forward pass each, and no cache."""
+  table, tokens = np.asarray(table), list(prompt)
+  for _ in range(new):
+    tokens.append(int(table[MODEL.context_after(tokens)].argmax()))
+  return tokens[len(prompt) :]
+
+
+def check_samples(tokens, methods_of_rows, pairs, laws, name=''):
+  """That the rows of each method follow its law, and all of them together."""
+  squares, freedom = 0.0, 0
+  for i, (method, _) in enumerate(pairs):
+    assert abs(laws[i].sum() - 1) < 1e-5
+    z = exact.z_scores(tokens[methods_of_rows == i], laws[i])
+    assert np.abs(z).max() < 5, (name, method.name, z)
+    squares, freedom = squares + (z**2).sum(), freedom + len(z) - 1
+  # A fault that is small in each of them is not in all.
+  assert squares - freedom < 5 * np.sqrt(2 * freedom) + 5, (name, squares)

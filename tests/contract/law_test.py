@@ -1,0 +1,611 @@
+"""The emitted law is the declared one: by enumeration, and through the loop.
+
+By enumeration of every block, without samples; of the library's verification,
+on every tree of drafts; and of the compiled loop, for every drafter.
+"""
+
+import dataclasses
+import functools
+import itertools
+
+import cases
+import jax
+import jax.numpy as jnp
+import many_methods
+import numpy as np
+import pytest
+import tiers
+
+from cascades import decoding, drafters, methods, verification
+from cascades.methods import processing
+from cascades.proof import exact
+from cascades.verification_config import (
+  BONUS,
+  BONUSES,
+  DRAFT,
+  GATES,
+  RESIDUAL,
+  SINGLE_DRAFT,
+)
+
+_Config = verification.VerificationConfig
+_TOKEN, _BLOCK = map(_Config, SINGLE_DRAFT)
+
+
+def test_every_entry_of_a_registry_is_a_case():
+  kinds = {drafters.kind_of(cases.named(x)) for _, x, _ in cases.PAIRS}
+  assert kinds == {*drafters.DRAFTERS.values()}
+  names = {name.partition(':')[0] for name in cases.VERIFICATIONS}
+  assert names == {*verification.VERIFICATIONS}
+  assert {method for method, _ in cases.METHODS} == {*methods.METHODS.values()}
+
+
+# --- By enumeration
+
+_PROMPT, _GAMMA = (1, 2), 3
+# A row for each text of a block, and for the token after it.
+_MODEL = exact.TableModel.injective(3, _GAMMA + 1)
+
+
+def _pairs(config):
+  """Every method that a verification takes, at leniences that matter.
+
+  Strict ones, where a text has no law of its own.
+  """
+  pairs = []
+  for method, _ in cases.supported(config):
+    ends = [x for x in (method.strict, method.drafter_only) if x is not None]
+    leniences = [*ends, 0.1, 0.3, 0.8]
+    if not config.kind.keeps_law:
+      leniences = [x for x in ends[:1] if x == method.strict]
+    pairs += [(method, x) for x in dict.fromkeys(leniences)]
+  return tuple(pairs)
+
+
+@functools.cache
+def _rows(rows='random'):
+  """Distributions of every context; the random ones cannot be mixed up."""
+  d = exact.draw_distributions(rows, count=_MODEL.contexts, size=3, seed=3)
+  if rows == 'random':
+    pairs = exact.context_pairs(_MODEL, _PROMPT, _GAMMA + 1)
+    exact.check_distances(d.q, d.p, pairs)
+  return d
+
+
+@functools.cache
+def _table(pairs, rows='random'):
+  with exact.enable_x64(True):
+    return exact.Table.from_methods(pairs, _rows(rows))
+
+
+_ROWS = 'random', 'near_equal', 'disjoint'
+_MULTI = verification.MULTI_DRAFT
+_RANDOM = [
+  *((x, 1, y, 'random', None) for x in cases.ONE_DRAFT for y in (1, 2, 3)),
+  # Cut, the next level is read where drafts so far have enough in common.
+  *(
+    (kind, *x[:2], 'random', x[2])
+    for kind in _MULTI
+    for x in ((1, 2, None), (2, 1, None), (2, 2, None), (2, 2, 3), (3, 1, None))
+  ),
+]
+_MORE = [
+  *((x, 1, 3, y, None) for x in cases.ONE_DRAFT for y in _ROWS[1:]),
+  *itertools.product(_MULTI, (1, 2, 3), (1,), _ROWS[1:], (None,)),
+  *itertools.product(_MULTI, (1, 2), (2,), _ROWS[1:], (None,)),
+  # The last have 3^6 trees, cut and whole.
+  *((kind, 2, 3, 'random', 3) for kind in _MULTI),
+  *((kind, 3, 2, 'random', size) for kind in _MULTI for size in (4, None)),
+]
+
+
+@pytest.mark.parametrize(
+  ('kind', 'drafts', 'gamma', 'rows', 'tree_size'),
+  tiers.first([*_RANDOM, *_MORE], len(_RANDOM) + 6),
+)
+def test_blocks_follow_the_declared_law(kind, drafts, gamma, rows, tree_size):
+  # The law of the first gamma + 1 tokens, whatever blocks they come in; of
+  # large trees, the first block and the token after it.
+  config = _Config(kind)
+  length = 2 if tree_size or drafts * gamma > 4 else gamma + 1
+  given = _table(_pairs(config), rows), config, _MODEL, _PROMPT, length
+  emitted = exact.emitted_law(*given, gamma, drafts, tree_size)
+  declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
+
+
+def _blocks(config, gamma, drafts=1, rows='random', table=None):
+  """The blocks that can be emitted, with the chance of each by method."""
+  table = table or _table(_pairs(_BLOCK), rows)
+  found = {}
+  for block, chance in exact.blocks(
+    table, config, _MODEL, _PROMPT, gamma, drafts
+  ):
+    found[block] = found.get(block, 0) + chance
+  return found
+
+
+def _kept(kind, *args, **options):
+  """Drafts of a block that stay, on average, of each method."""
+  blocks = _blocks(_Config(kind), *args, **options)
+  return sum((len(block) - 1) * chance for block, chance in blocks.items())
+
+
+_WHOLE = [(2, 2), (1, 3), (3, 1), (1, 2)]
+
+
+@pytest.mark.parametrize('rows', _ROWS)
+@pytest.mark.parametrize(
+  ('fewer', 'more'),
+  [
+    *((('token', x), ('block', x)) for x in (1, 2, 3)),
+    *(((kind, 1, x), (kind, 1, x + 1)) for kind in _MULTI for x in (1, 2)),
+    *((('multi_round', *x), ('traversal', *x)) for x in _WHOLE),
+  ],
+)
+def test_some_verifications_keep_at_least_as_many_drafts(fewer, more, rows):
+  less, kept = (_kept(*x, rows=rows) for x in (fewer, more))
+  assert (kept >= less - 1e-12).all()
+  if rows == 'random' and (fewer[1] > 1 or fewer[0] == more[0]):
+    assert (kept > less + 1e-4).any()
+
+
+@pytest.mark.parametrize('rows', _ROWS)
+def test_traversal_of_one_draft_is_block_verification(rows):
+  one, other = (
+    _blocks(_Config(x), 3, rows=rows) for x in ('traversal', 'block')
+  )
+  assert one.keys() == other.keys()
+  for block, chance in one.items():
+    np.testing.assert_allclose(chance, other[block], atol=1e-12)
+
+
+def test_the_verifiers_bonus_is_not_the_target():
+  config = _Config(bonus='verifier')
+  pairs = _pairs(config)
+  table = _table(pairs)
+  emitted = exact.emitted_law(table, config, _MODEL, _PROMPT, 2, 1)
+  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
+  off = np.abs(emitted - declared).max((1, 2))
+  for (method, lenience), difference in zip(pairs, off, strict=True):
+    if lenience == method.strict or method.name == 'verifier_only':
+      assert difference < 1e-12
+  assert off[pairs.index((methods.METHODS['drafter_only'], 0.0))] > 0.05
+
+
+def test_a_window_keeps_more_than_strict_and_less_than_lenient():
+  pairs = tuple((methods.METHODS[m], 0.8) for m in ('token_v3', 'undecided'))
+  strict = _table(tuple((m, m.strict) for m, _ in pairs))
+  by = [_kept('token', _GAMMA, table=strict)]
+  for kind in 'look_ahead:4', 'look_ahead:3', 'look_ahead:2', 'token':
+    by.append(_kept(kind, _GAMMA, table=_table(pairs)))
+  # One that is longer than a block has nothing to look at.
+  np.testing.assert_allclose(by[0], by[1], atol=1e-12)
+  for fewer, more in itertools.pairwise(by[1:]):
+    assert (fewer <= more + 1e-12).all()
+    assert (more > fewer + 1e-3).any()
+
+
+# --- The library's own verification
+
+
+def _verdicts(method, lenience, config, d, **changes):
+  """A function of keys [n], drafts and the rows of their distributions."""
+
+  @functools.partial(jax.vmap, in_axes=(0, None, None))
+  def verify(key, paths, rows):
+    inputs = verification.VerificationInputs.full_length(
+      method,
+      jnp.asarray(lenience),
+      paths,
+      lambda i, j: jax.tree.map(lambda x: x[rows[i, j]], d),
+      config,
+    )
+    inputs = dataclasses.replace(inputs, **changes)
+    return verification.verify(inputs, key)
+
+  return jax.jit(verify)
+
+
+def check_verify(kind, drafts, gamma=2, bonus='target'):
+  """The library's verification, on every tree of drafts, one after another.
+
+  The mean over n keys each is compared with the enumerated blocks, to five
+  standard deviations of a share of so many trees, at the most.
+  """
+  config = _Config(kind, bonus=bonus)
+  n, share = 20_000 if drafts == 1 else 3_000, 1.5 * drafts
+  # The law is not the verifier's, and rejects often; the second is looser:
+  # there is something to look ahead for.
+  name, x = ('typical', 0.3) if config.kind.keeps_law else ('ensemble', 0.8)
+  method = methods.METHODS[name]
+  table = exact.Table.from_methods([(method, x)], _rows())
+  d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), _rows())
+  verdicts = _verdicts(method, x, config, d)
+  off = {
+    block: -chance[0]
+    for block, chance in _blocks(config, gamma, drafts, table=table).items()
+  }
+  want = {block: -chance for block, chance in off.items()}
+  assert sum(want.values()) == pytest.approx(1)
+  every = itertools.product(range(3), repeat=gamma)
+  for number, paths in enumerate(itertools.product(every, repeat=drafts)):
+    rows = _contexts(paths)
+    chance = np.prod(
+      [d.q[rows[i, j]][x] for j, p in enumerate(paths) for i, x in enumerate(p)]
+    )
+    keys = jax.random.split(jax.random.key(number), n)
+    verdict = jax.device_get(verdicts(keys, jnp.array(paths), jnp.array(rows)))
+    # Whether the rule defers a token is asked in its own row, too: of one draft
+    # wherever it is, of several along the path that stays.
+    deferred = table.deferred[0, rows[:gamma], np.transpose(paths)] > 0
+    examined = gamma if drafts == 1 else verdict.num_accepted[:, None]
+    differs = verdict.deferred[:, :gamma] != deferred[:, verdict.draft_index].T
+    assert not (differs & (np.arange(gamma) < examined)).any()
+    for path, count, token in zip(
+      verdict.draft_index, verdict.num_accepted, verdict.next_token, strict=True
+    ):
+      block = (*paths[path][:count], int(token))
+      off[block] = off.get(block, 0) + float(chance) / n
+  for block, difference in off.items():
+    sd = np.sqrt(max(want.get(block, 0), 1e-4) / n) / share
+    assert abs(difference) < 5 * sd
+
+
+def _contexts(paths):
+  """The contexts after each token of some drafts, [gamma + 1, drafts]."""
+  texts = [
+    [[*_PROMPT, *x[:i]] for x in paths] for i in range(len(paths[0]) + 1)
+  ]
+  return np.array([[*map(_MODEL.context_after, row)] for row in texts])
+
+
+_VERIFIED = [
+  *((kind, 1, 2) for kind in cases.ONE_DRAFT),
+  *((kind, *x) for kind in _MULTI for x in ((2, 2), (3, 1))),
+]
+
+
+@pytest.mark.parametrize(
+  ('kind', 'drafts', 'gamma', 'bonus'),
+  tiers.first(
+    [
+      *((*x, bonus) for bonus in BONUSES for x in _VERIFIED),
+    ],
+    len(_VERIFIED) + 3,
+  ),
+)
+def test_verify_emits_what_the_enumeration_says(kind, drafts, gamma, bonus):
+  check_verify(kind, drafts, gamma, bonus)
+
+
+def test_the_residual_after_half_a_block_has_its_weight():
+  # w = 1/2 after the first draft, and max(0, w p - q) is only token 3; without
+  # the weight it were token 1 too. The second draft has p = 0: it goes.
+  q = [[0.9, 0.1, 0, 0], [0.3, 0.3, 0.4, 0], [0.25] * 4]
+  p = [[0.45, 0.55, 0, 0], [0.1, 0.5, 0, 0.4], [0.25] * 4]
+  d = methods.Distributions(*(jnp.array(x) for x in (q, p, q, p)))
+  verify, n = _verdicts(methods.METHODS['speed'], 0.0, _BLOCK, d), 4000
+  keys = jax.random.split(jax.random.key(0), n)
+  verdict = verify(keys, jnp.array([[0, 2]]), jnp.arange(3)[:, None])
+  verdict = jax.device_get(verdict)
+  kept = verdict.num_accepted == 1
+  assert (verdict.next_token[kept] == 3).all()
+  assert (verdict.next_token[~kept] == 1).all()
+  assert (verdict.num_accepted < 2).all()
+  # S = 0.2, so h = S / (S + 1 - w) = 2/7.
+  assert abs(kept.mean() - 2 / 7) < 5 * np.sqrt(2 / 7 * 5 / 7 / n)
+
+
+@pytest.mark.parametrize(('name', 'lenience'), [('chow', 0.5), ('diff', 0.0)])
+def test_tokens_and_deferrals_are_those_of_a_plain_cascade(name, lenience):
+  gamma, method = 2, methods.METHODS[name]
+  table = _table(((method, lenience),))
+  defers = table.deferred[0, :, 0] > 0
+  assert 0 < defers.mean() < 1
+  # The cascade draws from q, and from p where the rule defers.
+  cascade = np.where(defers[:, None], table.p, table.q)
+  np.testing.assert_allclose(table.law[0], cascade, atol=1e-12)
+  # At each token `token` says what the rule does there, whatever is drafted.
+  d = jax.tree.map(jnp.asarray, _rows())
+  keys = jax.random.split(jax.random.key(0), 50)
+  for has_q in (True, False):
+    known = dict(has_bonus_probs=jnp.array([has_q]))
+    verify = _verdicts(method, lenience, _TOKEN, d, **known)
+    for path in itertools.product(range(3), repeat=gamma):
+      rows = _contexts([path])
+      want = defers[rows[:, 0]] | (np.arange(gamma + 1) == gamma) & (not has_q)
+      verdict = verify(keys, jnp.array([path]), jnp.array(rows))
+      is_emitted = np.arange(gamma + 1) <= verdict.num_accepted[:, None]
+      assert not (is_emitted & (verdict.deferred != want)).any()
+
+
+@pytest.mark.parametrize('gamma', [0, 2])
+def test_a_block_without_drafts_is_drawn_from_its_first_row(gamma):
+  rows = jax.tree.map(lambda x: jnp.eye(3), methods.Distributions(*range(4)))
+  empty = dict(draft_lengths=jnp.zeros(1, int), empty_draft=True)
+  verify = _verdicts(methods.METHODS['speed'], 0.0, _TOKEN, rows, **empty)
+  keys, paths = jax.random.split(jax.random.key(0), 3), np.ones((1, gamma), int)
+  verdict = verify(keys, paths, jnp.arange(gamma + 1)[:, None])
+  assert not verdict.num_accepted.any()
+  assert not verdict.next_token.any()
+
+
+@pytest.mark.parametrize('gate', GATES)
+def test_the_gate_is_what_the_scheme_says(gate):
+  logits = jax.random.normal(jax.random.key(0), (2, cases.SIZE))
+  sampling = cases.sampling_of(0.5, 3)
+  d = decoding.distributions(*logits, sampling, gate=gate)
+  processed = [processing.processed_probs(z, sampling) for z in logits]
+  np.testing.assert_array_equal([d.q, d.p], processed)
+  gates = processed if gate == 'processed' else jax.nn.softmax(logits)
+  np.testing.assert_allclose([d.q_gate, d.p_gate], gates, rtol=1e-5)
+
+
+# --- The compiled loop
+
+
+def _law(table, config, gamma):
+  """Enumerates the law of the loop, [pairs] + [V] * NEW."""
+  text = cases.MODEL, cases.PROMPT, cases.NEW
+  if config.bonus == 'target' and config.kind.keeps_law:
+    return exact.declared_law(table, *text)
+  return exact.emitted_law(table, config, *text, gamma)
+
+
+def check_loop(
+  name, config, gamma=3, drafts=1, tree_size=None, of=cases.FEW, rows=48_000
+):
+  """Samples every method through one loop, in one batch.
+
+  No method is at a limit; they share the rows evenly.
+  """
+  pairs = cases.supported(config)
+  bound, table = cases.drafter(name)
+  every = [cases.distributions(config, cases.SAMPLING[x], table) for x in of]
+  tables = [exact.Table.from_methods(pairs, d) for d in every]
+  method = many_methods.from_tables(tables, every)
+  run = functools.partial(
+    cases.mixed,
+    *(method, np.arange(rows) % len(pairs), gamma, rows),
+    **dict(config=config, drafts=drafts, tree_size=tree_size, bound=bound),
+    **dict(room=cases.NEW, return_logits=False, filled=cases.ROWS),
+  )
+  for case, table in zip(of, tables, strict=True):
+    laws = _law(table, config, gamma)
+    check_drawn(run, pairs, laws, case, 3 if case == 'plain' else 1)
+
+
+def check_drawn(run, pairs, laws, case, seeds, prompt=cases.PROMPT):
+  """That what a run emits after a prompt follows the law of each method.
+
+  Its rows are of one method after the other. Returns what they emitted.
+  """
+  sampling = cases.SAMPLING[case]
+  states = [run(sampling=sampling, seed=seed) for seed in range(seeds)]
+  new = slice(len(prompt), len(prompt) + laws.ndim - 1)
+  tokens = np.concatenate([x.tokens[:, new] for x in states])
+  assert not sampling.forbidden[tokens].any()
+  methods_of_rows = np.arange(len(tokens) // seeds) % len(pairs)
+  methods_of_rows = np.tile(methods_of_rows, seeds)
+  cases.check_samples(tokens, methods_of_rows, pairs, laws, case)
+  return tokens, methods_of_rows
+
+
+def _loops():
+  """Drafters, configs, gammas, drafts, trees and samplings."""
+  standard = [_Config(kind) for kind in SINGLE_DRAFT]
+  yield 'apart', _TOKEN, 3, 1, None, tuple(cases.SAMPLING)
+  yield 'apart', _BLOCK, 3, 1, None, cases.FEW
+  yield 'partial', _TOKEN, 3, 1, None, cases.FEW
+  yield 'apart', _Config('look_ahead:2'), 2, 1, None, ('plain',)
+  yield 'apart', _Config('look_ahead:3'), 3, 1, None, cases.FEW
+  yield 'apart', _BLOCK, 3, 1, None, tuple(cases.SAMPLING)
+  for config in standard:
+    yield 'apart', config, 1, 1, None, cases.FEW
+  for case in itertools.product(SINGLE_DRAFT, GATES, BONUSES):
+    if _Config(*case) not in standard:
+      yield from (
+        ('apart', _Config(*case), x, 1, None, cases.FEW) for x in (1, 3)
+      )
+  yield 'partial', _BLOCK, 3, 1, None, cases.FEW
+  for name, config in itertools.product(('adaptive', 'self'), standard):
+    yield name, config, 3, 1, None, cases.FEW
+  for kind in verification.MULTI_DRAFT:
+    yield 'apart', _Config(kind), 2, 3, None, tuple(cases.SAMPLING)
+    yield 'apart', _Config(kind), 3, 3, 4, ('plain', 'forbidden, truncated')
+    yield 'partial', _Config(kind), 2, 2, None, cases.FEW
+  many = _Config('multi_round')
+  yield 'adaptive', many, 2, 2, None, tuple(cases.SAMPLING)
+  yield 'self', many, 2, 2, None, cases.FEW
+
+
+def _named(x):
+  return '-'.join(dataclasses.astuple(x)) if isinstance(x, _Config) else None
+
+
+@pytest.mark.parametrize(
+  ('name', 'config', 'gamma', 'drafts', 'tree_size', 'of'),
+  tiers.first(_loops(), 4),
+  ids=_named,
+)
+def test_the_loop_emits_the_declared_law(
+  name, config, gamma, drafts, tree_size, of
+):
+  check_loop(name, config, gamma, drafts, tree_size, of)
+
+
+def test_the_loop_runs_the_methods_own_functions():
+  pairs, rows = list(cases.LENIENT), 8192
+  leniences = np.arange(rows) % len(pairs) + len(cases.STRICT)
+  run = functools.partial(cases.mixed, cases.MIXED, leniences, rows=rows)
+  for case in ('forbidden', 'forbidden, truncated', 'plain'):
+    d = cases.distributions(_TOKEN, cases.SAMPLING[case])
+    laws = _law(exact.Table.from_methods(pairs, d), _TOKEN, 3)
+    tokens, of_rows = check_drawn(run, pairs, laws, case, 20)
+  # The law of one method does not pass for another's, nor for its own at
+  # another lenience.
+  names = [method.name for method, _ in pairs]
+  of_one = tokens[of_rows == names.index('token_v3')]
+  pair = methods.METHODS['token_v3'], 0.8
+  further = _law(exact.Table.from_methods([pair], d), _TOKEN, 3)
+  for law in (laws[names.index('diff')], further[0]):
+    assert np.abs(exact.z_scores(of_one, law)).max() > 20
+
+
+_BY_BLOCK = [
+  ('ngram', 'token'),
+  ('recurrent', 'multi_round'),
+  ('recurrent', 'token'),
+  *(('ngram', kind) for kind in ('block', 'k_seq')),
+  ('beam', 'match'),
+  ('partial recurrent', 'multi_round'),
+  *(('eagle', kind) for kind in ('token', 'multi_round', 'match')),
+]
+
+
+@pytest.mark.parametrize(('name', 'kind'), tiers.first(_BY_BLOCK))
+def test_the_first_token_of_a_block_follows_its_law(name, kind):
+  # These draft otherwise where a block begins elsewhere. What followed `1 2`
+  # was 3: so n-grams say, and at a mask's word nothing at all.
+  prompt, bound = (1, 2, 3, 1, 2), cases.drafter(name).bound
+  ends = -np.inf, 0.3, np.inf
+  pairs = [(method, x) for method, _ in cases.LENIENT for x in ends]
+  run = functools.partial(
+    cases.mixed,
+    many_methods.from_functions(pairs),
+    np.arange(cases.MANY) % len(pairs),
+    **dict(bound=bound, config=_Config(kind), new=1, filled=cases.MANY),
+    **dict(drafts=cases.drafts_of(name, kind), prompts=[prompt] * cases.MANY),
+  )
+  p_logits = np.asarray(cases.MODEL.logits(cases.VERIFIER, prompt))
+  q_logits = _first_logits(bound, prompt)
+  for case in cases.FEW:
+    sampling = cases.SAMPLING[case]
+    d = decoding.distributions(q_logits, p_logits, sampling)
+    table = exact.Table.from_methods(pairs, jax.tree.map(lambda x: x[None], d))
+    # What all is forbidden of is no draft.
+    can_draft = (np.isfinite(q_logits) & ~sampling.forbidden).any()
+    laws = np.where(can_draft, table.law[:, 0], table.p)
+    check_drawn(run, pairs, laws, case, 2, prompt)
+
+
+def _prefilled(bound, prompt, rows, new):
+  """Models, parameters, and rows that have read a prompt."""
+  models = decoding.Models(cases.MODEL, bound.drafter)
+  params = decoding.Params(cases.VERIFIER, bound.params)
+  keys = jax.random.split(jax.random.key(5), rows)
+  lengths, tokens = np.full(rows, len(prompt)), np.tile(prompt, (rows, 1))
+  prompts = decoding.Prompts(tokens, lengths, keys, lengths + new)
+  rows = decoding.prefill(params, prompts, models=models, cache_length=16)
+  return models, params, rows
+
+
+def _first_logits(bound, prompt):
+  """Logits of a drafter's first token; -inf is never drawn."""
+
+  def draft(row):
+    fields = row.tokens, row.length, row.hidden, row.verifier_cache, row.key
+    sampling = cases.SAMPLING['plain']
+    context = drafters.DraftContext(*fields, sampling, jnp.bool_(True))
+    found, *_ = bound.drafter.propose(
+      bound.params, row.drafter_state, context, gamma=3, drafts=1
+    )
+    return found.logits_at(0, 0, cases.SIZE)
+
+  *_, rows = _prefilled(bound, prompt, 1, 4)
+  return np.asarray(jax.vmap(draft, axis_name=decoding.ROWS)(rows)[0])
+
+
+@pytest.mark.parametrize('bonus', BONUSES)
+def test_a_step_tells_the_law_of_its_tokens(bonus):
+  speed, rows, gamma = methods.METHODS['speed'], 32, 2
+  given = cases.drafter('apart').bound, cases.PROMPT, rows, gamma + 1
+  models, params, before = _prefilled(*given)
+  before = before.replace(lenience=np.full(rows, 0.3, np.float32))
+  config = decoding.StepConfig(models, speed, gamma, _Config(bonus=bonus))
+  run = functools.partial(decoding.step, step_config=config, with_law=True)
+  sampling, never = cases.sampling_of(2.0), jnp.array([-1])
+  after, stats = jax.vmap(
+    lambda row: run(row, params, sampling, never), axis_name=decoding.ROWS
+  )(before)
+  d = cases.distributions(_TOKEN, sampling)
+  kept, tokens = map(np.asarray, (stats.verdict.num_accepted, after.tokens))
+  assert {0, gamma} <= {*kept}
+  for row in range(rows):
+    for i in range(kept[row] + 1):
+      context = cases.MODEL.context_after(tokens[row, : len(cases.PROMPT) + i])
+      at = jax.tree.map(lambda x, c=context: x[c], d)
+      is_verifiers = i == gamma and bonus == 'verifier'
+      law = at.p if is_verifiers else speed.law(at, 0.3)
+      np.testing.assert_allclose(stats.law[row, i], law, atol=1e-6)
+
+
+def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
+  # A batch that is strict throughout, and one of both kinds.
+  speed = methods.METHODS['speed']
+  for pairs in [(speed, 0.0)], [(speed, 0.0), (speed, 0.5)]:
+    d = cases.distributions(_TOKEN, cases.SAMPLING['plain'])
+    laws = _law(exact.Table.from_methods(pairs, d), _TOKEN, 3)
+    leniences = 0.5 * (np.arange(8192) % len(pairs))
+    run = functools.partial(cases.mixed, speed, leniences, rows=8192)
+    check_drawn(run, pairs, laws, 'plain', 8)
+    counts = decoding.count(run())
+    np.testing.assert_array_equal(
+      counts.drafter_calls, (3 + (leniences > 0)) * counts.blocks
+    )
+
+
+def _by_hand(table, prompt, lenience, gamma, limit, stops):
+  """Greedy blocks of a rule about tokens, each from its whole text."""
+  tokens, sources, logprobs = list(prompt), [], []
+  counts, ended = dict(blocks=0, deferred=0), False
+  while not ended:
+    counts['blocks'] += 1
+    for i in range(gamma + 1):
+      at = cases.MODEL.context_after(tokens)
+      q, p = (
+        np.asarray(jax.nn.softmax(x[at])) for x in (table, cases.VERIFIER)
+      )
+      deferred = q.max() < p.max() - lenience
+      tokens.append(int((p if deferred else q).argmax()))
+      sources.append(RESIDUAL if tokens[-1] != q.argmax() else DRAFT)
+      if i == gamma:
+        sources[-1] = BONUS
+      counts['deferred'] += bool(deferred and i < gamma)
+      logprobs.append(np.log(p[tokens[-1]]))
+      ended = tokens[-1] in stops or len(tokens) == limit
+      if ended or sources[-1] == RESIDUAL:
+        break
+  names = dict(accepted=DRAFT, residual=RESIDUAL, bonus=BONUS)
+  counts |= {name: sources.count(x) for name, x in names.items()}
+  counts['examined'] = counts['accepted'] + counts['residual']
+  return tokens, sources, logprobs, counts
+
+
+def test_a_greedy_run_is_what_a_loop_without_caches_writes():
+  prompts = [*cases.PROMPTS[:4], (4,), (2,), (0, 2)]
+  gamma, new, lenience, stops = 2, 9, 0.1, (4,)
+  near, sampling = cases.drafter('model').bound, cases.SAMPLING['greedy']
+  state = cases.generate(
+    *('token_v1', (lenience,), gamma),
+    **dict(
+      new=new, sampling=sampling, prompts=prompts, stops=stops, bound=near
+    ),
+  )
+  total = dict.fromkeys(('accepted', 'deferred', 'residual', 'bonus'), 0)
+  for i, prompt in enumerate(prompts):
+    tokens, sources, logprobs, counts = _by_hand(
+      near.params, prompt, lenience, gamma, len(prompt) + new, stops
+    )
+    row = jax.tree.map(lambda x, i=i: x[i, 0], state)
+    emitted = slice(len(prompt), int(row.length))
+    assert row.tokens[: row.length].tolist() == tokens
+    assert row.source[emitted].tolist() == sources
+    np.testing.assert_allclose(row.logprob[emitted], logprobs, atol=1e-6)
+    found = decoding.count(row)
+    assert {name: int(getattr(found, name)) for name in counts} == counts
+    total = {name: total[name] + counts[name] for name in total}
+  # All that can happen did: also a draft that was deferred and kept.
+  assert min(total.values()) > 0
+  assert total['deferred'] > total['residual']

@@ -1,0 +1,224 @@
+"""Strict decoding is the verifier alone, greedily and sampled.
+
+Every drafter of the table model with every verification; and models of every
+family with a drafter of every kind, through the sampler.
+"""
+
+import functools
+import itertools
+
+import cases
+import jax
+import jax.numpy as jnp
+import many_methods
+import numpy as np
+import pytest
+import small
+import tiers
+
+from cascades import (
+  decoding,
+  drafters,
+  load_model,
+  methods,
+  verification,
+)
+from cascades.proof import exact
+from experiments import tasks
+
+pytestmark = pytest.mark.usefixtures('few_shapes')
+_FIRST = [
+  *(('model', 'token', None), ('model', 'multi_round', 5)),
+  *(('ngram', 'token', None), ('beam', 'match', None)),
+  ('recurrent', 'multi_round', None),
+]
+_MORE = [
+  *(('model', kind, 5) for kind in ('match', 'k_seq')),
+  *itertools.product(('model', 'ngram'), cases.VERIFICATIONS, (None,)),
+  *itertools.product(cases.DRAFTERS, ('match',), (None,)),
+  *(
+    (name, kind, None)
+    for name in cases.DRAFTERS
+    for kind in ('token', 'multi_round')
+    if 'beam' not in name
+  ),
+]
+
+
+@pytest.mark.parametrize(
+  ('name', 'kind', 'tree_size'),
+  tiers.first(dict.fromkeys([*_FIRST, *_MORE]), len(_FIRST)),
+)
+def test_tables_are_the_verifier_whatever_is_drafted(name, kind, tree_size):
+  run = functools.partial(
+    cases.mixed,
+    many_methods.from_functions(cases.STRICT),
+    bound=cases.drafter(name).bound,
+    config=verification.VerificationConfig(kind),
+    drafts=cases.drafts_of(name, kind),
+    tree_size=tree_size,
+    filled=cases.MANY,
+  )
+  count = len(cases.STRICT)
+  state = run(
+    range(count),
+    **dict(sampling=cases.SAMPLING['greedy'], prompts=cases.PROMPTS, new=12),
+  )
+  for i, prompt in enumerate(cases.PROMPTS):
+    tokens = [cases.new_tokens(state, i, j) for j in range(count)]
+    assert tokens == count * [cases.greedy(prompt, 12)]
+  accepted = decoding.count(state).accepted.sum(0)
+  # The favourites of this one are never the verifier's.
+  assert name == 'apart' or (accepted > 0).all()
+  # Three tokens, of which n-grams have something to say, and two forbidden.
+  prompt, leniences = (1, 2, 3, 1, 2), np.arange(cases.MANY) % count
+  for case in cases.FEW:
+    sampling = cases.SAMPLING[case]
+    d = cases.distributions(verification.STANDARD, sampling)
+    table = exact.Table.from_methods(cases.STRICT, d)
+    laws = exact.declared_law(table, cases.MODEL, prompt, 3)
+    state = run(leniences, prompts=[prompt] * cases.MANY, sampling=sampling)
+    tokens = state.tokens[:, 5:8]
+    assert not sampling.forbidden[tokens].any()
+    cases.check_samples(tokens, leniences, cases.STRICT, laws, case)
+    if case == 'plain':
+      assert decoding.count(state).accepted.sum() > 0
+      _check_logprobs(state, range(0, cases.MANY, 997))
+
+
+def _check_logprobs(state, rows):
+  """That they are what a forward pass of the whole text gives each token."""
+  for row in rows:
+    tokens = state.tokens[row, : state.length[row]]
+    for i in range(state.prompt_length[row], state.length[row]):
+      logits = cases.MODEL.logits(cases.VERIFIER, tokens[:i])
+      want = jax.nn.log_softmax(logits)[tokens[i]]
+      assert abs(state.logprob[row, i] - want) < 1e-5
+
+
+def test_plain_decoding_is_the_verifier():
+  # Whatever the method and its lenience.
+  drawn = [cases.plain((0.9,), rows=4096, seed=seed) for seed in range(5)]
+  d = cases.distributions(verification.STANDARD, cases.SAMPLING['plain'])
+  table = exact.Table.from_methods([(methods.METHODS['verifier_only'], 0.0)], d)
+  law = exact.declared_law(table, cases.MODEL, cases.PROMPT, cases.NEW)
+  tokens = np.concatenate([x.tokens[:, 0, 3 : 3 + cases.NEW] for x in drawn])
+  assert np.abs(exact.z_scores(tokens, law[0])).max() < 5
+
+
+@pytest.mark.parametrize('kind', cases.VERIFICATIONS)
+def test_without_drafts_the_verifier_writes_however_blocks_are_verified(kind):
+  # A rule that defers everything, of which nothing was examined.
+  config = verification.VerificationConfig(kind)
+  options = dict(gamma=0, sampling=cases.SAMPLING['greedy'], config=config)
+  state = cases.generate('chow', (-1.0,), **options)
+  tokens = cases.new_tokens(state, 0, 0)
+  assert tokens == cases.greedy(cases.PROMPT, len(tokens))
+  counts = decoding.count(state)
+  assert counts.bonus.sum() == len(tokens)
+  assert not (counts.deferred + counts.residual + counts.drafted).any()
+
+
+# --- Models
+
+
+@functools.cache
+def _prompts():
+  problems = tasks.TASKS['word_problems'].load(split='test', num_examples=4)
+  return [example.prompt for example in problems]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('verifier', 'name', 'options'), cases.PAIRS)
+def test_models_are_the_verifier_whatever_is_drafted(verifier, name, options):
+  is_tiny = verifier == 'tiny-verifier'
+  checkpoint = load_model(cases.named(verifier))
+  texts = ['the quick brown fox', '', 'every token is either kept']
+  texts, new = (_prompts(), 40) if is_tiny else (texts, 24)
+
+  def samplers(temperature):
+    usual = dict(method='speed', lenience=0.0, gamma=3, temperature=temperature)
+    return (
+      small.sampler(checkpoint, gamma=0, temperature=temperature),
+      small.sampler(checkpoint, cases.named(name), **usual | options),
+    )
+
+  alone, strict = samplers(0.0)
+  want, answers = (s.sample(texts, max_new_tokens=new) for s in (alone, strict))
+  assert [a.tokens for a in answers] == [a.tokens for a in want]
+  for one, other in zip(answers, want, strict=True):
+    np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+  # A row is what it is by itself, and a conversation goes on.
+  one = strict.sample(texts[1], max_new_tokens=new)
+  assert (one.tokens, one.counts) == (answers[1].tokens, answers[1].counts)
+  turns = []
+  for by in alone, strict:
+    begun = by.sample(texts[0], max_new_tokens=6, return_state=True)
+    then = by.sample(texts[2], max_new_tokens=12, last_state=begun.state)
+    turns.append((begun.tokens, then.tokens))
+  assert turns[0] == turns[1]
+  # What is sampled has the verifier's log-probabilities too.
+  for by in samplers(1.0):
+    drawn = by.sample(texts, max_new_tokens=new)
+    for text, answer in zip(texts, drawn, strict=True):
+      tokens = np.array([*by.encode(text), *answer.tokens])
+      logits, _ = jax.jit(checkpoint.model)(
+        checkpoint.params, jnp.asarray(tokens), *small.causal(len(tokens))
+      )
+      at = np.arange(len(tokens) - len(answer.tokens), len(tokens))
+      logprobs = np.asarray(jax.nn.log_softmax(logits))[at - 1, tokens[at]]
+      np.testing.assert_allclose(answer.logprobs, logprobs, atol=2e-4)
+  for counts in (answer.counts for answer in answers):
+    calls = counts['verifier_calls']
+    read, most = counts['verifier_tokens'] - calls, 3 * calls
+    if 'ngram' in name or 'stop_below' in options:
+      # Where there is no draft, the verifier reads one token.
+      assert read % 3 == 0
+      assert counts['drafted'] <= read <= most
+    else:
+      assert read == options.get('drafts', 1) * most
+    assert counts['drafted'] >= counts['examined'] >= counts['accepted']
+    assert ('ngram' in name) == (counts['drafter_calls'] == 0)
+    assert name != 'ngram:1' or counts['drafted'] == read
+  total = {k: sum(a.counts[k] for a in answers) for k in answers[0].counts}
+  assert total['accepted'] > 0
+  if is_tiny and 'ngram' not in name:
+    assert total['verifier_calls'] < sum(len(a.tokens) for a in answers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['hf_gemma2', 'eagle3_apart'])
+def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(name):
+  # Of 64, all of them; the text has 720 tokens. What follows it is
+  # transformers', greedily and at a temperature of .7.
+  config = small.read_json(small.FIXTURES / name / 'config.json')
+  layer = config.get('transformer_layer_config', config)
+  assert layer['max_position_embeddings'] == 64
+  with np.load(small.FIXTURES / 'hf_gemma3/long.npz') as file:
+    text, greedy, law = (
+      file[x] for x in ('tokens', 'greedy_6', 'drawn_from_6')
+    )
+  verifier = load_model(small.FIXTURES / 'hf_gemma3')
+  bound_drafter = drafters.bind_drafter(verifier, cases.named(name))
+  small.check_continued(verifier, bound_drafter, text, greedy, law[0])
+
+
+def test_a_model_that_drafts_for_itself_is_never_rejected():
+  # All blocks are kept whole, so that their last tokens are read a block late;
+  # after a prompt of one token, of some, and of more than a window, and after
+  # another turn.
+  itself = small.sampler(
+    *('tiny-drafter', 'tiny-drafter'), method='speed', lenience=0.0, gamma=3
+  )
+  prompts = ['', 'The number 31', 'one two three ' * 40]
+  answers = itself.sample(prompts, max_new_tokens=40)
+  asked = dict(max_new_tokens=8, stop_tokens=[])
+  for seed in range(3):
+    one = itself.sample('a', return_state=True, seed=seed, **asked)
+    then = itself.sample(' b', last_state=one.state, seed=seed, **asked)
+    answers += [one, then]
+  for counts in (answer.counts for answer in answers):
+    assert counts['accepted'] == counts['examined']
+    assert counts['residual'] == 0
+    assert counts['drafter_calls'] == 3 * counts['verifier_calls']
+  assert sum(a.counts['verifier_calls'] for a in answers) >= 20
