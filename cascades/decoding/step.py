@@ -83,9 +83,7 @@ def step[S: SamplingState](
   with_law: bool = False,
 ) -> tuple[S, BlockStats]:
   """Drafts, verifies and commits one block of one sequence."""
-  draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
-    state.key, 2 * state.blocks + jnp.arange(2)
-  )
+  draft_key, verify_key = block_keys(state)
   # 1. Draft gamma tokens per draft, with the logits they were drawn from.
   proposal = propose(
     state, params, sampling, key=draft_key, step_config=step_config
@@ -153,6 +151,14 @@ def step[S: SamplingState](
     law=result.law,
     fault=fault,
   )
+
+
+def block_keys(state: SamplingState) -> tuple[jax.Array, jax.Array]:
+  """Returns the random keys of a block: for drafting, and for verification."""
+  draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
+    state.key, 2 * state.blocks + jnp.arange(2)
+  )
+  return draft_key, verify_key
 
 
 def propose(

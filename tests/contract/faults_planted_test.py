@@ -189,14 +189,14 @@ _FAULTS = {
   'decoding.loop:record': (_given(_late_logprobs), _HAND),
   'decoding.step:find_emission': (_given(_never_stops), _HAND),
   # The verifier reads a token less; a rejected draft stays in the caches.
-  'decoding.verify_block:read_hidden': (_early_rows, _HAND),
+  'decoding.step:read_hidden': (_early_rows, _HAND),
   'proof.table_models:TableModel.rewind': (
     *(lambda _: lambda self, cache, length: cache, _HAND),
   ),
   # Drafting and verifying share a key.
   'decoding.step:block_keys': (lambda f: lambda x: 2 * (f(x)[0],), _LOOP),
   # The loop looks through the raw gate.
-  'decoding.verify_block:distributions': (_raw_gate, _PROCESSED),
+  'decoding.step:distributions': (_raw_gate, _PROCESSED),
   # The draft is the favourite of a soft q; it has places for ids.
   'cases:DRAFTERS.apart': (_drafts_by(_Greedy(cases.MODEL)), _LOOP),
   'cases:DRAFTERS.partial': (_drafts_by(_Places(cases.PARTIAL)), _PARTIAL),
@@ -205,7 +205,7 @@ _FAULTS = {
     *(lambda _: lambda self, state: jnp.zeros((), bool), _PASS),
   ),
   # A draft sees those beside it; the first is kept, whichever stays.
-  'decoding.verify_block:build_tree': (
+  'decoding.step:build_tree': (
     *(_rest(tree_mask=_open_mask), (*_TREE, 'match', 5)),
   ),
   'proof.table_models:TableModel.move': (
