@@ -1,8 +1,6 @@
 """Options: what each changes, and what is counted."""
 
-import dataclasses
 import functools
-import json
 import math
 
 import jax
@@ -13,7 +11,7 @@ import tiers
 
 import cascades
 from cascades import drafters, methods, verification
-from cascades.arguments import Declared, Registry, option, options_of, split
+from cascades.arguments import Registry, options_of, split
 from cascades.config import DecodingConfig
 from cascades.sampler import scoring
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
@@ -102,37 +100,6 @@ def test_an_option_has_an_effect_or_none_or_is_refused(kind, name):
   names = {'drafts': 'verification', 'cache_length': 'prompt 0'}
   assert refusal.startswith((f'{name}: ', f'{names.get(name, name)}: '))
   assert name in refusal or name == 'drafts'
-
-
-@pytest.mark.parametrize(
-  'options',
-  [
-    {},
-    dict(method='opt', lenience=0.1, gamma=8),
-    dict(verification='k_seq', drafts=3, tree_size=6, top_k=5, top_p=0.5),
-  ],
-  ids=str,
-)
-def test_a_config_is_that_of_its_dictionary(options):
-  config = DecodingConfig(**options)
-  text = json.dumps(config.to_dict())
-  assert DecodingConfig.from_dict(json.loads(text)) == config
-
-
-def test_a_value_is_checked_as_it_is_declared():
-  @dataclasses.dataclass(frozen=True, kw_only=True)
-  class Spec(Declared):
-    window: int = option(3, low=1, high=9, help='Tokens compared.')
-    order: str = option('up', choices=('up', 'down'), help='Order.')
-
-  assert Spec().replace(window=4).to_dict() == {'window': 4, 'order': 'up'}
-  for values, sentence in (
-    (dict(window=0), 'window: must be 1 or more, got 0.'),
-    (dict(window=10), 'window: must be 9 or less, got 10.'),
-    (dict(order='no'), "order: must be 'up' or 'down', got 'no'."),
-  ):
-    with pytest.raises(ValueError, match='^' + sentence):
-      Spec(**values)
 
 
 def test_entries_are_looked_up_by_name_and_alias():
