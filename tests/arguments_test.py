@@ -80,13 +80,7 @@ def _mixed(usual):
 _OPTIONS = dict(
   drafter=_mixed([None, 'ngram', 'self:x', 'nowhere']),
   method=_mixed([*cascades.METHODS, 'token_v33']),
-  lenience=_NUMBERS,
   gamma=_mixed([0, 1, 4]),
-  temperature=_NUMBERS,
-  top_k=_NUMBERS,
-  top_p=_NUMBERS,
-  cache_length=_NUMBERS,
-  batch_size=_NUMBERS,
   verification=_mixed(['token', 'block', 'match', 'k_seq']),
   gate=_mixed(['raw', 'processed']),
   bonus=_mixed(['target', 'verifier']),
@@ -97,16 +91,18 @@ _OPTIONS = dict(
   fill_unselected_logits=_mixed([False, True]),
   mesh=st.sampled_from([(1, 1), (2, 1), (0, 1)]),
 )
+_OPTIONS |= dict.fromkeys(
+  'lenience temperature top_k top_p cache_length batch_size'.split(), _NUMBERS
+)
 _REQUEST = dict(
   max_new_tokens=_mixed([1, 3, 8]),
   seed=_NUMBERS,
-  echo=st.booleans(),
-  return_logits=st.booleans(),
-  return_state=st.booleans(),
   forbidden_tokens=_mixed([None, ['\n'], [0, 1, 2]]),
   stop_tokens=_mixed([None, ['.', 5]]),
   stop_strings=_mixed([(), ['a', 'the']]),
-  apply_chat_template=st.booleans(),
+)
+_REQUEST |= dict.fromkeys(
+  'echo return_logits return_state apply_chat_template'.split(), st.booleans()
 )
 
 
@@ -121,11 +117,9 @@ def _some(options):
 def _answer_or_sentence(run):
   """Returns a call's result, or None if it refuses in one good sentence."""
   try:
-    made = run()
+    return run()
   except ValueError as error:
     kind, said = type(error), str(error)
-  else:
-    return made
   # Not one of the many kinds of ValueError that others raise.
   assert kind is ValueError, said
   assert re.match(r'[a-z_]+( \d+)?: .*\.$', said), said
