@@ -106,7 +106,7 @@ def test_entries_are_looked_up_by_name_and_alias():
   assert registry['red'] == registry['crimson'] == 1
   assert tuple(registry) == ('red', 'blue')
   assert registry.core() == {'red': 1}
-  assert not methods.is_builtin('blue')
+  assert not registry.is_builtin('blue')
   with pytest.raises(ValueError, match=r"^colour: 'bleu' .* 'blue'\? Choose"):
     registry['bleu']
   for name in (None, 3, b'red', ('red',), '', 'r' * 10_000):
@@ -154,12 +154,6 @@ def test_a_method_without_a_strict_lenience_is_refused_where_it_decodes():
   for method in ('drafter_only', rule):
     decoder = small.sampler(*small.tables(), method=method, cache_length=256)
     assert decoder.sample('x', max_new_tokens=2).tokens
-
-
-def test_a_dtype_of_loaded_models_is_refused():
-  for drafter in (small.tables()[1], 'ngram'):
-    with pytest.raises(ValueError, match=r'^dtype: .bfloat16. has no effect'):
-      cascades.Sampler(small.tables()[0], drafter, dtype='bfloat16')
 
 
 def _reads(fn):

@@ -218,11 +218,10 @@ def declares(
   usual = dict(reads_gates=make is from_rule) | usual
 
   def declare(equation: str, reference: str, **attributes: Any):
-    attributes = usual | attributes
-    attributes |= dict(equation=equation, reference=reference)
-
     def add(function):
-      methods.append(make(function, name=function.__name__, **attributes))
+      fields = dict(name=function.__name__, equation=equation)
+      fields |= dict(reference=reference) | usual | attributes
+      methods.append(make(function, **fields))
       return function
 
     return add

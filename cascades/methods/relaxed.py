@@ -282,14 +282,9 @@ def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
   """Computes the mean, over the rejected x, of norm(max(0, h_x - q)).
 
   h_x(x) = h(x) and h_x(v) = c_x * p(v) elsewhere, c_x = (1 - h(x)) / (1 -
-  p(x)). The rejected token is forgotten, so drawing from the mean is
-  drawing from the residual of the one that was rejected. At x itself max(0,
-  h_x - q) is 0, so that x matters through c_x alone, and with
-
-    w_x = q(x) (1 - acceptance(x)),  Z(c) = sum_v max(0, c p(v) - q(v))
-
-  the sum over x of w_x max(0, c_x p(v) - q(v)) / Z(c_x) needs two sorted
-  lists, of c_x and of q(v) / p(v), instead of every pair.
+  p(x)): x matters through c_x alone. With w_x = q(x) (1 - acceptance(x)) and
+  Z(c) = sum_v max(0, c p(v) - q(v)), the sum over x of w_x max(0, c_x p(v) -
+  q(v)) / Z(c_x) needs two sorted lists, of c_x and of q(v) / p(v).
   """
   q, p = d.q, d.p
   tiny = jnp.finfo(q.dtype).tiny

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.usefixtures('wrong_types')
 
 
 def _option(**options):
-  small.sampler(*small.tables(), **options)
+  verifier, drafter = small.tables()
+  small.sampler(verifier, options.pop('drafter', drafter), **options)
 
 
 @functools.cache
@@ -75,6 +76,10 @@ _OPTIONS = [
     for x in (10**5000, 'x' * 5000, b'1', None, 1.5)
   ),
   (dict(method='cactus', verification='block'), '.*cactus has a target per'),
+  *(
+    (dict(dtype='bfloat16', **drafter), 'dtype: .bfloat16. has no effect')
+    for drafter in ({}, dict(drafter='ngram'))
+  ),
   (dict(method='opt', lenience=1e39), 'lenience: .* range of float32'),
   *((dict(verification=f'look_ahead:{x}'), 'verification: ') for x in _LONG),
   *(
