@@ -24,7 +24,7 @@ import logging
 import pathlib
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -141,6 +141,7 @@ class LoadOptions(NamedTuple):
     return 'blocked' if self.pack else None
 
 
+@runtime_checkable
 class CheckpointSource(Protocol):
   """A stored model that was opened, before its parameters are read."""
 

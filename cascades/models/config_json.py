@@ -249,7 +249,7 @@ def read(fields: Mapping[str, Any]) -> GemmaConfig:
     vocab_size = min(vocab_size, file.vocab_size_per_layer_input or 0)
   sparse = 10 if layers > 10 else 0
   num_heads, head_dim = _full_attention_heads(file)
-  resolved = dict(file) | dict(
+  resolved: dict[str, Any] = dict(file) | dict(
     vocab_size=vocab_size,
     table_size=file.vocab_size,
     layer_types=_layer_types(file),
