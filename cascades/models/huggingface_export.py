@@ -26,6 +26,8 @@ _STALE = (
   *(language.OWNER_FILE, 'tokenizer.json', 'added_tokens.json'),
   'special_tokens_map.json',
 )
+# No property of the parameters: the length that families were trained for.
+_LENGTHS = dict(gemma2=8192, gemma3=131072, gemma3n=32768, gemma4=131072)
 
 
 def make_config(
@@ -36,6 +38,10 @@ def make_config(
   No field is left to defaults, and names are those of transformers 5.
   """
   c = model.module.config
+  # gemma has a class of this name for each family.
+  package = type(c).__module__.split('.')
+  families = [name for name in ('gemma3n', 'gemma4') if name in package]
+  family = families[0] if families else f'gemma{2 + c.use_qk_norm}'
   layer_types = {x: name for name, x in config_json.ATTENTION_TYPES.items()}
   ropes: dict[str, dict[str, Any]] = {}
   for gemma_name, rope in model.ropes.items():
@@ -44,6 +50,9 @@ def make_config(
       fields |= {'rope_type': 'linear', 'factor': float(rope.factor)}
     ropes[layer_types[gemma_name]] = fields
   fields = {
+    'model_type': family + '_text' * (family != 'gemma2'),
+    'architectures': [f'{family.capitalize()}ForCausalLM'],
+    'max_position_embeddings': _LENGTHS[family],
     **{name: getattr(c, field) for field, name in gemma_library.SIZES.items()},
     'num_hidden_layers': c.num_layers,
     'layer_types': [layer_types[x.name] for x in c.attention_types],
@@ -55,14 +64,17 @@ def make_config(
     'dtype': str(model.dtype(params)),
     **_special_ids(stops),
   }
-  # gemma has a class of this name for each family.
-  package = type(c).__module__
-  if 'gemma3n' in package:
+  if family == 'gemma3n':
     fields |= _gemma3n_fields(c)
-  elif 'gemma4' in package:
+  elif family == 'gemma4':
     fields |= _gemma4_fields(c, ropes[config_json.FULL])
   else:
-    fields |= _classic_fields(c, ropes)
+    by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
+    scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
+    fields['query_pre_attn_scalar'] = scalar
+    fields['attn_logit_softcapping'] = c.attn_logits_soft_cap
+  if family == 'gemma2':
+    fields['rope_parameters'] = ropes[config_json.FULL]
   inverse = language.from_config(fields).module.config
   if hasattr(c, 'transpose_gating_einsum'):
     # The order of axes of a matrix, which config.json has no field for.
@@ -76,27 +88,9 @@ def make_config(
   return fields
 
 
-def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
-  """Returns the fields that only Gemma 2 and 3 have."""
-  is_gemma3 = c.use_qk_norm
-  by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
-  scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
-  return {
-    'model_type': 'gemma3_text' if is_gemma3 else 'gemma2',
-    'architectures': [f'Gemma{3 if is_gemma3 else 2}ForCausalLM'],
-    'query_pre_attn_scalar': scalar,
-    'attn_logit_softcapping': c.attn_logits_soft_cap,
-    # No property of the parameters: the length that families were trained for.
-    'max_position_embeddings': 131072 if is_gemma3 else 8192,
-    'rope_parameters': ropes if is_gemma3 else ropes[config_json.FULL],
-  }
-
-
 def _gemma3n_fields(c: Any) -> dict[str, Any]:
-  """Returns the fields that only Gemma 3n has; see `_classic_fields`."""
+  """Returns the fields that only Gemma 3n has."""
   return {
-    'model_type': 'gemma3n_text',
-    'architectures': ['Gemma3nForCausalLM'],
     'intermediate_size': [c.hidden_dim] * c.num_layers,
     'vocab_size_per_layer_input': c.num_embed,
     'hidden_size_per_layer_input': c.per_layer_input_dim,
@@ -107,17 +101,14 @@ def _gemma3n_fields(c: Any) -> dict[str, Any]:
     'altup_num_inputs': c.num_altup_inputs,
     'altup_active_idx': 0,
     'altup_correct_scale': True,
-    'max_position_embeddings': 32768,
   }
 
 
 def _gemma4_fields(c: Any, full_rope: dict[str, Any]) -> dict[str, Any]:
-  """Returns the fields that only Gemma 4 has; see `_classic_fields`."""
+  """Returns the fields that only Gemma 4 has."""
   full_rope['rope_type'] = 'proportional'
   full_rope['partial_rotary_factor'] = c.global_rope_proportion
   return {
-    'model_type': 'gemma4_text',
-    'architectures': ['Gemma4ForCausalLM'],
     'vocab_size_per_layer_input': c.num_embed,
     'hidden_size_per_layer_input': c.per_layer_input_dim,
     'global_head_dim': c.global_key_size,
@@ -130,7 +121,6 @@ def _gemma4_fields(c: Any, full_rope: dict[str, Any]) -> dict[str, Any]:
     'num_experts': c.num_experts or None,
     'top_k_experts': c.top_k_experts if c.enable_moe else None,
     'moe_intermediate_size': c.expert_dim or None,
-    'max_position_embeddings': 131072,
   }
 
 
