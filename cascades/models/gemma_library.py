@@ -4,6 +4,7 @@ Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 `gemma` library.
 """
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -216,82 +217,48 @@ def init_params(
 def transformer(config: GemmaConfig, dtype: Any) -> Any:
   """Returns gemma's flax module of a model."""
   import_gemma()
-  package, family_fields = 'gemma.gm.nn', _classic
-  if config.is_gemma3n:
-    package, family_fields = 'gemma.gm.nn.gemma3n', _gemma3n
-  elif config.is_gemma4:
-    package, family_fields = 'gemma.gm.nn.gemma4', _gemma4
+  # Each family has classes of its own.
+  package = '.gemma3n' * config.is_gemma3n + '.gemma4' * config.is_gemma4
   names = '_config', '_modules', '_transformer'
   module, modules, transformers = (
-    importlib.import_module(f'{package}.{name}') for name in names
+    importlib.import_module(f'gemma.gm.nn{package}.{name}') for name in names
   )
-  # Each family has an enumeration of its own.
   types = [
     modules.AttentionType[ATTENTION_TYPES[x]] for x in config.layer_types
   ]
   sliding, full = config.ropes[SLIDING], config.ropes[FULL]
-  gemma_config = module.TransformerConfig(
-    **{field: getattr(config, name) for field, name in SIZES.items()},
-    **family_fields(config, module),
+  global_heads = config.num_global_key_value_heads
+  has_same_heads = global_heads == config.num_key_value_heads
+  # Fields of all families; a family has no other ones of the same name.
+  fields = {name: getattr(config, x) for name, x in SIZES.items()} | dict(
     use_post_attn_norm=True,
     use_post_ffw_norm=True,
     attention_types=tuple(types),
     local_base_frequency=sliding.theta,
     local_scale_factor=sliding.factor,
+    local_rope_proportion=sliding.share,
     global_base_frequency=full.theta,
     global_scale_factor=full.factor,
+    global_rope_proportion=full.share,
     vision_encoder=None,
-  )
-  name = 'Gemma3nTransformer' if config.is_gemma3n else 'Transformer'
-  make = getattr(transformers, name)
-  return make(dtype=dtype, tokens='tokens', config=gemma_config)
-
-
-def _classic(config: GemmaConfig, module: Any) -> dict[str, Any]:
-  """Returns the fields of gemma's configuration for a Gemma 2 or 3."""
-  by_head = config.query_pre_attn_scalar == config.head_dim
-  norm = 'HEAD_DIM' if by_head else 'EMBED_DIM_DIV_NUM_HEADS'
-  norms = module.QueryPreAttentionNormalisation
-  return dict(
     attn_logits_soft_cap=config.attn_logit_softcapping,
-    query_pre_attn_norm=norms[f'BY_ONE_OVER_SQRT_{norm}'],
+    query_pre_attn_norm=_query_norm(config, module),
     # Hugging Face's order of axes.
     transpose_gating_einsum=True,
-    use_qk_norm=config.model_type == 'gemma3_text',
-  )
-
-
-def _gemma3n(config: GemmaConfig, module: Any) -> dict[str, Any]:
-  """Returns the fields of a Gemma 3n; see `_classic`."""
-  return dict(
-    query_pre_attn_norm=module.QueryPreAttentionNormalisation.NONE,
-    transpose_gating_einsum=True,
-    use_qk_norm=True,
+    use_qk_norm=config.model_type != 'gemma2',
     use_value_norm=True,
     use_altup=True,
+    use_laurel=True,
     altup_coef_clip=config.altup_coef_clip,
     activation_sparsity_pattern=tuple(config.activation_sparsity_pattern),
-    per_layer_input_dim=config.hidden_size_per_layer_input,
-    use_laurel=True,
     laurel_rank=config.laurel_rank,
-    kv_cache_sharing_config=_sharing(config, module),
     scale_plus_one=False,
     guard_against_excess_precision=True,
-  )
-
-
-def _gemma4(config: GemmaConfig, module: Any) -> dict[str, Any]:
-  """Returns the fields of a Gemma 4; see `_classic`."""
-  global_heads = config.num_global_key_value_heads
-  has_same_heads = global_heads == config.num_key_value_heads
-  fields: dict[str, Any] = dict(
+    per_layer_input_dim=config.hidden_size_per_layer_input,
+    kv_cache_sharing_config=_sharing(config, module),
     num_global_kv_heads=None if has_same_heads else global_heads,
     global_key_size=config.global_head_dim,
     k_eq_v_global=config.attention_k_eq_v,
-    local_rope_proportion=config.ropes[SLIDING].share,
-    global_rope_proportion=config.ropes[FULL].share,
-    per_layer_input_dim=config.hidden_size_per_layer_input,
-    kv_cache_sharing_config=_sharing(config, module),
     use_bidirectional_attention=config.use_bidirectional_attention or None,
   )
   if config.use_double_wide_mlp:
@@ -304,7 +271,23 @@ def _gemma4(config: GemmaConfig, module: Any) -> dict[str, Any]:
       top_k_experts=config.top_k_experts,
       moe_dense_hidden_dim=config.intermediate_size,
     )
-  return fields
+  known = {field.name for field in dataclasses.fields(module.TransformerConfig)}
+  gemma_config = module.TransformerConfig(
+    **{name: x for name, x in fields.items() if name in known}
+  )
+  name = 'Gemma3nTransformer' if config.is_gemma3n else 'Transformer'
+  make = getattr(transformers, name)
+  return make(dtype=dtype, tokens='tokens', config=gemma_config)
+
+
+def _query_norm(config: GemmaConfig, module: Any) -> Any:
+  """Returns gemma's name of the scale of queries; None for a Gemma 4."""
+  if config.is_gemma4:
+    return None
+  by_head = config.query_pre_attn_scalar == config.head_dim
+  name = 'HEAD_DIM' if by_head else 'EMBED_DIM_DIV_NUM_HEADS'
+  name = 'NONE' if config.is_gemma3n else f'BY_ONE_OVER_SQRT_{name}'
+  return module.QueryPreAttentionNormalisation[name]
 
 
 def _sharing(config: GemmaConfig, module: Any) -> Any:
