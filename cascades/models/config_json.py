@@ -14,7 +14,7 @@ refused here and nowhere else.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import pydantic
 
@@ -28,7 +28,8 @@ from cascades.files import (
   one_of,
 )
 
-FULL, SLIDING = 'full_attention', 'sliding_attention'
+FULL: Final = 'full_attention'
+SLIDING: Final = 'sliding_attention'
 # Names in gemma's enumerations of attention types, one for each family.
 ATTENTION_TYPES = {FULL: 'GLOBAL', SLIDING: 'LOCAL_SLIDING'}
 # More layers than any model has; code iterates over them.
@@ -114,7 +115,9 @@ class GemmaConfig(Schema):
   final_logit_softcapping: Positive | None = None
   attn_logit_softcapping: Annotated[Positive | None, _CLASSIC] = None
   query_pre_attn_scalar: Annotated[Positive, _CLASSIC] = 256
-  ropes: Annotated[dict[str, Rope] | None, _RESOLVED] = None
+  ropes: Annotated[dict[str, Rope], _RESOLVED] = pydantic.Field(
+    default_factory=dict
+  )
   hidden_size_per_layer_input: Annotated[Count | None, _3N_4] = 0
   num_kv_shared_layers: Annotated[Count, _3N_4] = 0
   laurel_rank: Annotated[Size, _3N] = 64
@@ -303,7 +306,7 @@ def _stored_dtype(fields: Mapping[str, Any]) -> Any:
   return fields.get('dtype') or fields.get('torch_dtype')
 
 
-def _layer_types(file: _File) -> list[str]:
+def _layer_types(file: _File) -> list[_Type]:
   """Returns the attention type of each layer."""
   period = {'gemma2': 2, 'gemma3n_text': 5}.get(file.model_type)
   period = period or file.sliding_window_pattern

@@ -202,9 +202,10 @@ def tensors(
     if not isinstance(leaf, tuple):
       yield from _leaf_tensors(mapping, leaf)
       continue
-    yield from _leaf_tensors(mapping, leaf.values)
+    values, scales = leaf
+    yield from _leaf_tensors(mapping, values)
     # A view of few numbers, of which all columns would be a matrix of floats.
-    for name, struct, make in _leaf_tensors(mapping, leaf.scales, slice(1)):
+    for name, struct, make in _leaf_tensors(mapping, scales, slice(1)):
       column = jax.ShapeDtypeStruct((struct.shape[0], 1), struct.dtype)
       yield Tensor(name + '_scale', column, make)
 
