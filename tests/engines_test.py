@@ -1,6 +1,7 @@
 """A certificate of anybody's verification, exact where it can be."""
 
 import functools
+import itertools
 import json
 
 import numpy as np
@@ -185,42 +186,42 @@ _DRAWS = {
 }
 
 
-@pytest.mark.parametrize('name', _DRAWS)
+def _shares(q, p, drafts, rng):
+  """Verifies one draft with one number, which accepts and draws."""
+  u, ratio = rng.random(), min(1, p[0, drafts[0]] / q[0, drafts[0]])
+  if u < ratio:
+    return [*drafts, _searched(p[-1], rng)]
+  ends = np.cumsum(_left(q[0], p[0]))
+  return [int(np.searchsorted(ends, (u - ratio) / (1 - ratio)))]
+
+
+@pytest.mark.parametrize('name', [*_DRAWS, None])
 def test_a_branch_that_only_rounding_makes_is_none(name):
-  verify = functools.partial(_token, draw=_DRAWS[name])
-  # Of nine tokens sums end below 1 and above it.
-  for gamma, size in ((2, 3), (1, 9)):
+  verify, sizes = _shares, [(1, 2), (1, 3), (1, 9)]
+  if name:
+    # Of nine tokens sums end below 1 and above it.
+    verify, sizes = (
+      functools.partial(_token, draw=_DRAWS[name]),
+      [(2, 3), (1, 9)],
+    )
+  for gamma, size in sizes:
     found = engines.certify(verify, gamma=gamma, size=size)
     assert found.exact
     assert found.passed
     assert found.low < 1e-12
 
 
-def test_one_number_that_accepts_and_draws_passes():
-  def verify(q, p, drafts, rng):
-    u, ratio = rng.random(), min(1, p[0, drafts[0]] / q[0, drafts[0]])
-    if u < ratio:
-      return [*drafts, _searched(p[-1], rng)]
-    ends = np.cumsum(_left(q[0], p[0]))
-    return [int(np.searchsorted(ends, (u - ratio) / (1 - ratio)))]
+def test_a_rare_branch_that_is_wrong_fails():
+  for chance in 1e-4, 1e-6, 1e-8:
 
-  for size in (2, 3, 9):
-    found = engines.certify(verify, gamma=1, size=size)
+    def draw(row, rng, chance=chance):
+      rare = rng.random() < chance
+      return int(np.argmin(row)) if rare else _searched(row, rng)
+
+    found = engines.certify(functools.partial(_token, draw=draw), gamma=1)
     assert found.exact
-    assert found.passed
-
-
-@pytest.mark.parametrize('chance', [1e-4, 1e-6, 1e-8])
-def test_a_rare_branch_that_is_wrong_fails(chance):
-  def draw(row, rng):
-    if rng.random() < chance:
-      return int(np.argmin(row))
-    return _searched(row, rng)
-
-  found = engines.certify(functools.partial(_token, draw=draw), gamma=1)
-  assert found.exact
-  assert not found.passed
-  assert chance / 10 < found.low < chance
+    assert not found.passed
+    assert chance / 10 < found.low < chance
 
 
 def test_what_is_dropped_is_little_in_all():
@@ -294,9 +295,7 @@ def test_what_cannot_be_gone_through_is_sampled():
   assert not found.exact
   assert not found.passed
 
-
-@pytest.mark.slow
-def test_a_token_that_the_law_rules_out_counts_in_full():
+  # A token that the law rules out counts in full.
   def drawn(q, p, drafts, rng):
     return [int(rng.choice(3, p=p[0]))]
 
@@ -316,21 +315,19 @@ _NAN = small.of_target(lambda d, lenience: d.p * np.nan)
 @pytest.mark.parametrize(
   ('verify', 'given', 'message'),
   [
-    (
-      lambda q, p, d, rng: [9],
-      {},
-      r'verify: must return the acc.*got \[9\] for',
+    *(
+      (verify, {}, f'verify: must return the acc.*{said}')
+      for verify, said in (
+        (lambda q, p, d, rng: [9], r'got \[9\] for'),
+        (lambda q, p, d, rng: [], ''),
+        (lambda q, p, d, rng: [*d, 0, 0], ''),
+        (lambda q, p, d, rng: [1 - d[0] % 2, 0], ''),
+        (lambda q, p, d, rng: None, 'got None'),
+        (lambda q, p, d, rng: ['a'], 'got .*a'),
+      )
     ),
-    (lambda q, p, d, rng: [], {}, 'verify: must return the acc'),
-    (lambda q, p, d, rng: [*d, 0, 0], {}, 'verify: must return the acc'),
-    (lambda q, p, d, rng: [1 - d[0] % 2, 0], {}, 'verify: must return the acc'),
-    (lambda q, p, d, rng: None, {}, 'verify: must return the acc.*got None'),
     (_token, dict(rule='cactus'), 'rule: cactus has no single target'),
-    (
-      _token,
-      dict(rule='contrastive'),
-      'lenience: must be given for contrastive',
-    ),
+    (_token, dict(rule='contrastive'), 'lenience: must be given for contr'),
     (_token, dict(rule='margin', lenience=1), 'method: margin needs raw log'),
     (_token, dict(rule='ensemble', lenience=np.nan), 'lenience: must be a nu'),
     (_token, dict(rule=_NAN, lenience=0.5), 'rule: .* has a law with nan at'),
@@ -355,16 +352,12 @@ def test_all_that_is_drawn_is_gone_through():
   ]
   ends = np.cumsum([0.25, 0.25, 0.5])
   thirds = {0: 0.25, 1: 0.25, 2: 0.5}
+  every = dict.fromkeys(itertools.product((True, False), repeat=2), 0.25)
   cases += [
     (lambda r: int(np.searchsorted(ends, r.random())), thirds),
     (lambda r: int((r.random() > ends).sum()), thirds),
     # The same number, looked at twice, and two numbers.
-    (
-      lambda r: tuple(r.random() < x for x in (0.5, 0.5)),
-      dict.fromkeys(
-        ((a, b) for a in (True, False) for b in (True, False)), 0.25
-      ),
-    ),
+    (lambda r: tuple(r.random() < x for x in (0.5, 0.5)), every),
     (
       lambda r: (lambda u: (u < 0.25, u < 0.5))(r.random()),
       {(True, True): 0.25, (False, True): 0.25, (False, False): 0.5},

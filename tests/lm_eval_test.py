@@ -172,7 +172,7 @@ def test_rolling_likelihoods_go_on_window_by_window():
 @pytest.mark.parametrize(
   ('options', 'said'),
   [
-    (dict(verifier=None), 'verifier: none is given'),
+    (dict(verifier=None), 'verifier: must be given'),
     (dict(verifeir='x'), "model_args: 'verifeir' is not known; choose from ve"),
     (dict(pretrained='x'), "model_args: 'pretrained' is not known"),
     (dict(verifier=7), "'7'"),

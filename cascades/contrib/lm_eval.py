@@ -5,12 +5,9 @@ r"""The model type `cascades` of lm-evaluation-harness.
     verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3
 
 is `lm_eval` with one model more. The harness (0.4.13) has no hook for models
-of other packages: it knows those of a fixed table, and `--include_path` is for
-tasks. So this module registers the type and hands over to the harness's own
-command line; in Python, importing it is enough for `simple_evaluate`.
-
-The harness imports torch in two places, both only where it is installed: to
-seed it (`lm_eval.utils.set_torch_seed`) and to report its version.
+of other packages, so this module registers the type and hands over to the
+harness's own command line; in Python, importing it is enough for
+`simple_evaluate`. The harness needs no torch.
 
 `--model_args` are the arguments of `Sampler`, and `seed`. What a task asks for
 is decoded by that sampler, greedily unless the task or `--gen_kwargs` say
@@ -27,7 +24,7 @@ import hashlib
 import logging
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cascades import arguments, drafters
 from cascades.arguments import options_of
@@ -54,14 +51,8 @@ _LOG = logging.getLogger('lm_eval.cascades')
 _DECODING = tuple(options_of(DecodingConfig))
 _MODELS = ('verifier', 'drafter', 'tokenizer', 'mesh', 'dtype')
 # What a task may ask for, as `normalize_gen_kwargs` names it.
-_GENERATION = (
-  'until',
-  'max_gen_toks',
-  'do_sample',
-  'temperature',
-  'top_k',
-  'top_p',
-)
+_PROCESSING = 'temperature', 'top_k', 'top_p'
+_GENERATION = 'until', 'max_gen_toks', 'do_sample', *_PROCESSING
 
 
 def _check_names(
@@ -86,21 +77,7 @@ def _sampler(options: Mapping[str, Any]) -> sampler.Sampler:
   return sampler.Sampler(config=DecodingConfig(**decoding), **models)
 
 
-def _check_decided(
-  config: DecodingConfig, generation: Mapping[str, Any]
-) -> None:
-  """Refuses a task that samples in another way than a decision's evidence."""
-  for name, value in generation.items():
-    decided = getattr(config, name)
-    if decided != value:
-      raise ValueError(
-        f'decision: was made at {name} {decided}, and the task asks for'
-        f' {value}; decide at {name} {value}, or give --gen_kwargs.'
-      )
-
-
-@dataclasses.dataclass(frozen=True)
-class Generation:
+class Generation(NamedTuple):
   """Generation options of a task; equal requests are decoded together."""
 
   max_new_tokens: int
@@ -112,8 +89,7 @@ class Generation:
     """Reads a task's `generation_kwargs`."""
     options: dict[str, Any] = {**normalize_gen_kwargs(dict(task_kwargs))}
     _check_names('generation_kwargs', options, _GENERATION)
-    names = ('temperature', 'top_k', 'top_p')
-    processing = {name: options[name] for name in names if name in options}
+    processing = {x: options[x] for x in _PROCESSING if x in options}
     if not options['do_sample']:
       processing['temperature'] = 0
     return cls(
@@ -132,21 +108,13 @@ class CascadesLM(TemplateLM):
       not on the requests around it.
     batch_size: The harness's flag; 'auto' takes `max_batch_size`, or what
       `Sampler` takes.
-    max_batch_size: The harness's flag; taken where `batch_size` is 'auto'.
-    device: The harness's flag; not looked at, for JAX chooses its own
-      (JAX_PLATFORMS).
+    max_batch_size: The harness's flag.
+    device: The harness's flag; unused, as JAX has its own (JAX_PLATFORMS).
     decision: A decision.json of a sweep: its models and options. Only verifier,
       drafter and mesh can be given beside it, and tasks must ask for its
       temperature, top_k and top_p.
     **options: Arguments of `Sampler`; models by name, the tokenizer by the path
       of its `tokenizer.model`.
-
-  Raises:
-    ValueError: There is no such option, or a value is out of its range.
-
-  Attributes:
-    sampler: Decodes and scores.
-    seed: Decides what is sampled.
   """
 
   def __init__(
@@ -165,9 +133,7 @@ class CascadesLM(TemplateLM):
     names = names if decision is None else ('verifier', 'drafter', 'mesh')
     _check_names('model_args', options, names)
     if decision is None and options.get('verifier') is None:
-      raise ValueError(
-        'verifier: none is given; add verifier=... to model_args.'
-      )
+      raise ValueError('verifier: must be given in model_args.')
     for name in ('verifier', 'drafter'):
       # The harness makes a number of a folder that is called so.
       if isinstance(options.get(name), int | float):
@@ -215,18 +181,7 @@ class CascadesLM(TemplateLM):
   def generate_until(
     self, requests: list[Instance], disable_tqdm: bool = False
   ) -> list[str]:
-    """Answers prompts, each as its task asks for it.
-
-    Args:
-      requests: Their `args` are a prompt and its `generation_kwargs`.
-      disable_tqdm: Not looked at.
-
-    Returns:
-      Texts, in the order of the requests.
-
-    Raises:
-      ValueError: A task asks for what there is not, or a prompt does not fit.
-    """
+    """Answers prompts, each with its `generation_kwargs`."""
     alike = collections.defaultdict(list)
     arguments: list[Any] = [request.args for request in requests]
     for i, request_args in enumerate(arguments):
@@ -234,10 +189,9 @@ class CascadesLM(TemplateLM):
     texts = [''] * len(requests)
     for generation, indices in alike.items():
       decoder = self._like(dict(generation.processing))
+      prompts = [arguments[i][0] for i in indices]
       answers = decoder.sample(
-        [
-          getattr(arguments[i][0], 'messages', arguments[i][0]) for i in indices
-        ],
+        [getattr(prompt, 'messages', prompt) for prompt in prompts],
         max_new_tokens=generation.max_new_tokens,
         seed=self.seed,
         stop_strings=generation.until,
@@ -245,9 +199,8 @@ class CascadesLM(TemplateLM):
       for i, answer in zip(indices, answers, strict=True):
         texts[i] = answer.text
         self._counts.update(answer.counts, answers=1, tokens=len(answer.tokens))
-        self.cache_hook.add_partial(
-          'generate_until', requests[i].args, texts[i]
-        )
+        request = requests[i].args
+        self.cache_hook.add_partial('generate_until', request, texts[i])
     summary = ', '.join(f'{k} {round(v, 3)}' for k, v in self.counts.items())
     _LOG.info('%s: %s', self.sampler.config.method.name, summary)
     return texts
@@ -258,8 +211,13 @@ class CascadesLM(TemplateLM):
     if not changes.get('temperature', 1):
       # Greedy decoding truncates nothing, whatever a task or the sampler says.
       changes = changes | dict(top_k=None, top_p=None)
-    if self._is_decided:
-      _check_decided(decoder.config, changes)
+    for name, value in changes.items() if self._is_decided else ():
+      decided = getattr(decoder.config, name)
+      if decided != value:
+        raise ValueError(
+          f'decision: was made at {name} {decided}, and the task asks for'
+          f' {value}; decide at {name} {value}, or give --gen_kwargs.'
+        )
     return sampler.Sampler(
       decoder.verifier,
       decoder.drafter,
@@ -284,19 +242,14 @@ class CascadesLM(TemplateLM):
   def loglikelihood_rolling(
     self, requests: list[Instance], disable_tqdm: bool = False
   ) -> list[float]:
-    """Scores whole texts, in windows of `max_length` if they are longer.
-
-    Args:
-      requests: Their `args` are a text.
-      disable_tqdm: Not looked at.
-    """
+    """Scores whole texts, in windows of `max_length` if they are longer."""
     windows, owners = [], []
+    # A window is read but for its last token.
+    room = self.max_length - 1
     for i, request in enumerate(requests):
       ids = self.tok_encode(request.args[0], add_special_tokens=False)
-      # A window is read but for its last token.
-      for window in utils.get_rolling_token_windows(
-        ids, self.prefix_token_id, self.max_length - 1, context_len=1
-      ):
+      first = self.prefix_token_id
+      for window in utils.get_rolling_token_windows(ids, first, room, 1):
         windows.append(utils.make_disjoint_window(window))
         owners.append(i)
     totals = [0.0] * len(requests)
@@ -309,10 +262,7 @@ class CascadesLM(TemplateLM):
 
   @property
   def counts(self) -> dict[str, float]:
-    """Calls and tokens of all answers so far, summed.
-
-    With their rates, of which those that are not defined are left out.
-    """
+    """Calls and tokens of all answers so far, and their rates if defined."""
     counts: dict[str, float] = {**self._counts}
     if counts.get('examined'):
       counts['acceptance_rate'] = counts['accepted'] / counts['examined']
@@ -322,17 +272,14 @@ class CascadesLM(TemplateLM):
 
   def get_model_info(self) -> dict[str, Any]:
     """Returns the entry in the `config` of the harness's results."""
-    decoder = self.sampler
+    config = self.sampler.config
+    names = ('gamma', 'drafts', 'temperature', 'top_k', 'top_p')
     return dict(
       cascades=dict(
-        method=decoder.config.method.name,
-        lenience=decoder.config.effective_lenience,
-        gamma=decoder.config.gamma,
-        drafts=decoder.config.drafts,
-        temperature=decoder.config.temperature,
-        top_k=decoder.config.top_k,
-        top_p=decoder.config.top_p,
-        **dataclasses.asdict(decoder.config.verification_config),
+        method=config.method.name,
+        lenience=config.effective_lenience,
+        **{name: getattr(config, name) for name in names},
+        **dataclasses.asdict(config.verification_config),
         seed=self.seed,
         counts=self.counts,
       )
@@ -343,13 +290,7 @@ class CascadesLM(TemplateLM):
   ) -> str:
     """Returns messages as the model's chat template writes them.
 
-    Args:
-      chat_history: Messages with `role` and `content`.
-      add_generation_prompt: Not looked at: a last message of the assistant is
-        continued.
-
-    Raises:
-      ValueError: There is no template, or it refuses the messages.
+    A last message of the assistant is continued.
     """
     template = chat.require_template(self.sampler.tokenizer)
     messages = Conversation(chat_history)
@@ -371,11 +312,7 @@ class CascadesLM(TemplateLM):
     return ids, encode(answer=continuation)[len(ids) :]
 
   def chat_template(self, chat_template: bool | str = False) -> str | None:
-    """Returns the chat template for the harness's results; None if unused.
-
-    Raises:
-      ValueError: There is none, or one of several is asked for by name.
-    """
+    """Returns the chat template for the harness's results; None if unused."""
     if not chat_template:
       return None
     if isinstance(chat_template, str):

@@ -40,26 +40,18 @@ class _OutcomeTree:
   """A depth-first walk through the outcomes of a function's draws."""
 
   def __init__(self):
-    # Of each draw: the current outcome, its probability, and the outcomes that
-    # later calls follow.
-    self._outcomes: list[int] = []
-    self._probs: list[float] = []
+    # Of each draw: outcomes that calls follow, the current one first.
     self._open: list[list[tuple[int, float]]] = []
-    self._depth = 0
-    self.prob = 1.0
-    self.dropped_prob = 0.0
+    self._depth, self.prob, self.dropped_prob = 0, 1.0, 0.0
 
   def draw(self, probs: list[float], width: float = 1.0) -> int:
     """Returns the outcome that the current call follows at its next draw."""
-    if self._depth == len(self._outcomes):
-      (outcome, prob), *later = self._significant(probs, width)
-      self._outcomes.append(outcome)
-      self._probs.append(prob)
-      self._open.append(later)
-    depth = self._depth
+    if self._depth == len(self._open):
+      self._open.append(self._significant(probs, width))
+    outcome, prob = self._open[self._depth][0]
     self._depth += 1
-    self.prob *= self._probs[depth]
-    return self._outcomes[depth]
+    self.prob *= prob
+    return outcome
 
   def _significant(
     self, probs: list[float], width: float
@@ -79,14 +71,13 @@ class _OutcomeTree:
 
   def next_call(self) -> bool:
     """Moves to the next unexplored outcome; False if none is left."""
-    while self._open and not self._open[-1]:
-      for stack in (self._open, self._outcomes, self._probs):
-        stack.pop()
-    if not self._open:
-      return False
-    self._outcomes[-1], self._probs[-1] = self._open[-1].pop(0)
     self._depth, self.prob = 0, 1.0
-    return True
+    while self._open:
+      self._open[-1].pop(0)
+      if self._open[-1]:
+        return True
+      self._open.pop()
+    return False
 
 
 class _Interval:
@@ -102,10 +93,7 @@ class _Interval:
     # Two differences: 1 - share would lose the precision of a small one.
     probs = [(self.high - threshold) / width, (threshold - self.low) / width]
     is_below = self._tree.draw(probs, width) == 1
-    if is_below:
-      self.high = threshold
-    else:
-      self.low = threshold
+    setattr(self, 'high' if is_below else 'low', threshold)
     return is_below
 
 
@@ -127,14 +115,13 @@ class Uniform:
     """Applies an operation to a number, or to each element of an array."""
     if isinstance(operand, Uniform):
       raise NotEnumerableError('two random numbers are compared or combined')
-    if np.ndim(operand):
-      values = [apply(float(x)) for x in np.ravel(operand)]
-      array = np.empty(len(values), object)
-      array[:] = values
-      if values and isinstance(values[0], bool):
-        array = array.astype(bool)
-      return array.reshape(np.shape(operand))
-    return apply(float(operand))
+    if not np.ndim(operand):
+      return apply(float(operand))
+    array = np.empty(np.shape(operand), object)
+    for i, x in np.ndenumerate(operand):
+      array[i] = apply(float(x))
+    is_bool = array.size and isinstance(array.flat[0], bool)
+    return array.astype(bool) if is_bool else array
 
   def _less(self, number: float) -> bool:
     if not self._factor:

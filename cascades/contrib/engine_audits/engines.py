@@ -24,7 +24,9 @@ distance is exact. Otherwise it is estimated from samples, with a confidence
 bound.
 """
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -52,13 +54,8 @@ _SAMPLES, _CONFIDENCE = 20_000, 0.999
 class Worst:
   """The prefix with the largest difference between emitted and declared law.
 
-  Attributes:
-    prefix: Token ids after the prompt.
-    token: Token id whose probability after the prefix differs most.
-    declared: Declared probability of the token after the prefix.
-    emitted: Emitted probability of the token after the prefix.
-    q: The drafter's distribution after the prefix, [V].
-    p: The verifier's distribution after the prefix, [V].
+  After it, `token` has the probabilities `emitted` and `declared`; q and p are
+  the distributions of the drafter and of the verifier there, [V].
   """
 
   prefix: tuple[int, ...]
@@ -90,13 +87,12 @@ class Certificate:
     gamma: Drafted tokens of a block.
     size: Size V of the vocabulary.
     models: Number of small random models.
-    exact: True if all random draws were enumerated; False if blocks were
-      sampled.
-    reason: Why the draws could not be enumerated; empty if `exact`.
+    exact: True if all random draws were enumerated.
+    reason: Why blocks were sampled instead.
     low: Lower bound of the distance.
     high: Upper bound of the distance.
-    confidence: Probability that both bounds hold; 1 if `exact`.
-    worst: The prefix and token that differ most; None if the laws are equal.
+    confidence: Probability that both bounds hold.
+    worst: The prefix that differs most; None if the laws are equal.
   """
 
   rule: str
@@ -121,26 +117,23 @@ class Certificate:
     return {'passed': self.passed} | plain(dataclasses.asdict(self))
 
   def __str__(self) -> str:
-    text = (
+    distance = f'{self.low:.2g}, exact: all draws enumerated'
+    if not self.exact:
+      distance = (
+        f'from {self.low:.4f} to {self.high:.4f} with confidence'
+        f' {self.confidence:g}, from samples ({self.reason})'
+      )
+    elif _EXACT < self.low <= _SINGLE:
+      distance += (
+        '\n  an error of this size is float32 rounding: compute probabilities'
+        ' and their sums in float64'
+      )
+    return (
       f'{self.rule} at lenience {self.lenience:g}, gamma {self.gamma},'
       f' {self.size} tokens, {self.models} models:'
       f' {"passed" if self.passed else "FAILED"}\n'
-    )
-    if self.exact:
-      text += f'  total variation {self.low:.2g}, exact: all draws enumerated'
-      if _EXACT < self.low <= _SINGLE:
-        text += (
-          '\n  an error of this size is float32 rounding: compute probabilities'
-          ' and their sums in float64'
-        )
-    else:
-      text += (
-        f'  total variation from {self.low:.4f} to {self.high:.4f} with'
-        f' confidence {self.confidence:g}, from samples ({self.reason})'
-      )
-    if self.worst is not None and not self.passed:
-      text += f'\n  {self.worst}'
-    return text
+      f'  total variation {distance}'
+    ) + ('' if self.passed else f'\n  {self.worst}')
 
 
 def declared(
@@ -242,47 +235,33 @@ def _sampling_error(cells: int, models: int) -> float:
   return math.sqrt(nats / (2 * _SAMPLES))
 
 
-def _checked_verify(
-  verify: Verify, q: np.ndarray, p: np.ndarray, drafts: np.ndarray
-) -> Callable[[Any], tuple[int, ...]]:
-  """Returns a function from a generator to the checked tokens of a block."""
-
-  def run(rng):
-    # Copies, since `verify` may work in place.
-    output = verify(q.copy(), p.copy(), drafts.copy(), rng)
-    try:
-      return _check_tokens(output, drafts, p.shape[-1])
-    except ValueError as e:
-      prob = getattr(rng, 'prob', 1.0)
-      if prob > _SINGLE:
-        raise
-      raise ValueError(
-        f'{e} These tokens have a probability of only {prob:.1g}: the'
-        ' cumulative sum of float32 probabilities may end below 1; compute the'
-        ' sum in float64, or clip the sampled id to the last token.'
-      ) from None
-
-  return run
-
-
-def _check_tokens(
-  output: Any, drafts: np.ndarray, size: int
+def _run(
+  verify: Verify, q: np.ndarray, p: np.ndarray, drafts: np.ndarray, rng: Any
 ) -> tuple[int, ...]:
-  """Returns the tokens of a block as integers."""
-  try:
+  """Returns the tokens of a block, checked."""
+  # Copies, since `verify` may work in place.
+  output = verify(q.copy(), p.copy(), drafts.copy(), rng)
+  size = p.shape[-1]
+  with contextlib.suppress(TypeError, ValueError):
     tokens = tuple(int(x) for x in output)
     count = len(tokens) - 1
     starts_with_drafts = tokens[:count] == tuple(drafts[:count].tolist())
     in_vocab = all(0 <= x < size for x in tokens)
     if 0 <= count <= len(drafts) and starts_with_drafts and in_vocab:
       return tokens
-  except TypeError:
-    pass
-  raise ValueError(
+  error = (
     'verify: must return the accepted drafts, from the first, and one more'
     f' token, each from 0 to {size - 1}; got {arguments.quote(output)} for the'
     f' drafts {drafts.tolist()}.'
   )
+  prob = getattr(rng, 'prob', 1.0)
+  if prob <= _SINGLE:
+    error += (
+      f' These tokens have a probability of only {prob:.1g}: the cumulative sum'
+      ' of float32 probabilities may end below 1; compute the sum in float64,'
+      ' or clip the sampled id to the last token.'
+    )
+  raise ValueError(error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,8 +304,8 @@ class _Case:
     """Yields a call of `verify` for each draft, and the draft's probability."""
     q, p = self.start.table.q, self.start.table.p
     for draft, prob, contexts in self.start.drafts():
-      drafts = np.array(draft)
-      yield _checked_verify(verify, q[contexts[:-1]], p[contexts], drafts), prob
+      given = q[contexts[:-1]], p[contexts], np.array(draft)
+      yield functools.partial(_run, verify, *given), prob
 
   def exact_law(self, verify: Verify) -> np.ndarray:
     """Computes the emitted law of gamma + 1 tokens, [V] * (gamma + 1)."""
@@ -354,10 +333,8 @@ class _Case:
         rest = self._continuation(tokens)
         # The continuation is sampled too, as the bound assumes `_SAMPLES`
         # independent sequences.
-        index = ()
-        if rest.size > 1:
-          flat_index = rng.choice(rest.size, p=rest.ravel())
-          index = np.unravel_index(flat_index, rest.shape)
+        flat_index = rng.choice(rest.size, p=rest.ravel()) if rest.ndim else 0
+        index = np.unravel_index(flat_index, rest.shape)
         frequencies[(*tokens, *index)] += 1 / _SAMPLES
     return frequencies
 

@@ -40,7 +40,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,8 +62,7 @@ _UNLIKELY, _FAVOURED = 'unlikely tokens', "the drafter's favourites"
 _NUM_SETS = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class _Probs:
+class _Probs(NamedTuple):
   """Probabilities of the listed tokens of a distribution."""
 
   tokens: np.ndarray
@@ -78,8 +77,7 @@ class _Probs:
     return None if self.rest > 0 else 0.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Block:
+class _Block(NamedTuple):
   """One block of a trace; the fields are those of the file."""
 
   line: int
@@ -98,10 +96,8 @@ class Drift:
     tokens: Number of emitted tokens that were tested.
     share: Fraction of these tokens that are in the set.
     declared: Mean probability of the set under the law.
-    spread: Largest difference between `share` and `declared` of a lossless
-      engine, at the certificate's confidence.
-    worst: Line and id of the token that contributes most to the difference;
-      None if no token of the set was emitted.
+    spread: Largest difference of the two in a lossless engine.
+    worst: Line and id of the token that contributes most to the difference.
   """
 
   kind: str
@@ -127,8 +123,7 @@ class Certificate:
     blocks: Number of blocks.
     tokens: Number of emitted tokens.
     drifts: The result for each set of tokens.
-    impossible: Line and id of the first five emitted tokens that have
-      probability 0 under the law.
+    impossible: Line and id of the first five tokens that the law rules out.
     impossibles: Number of all such tokens.
     confidence: Confidence of all drifts together.
   """
@@ -159,24 +154,23 @@ class Certificate:
     return plain({'passed': self.passed, 'low': self.low} | fields)
 
   def __str__(self) -> str:
-    report = [
+    text = (
       f'{self.rule} at lenience {self.lenience:g}, {self.tokens} tokens of'
-      f' {self.blocks} blocks: {"passed" if self.passed else "FAILED"}',
+      f' {self.blocks} blocks: {"passed" if self.passed else "FAILED"}\n'
       f'  total variation of a token at least {self.low:.4f}, with confidence'
-      f' {self.confidence:g}',
-    ]
+      f' {self.confidence:g}'
+    )
     for drift in self.drifts:
-      text = (
-        f'  {drift.kind}: {drift.share:.4f} of {drift.tokens} tokens, declared'
-        f' {drift.declared:.4f} +-{drift.spread:.4f}'
+      text += (
+        f'\n  {drift.kind}: {drift.share:.4f} of {drift.tokens} tokens,'
+        f' declared {drift.declared:.4f} +-{drift.spread:.4f}'
       )
       if drift.bias and drift.worst:
         line, token = drift.worst
         text += f'; mostly token {token}, first in line {line}'
-      report.append(text)
     for line, token in self.impossible:
-      report.append(f'  line {line} emits token {token}, of probability 0')
-    return '\n'.join(report)
+      text += f'\n  line {line} emits token {token}, of probability 0'
+    return text
 
 
 class _Fields(Schema):
@@ -238,7 +232,7 @@ def _block(number: int, line: bytes | bytearray) -> _Block:
       raise ValueError(
         f'draft {i}, token {arguments.quote(token)}, has probability 0 in q'
       )
-  return _Block(line=number, q=q, p=p, drafts=drafts, tokens=tokens)
+  return _Block(number, q, p, drafts, tokens)
 
 
 def _probs(value: Any) -> _Probs:
@@ -333,13 +327,10 @@ def _law(
         f'trace: line {block.line}: the law of {method.name} needs the'
         ' probabilities of all tokens, the same number in q and p.'
       )
-    order = np.argsort(q.tokens), np.argsort(p.tokens)
-    dense = [
-      x.probs[o].astype(np.float32) for x, o in zip((q, p), order, strict=True)
-    ]
+    dense = (x.probs[np.argsort(x.tokens)].astype(np.float32) for x in (q, p))
     probs = np.asarray(dense_law(*dense), np.float64)
     engines.check_law(method, lenience, probs)
-    return _Probs(p.tokens[order[1]], probs, 0.0)
+    return _Probs(np.sort(p.tokens), probs, 0.0)
 
   return law
 
@@ -411,6 +402,6 @@ def to_json(
   rest = max(0.0, 1 - float(probs[tokens].sum()))
   return {
     'tokens': tokens.tolist(),
-    'probs': [round(float(x), 7) for x in probs[tokens]],
+    'probs': probs[tokens].round(7).tolist(),
     'rest': round(rest, 7),
   }
