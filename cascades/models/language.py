@@ -55,73 +55,12 @@ def cpu() -> types.ModuleType:
   return importlib.import_module('cascades.contrib.cpu')
 
 
-@dataclasses.dataclass(frozen=True)
-class Engine:
-  """Products of gemma's modules; `cascades.contrib.cpu` has other ones.
-
-  Attributes:
-    layout: Form of the parameters' matrices; None for gemma's.
-    is_row_exact: True if results for a sequence are equal to the bit whatever
-      is computed with it.
-  """
-
-  layout: str | None = None
-  is_row_exact: bool = False
-
-  def pack(
-    self, model: 'LanguageModel', params: Params, place: Callable[[Any], Any]
-  ) -> Params:
-    """Returns parameters with matrices in the layout; places each array."""
-    return jax.tree.map(place, params)
-
-  def unpack(self, model: 'LanguageModel', params: Params) -> Params:
-    """Returns parameters in gemma's order."""
-    return params
-
-  def box(self, model: 'LanguageModel', params: Params) -> Params:
-    """Returns parameters as flax modules read them."""
-    return params
-
-  def product(
-    self, call: Callable[..., Any], module: Any, equation: str, x: Array
-  ) -> Array:
-    """Returns what gemma's module of a product returns."""
-    return call(equation, x)
-
-  def table(self, parts: Any) -> Any:
-    """Returns an embedding table, [tokens, width], of which rows are taken."""
-    return parts
-
-  def take_rows(self, parts: Any, tokens: np.ndarray) -> Any:
-    """Returns some rows of a table, in the layout."""
-    return jnp.asarray(parts[tokens])
-
-  def decode(self, x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
-    """Returns products of states with a table, in float32.
-
-    In bfloat16, tokens with similar logits would have equal ones.
-    """
-    return jnp.dot(x, table.T, preferred_element_type=jnp.float32)
-
-  def exact(self, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function whose results for a row depend on no other row."""
-    return function
-
-  def sharded_axis(
-    self, model: 'LanguageModel', path: Any, x: Any, axis: int, devices: int
-  ) -> int:
-    """Returns the axis of an array that stands for a matrix's axis."""
-    return axis
-
-
 @contextlib.contextmanager
-def intercept_modules(
-  engine: Engine, readers: Sequence[str] = ()
-) -> Iterator[str]:
-  """Replaces products of gemma's modules, and restricts the vocabulary.
+def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
+  """Replaces products of gemma's modules with packed or restricted weights.
 
-  Modules are compiled once for each structure of parameters, engine and set of
-  readers, and the replacement depends on nothing else.
+  Modules are compiled once for each structure of parameters and for each set
+  of readers, and the replacement depends on nothing else.
   """
   from flax import linen as nn
 
@@ -138,18 +77,30 @@ def intercept_modules(
     if method == 'decode' and hasattr(module, 'input_embedding_table'):
       table = module.get_variable('params', RESTRICTED_TABLE)
       table = module.input_embedding_table if table is None else table
-      return engine.decode(args[0], meta.unbox(table))
+      return _decode(args[0], meta.unbox(table))
     if method != '__call__':
       return call(*args, **kwargs)
     if module.name in readers:
       module.sow(collection, 'states', args[0])
     args = router.replace_args(module.name, args)
     if hasattr(module, 'weight_name') and len(args) == 2:
-      return engine.product(call, module, *args)
+      weight = module.get_variable('params', module.weight_name)
+      if isinstance(weight, meta.AxisMetadata):
+        return weight.unbox().einsum(*args)
     return call(*args, **kwargs)
 
   with nn.intercept_methods(intercept):
     yield collection
+
+
+def _decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
+  """Returns products of states with an embedding table, in float32.
+
+  In bfloat16, tokens with similar logits would have equal ones.
+  """
+  if hasattr(table, 'einsum'):
+    return table.dot(x, jnp.float32)
+  return jnp.dot(x, table.T, preferred_element_type=jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,26 +115,22 @@ class LanguageModel:
     module: gemma's flax module.
     vocab_size: Number of logits. The embedding table may have more rows, which
       pad it and are no tokens.
-    engine: Computes the products.
+    layout: Form of the parameters' matrices: 'blocked' or 'int8', of
+      `cascades.contrib.cpu`; None for gemma's.
+    is_row_exact: True if results for a sequence are equal to the bit whatever
+      is computed with it; always so in eight bits.
   """
 
   module: Any
   vocab_size: int
-  engine: Engine = Engine()
-
-  @property
-  def layout(self) -> str | None:
-    """Form of the parameters' matrices: 'blocked', 'int8', None for gemma's."""
-    return self.engine.layout
+  layout: str | None = None
+  is_row_exact: bool = False
 
   def with_layout(
     self, layout: str | None, is_row_exact: bool = False
   ) -> 'LanguageModel':
-    """Returns the model of parameters in a layout; see `Engine`."""
-    engine = Engine()
-    if layout or is_row_exact:
-      engine = cpu().engine.make_engine(layout, is_row_exact)
-    return dataclasses.replace(self, engine=engine)
+    """Returns the model of parameters in a layout."""
+    return dataclasses.replace(self, layout=layout, is_row_exact=is_row_exact)
 
   def pack(
     self, params: Params, place: Callable[[Any], Any] = lambda x: x
@@ -192,11 +139,13 @@ class LanguageModel:
 
     Each array is placed before the next one is made.
     """
-    return self.engine.pack(self, params, place)
+    if self.layout is None:
+      return jax.tree.map(place, params)
+    return cpu().engine.pack(self, params, place)
 
   def unpack(self, params: Params) -> Params:
     """Returns parameters in gemma's order; of eight bits, in float32."""
-    return self.engine.unpack(self, params)
+    return params if self.layout is None else cpu().engine.unpack(self, params)
 
   @property
   def gate_by_rows(self) -> bool:
@@ -301,9 +250,11 @@ class LanguageModel:
       }
 
     def read_batch(params, tokens, positions, mask, cache):
-      with intercept_modules(self.engine, readers) as collection:
+      if self.layout is not None:
+        params = cpu().engine.box(self, params)
+      with intercept_modules(readers) as collection:
         out, inputs = self.module.apply(
-          {'params': self.engine.box(self, params)},
+          {'params': params},
           tokens,
           positions=positions,
           attention_mask=mask,
@@ -315,7 +266,8 @@ class LanguageModel:
       states = jnp.concatenate(states, -1) if states else out.hidden_states
       return out.logits, states, out.cache
 
-    read_batch = self.engine.exact(read_batch)
+    if self.is_row_exact or self.layout == 'int8':
+      read_batch = cpu().row_exact.row_exact(read_batch)
     if getattr(self.module.config, 'enable_moe', False):
       read_batch = ragged_dot.vmap_as_batch(read_batch)
     batched = tokens[None], positions[None], mask[None], cache
@@ -344,8 +296,8 @@ class LanguageModel:
     and EAGLE-3's `d2t` (Li et al. 2025, arXiv 2503.01840).
     """
     tokens = np.sort(np.asarray(tokens, np.int32))
-    table = params['embedder']['input_embedding']
-    rows = self.engine.take_rows(table, tokens)
+    table = self._table(params)
+    rows = table.rows(tokens) if self.layout else jnp.asarray(table[tokens])
     extra = {RESTRICTED_TABLE: rows, VOCAB_IDS: jnp.asarray(tokens)}
     return params | {'embedder': params['embedder'] | extra}
 
@@ -372,7 +324,8 @@ class LanguageModel:
 
   def _table(self, params: Params, name: str = 'input_embedding') -> Any:
     """Returns the embedding table, [tokens, width], packed or not."""
-    return self.engine.table(params['embedder'][name])
+    table = params['embedder'][name]
+    return cpu().engine.table(self, table) if self.layout else table
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
     """Returns a token's row of the embedding table, as it is stored."""
@@ -384,7 +337,7 @@ class LanguageModel:
     """Returns the logits of a normalized hidden state."""
     is_restricted = RESTRICTED_TABLE in params['embedder']
     name = RESTRICTED_TABLE if is_restricted else 'input_embedding'
-    logits = self.engine.decode(hidden, self._table(params, name))
+    logits = _decode(hidden, self._table(params, name))
     cap = self.module.config.final_logit_softcap
     logits = logits if cap is None else jnp.tanh(logits / cap) * cap
     return self._to_vocab(params, logits)

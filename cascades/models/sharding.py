@@ -123,8 +123,9 @@ def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
       axis = _MATRIX_AXES[name]
       if name == 'gating_einsum' and model.gate_by_rows:
         axis = 1
-      devices = mesh.shape['model']
-      axis = model.engine.sharded_axis(model, path, x, axis, devices)
+      if model.layout is not None:
+        engine, devices = language.cpu().engine, mesh.shape['model']
+        axis = engine.sharded_axis(model, path, x, axis, devices)
       return _sharding(x, [None] * axis + ['model'], mesh)
     keys = ((name, np.ndim(x)) for name in tree_keys(path))
     names = next((_LEAF_AXES[key] for key in keys if key in _LEAF_AXES), ())
@@ -139,18 +140,13 @@ def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:
   Caches are divided along `model` too, by their heads. Arrays that cannot be
   divided evenly are copied to every device.
   """
-  return jax.tree.map(_with_sharding, rows, rows_layout(rows, mesh))
-
-
-def rows_layout(rows: PyTree, mesh: Mesh) -> PyTree:
-  """Returns the shardings of `shard_rows`."""
 
   def shard(path, x):
     names = ['data']
     # [B, 1, T, K, h]: `LanguageModel.init_cache` under `vmap`.
     if tree_keys(path)[-1:] in (['k'], ['v']) and np.ndim(x) == 5:
       names = ['data', None, None, 'model']
-    return _sharding(x, names, mesh)
+    return _with_sharding(x, _sharding(x, names, mesh))
 
   return jax.tree_util.tree_map_with_path(shard, rows)
 
@@ -183,10 +179,9 @@ def _is_here(x: Any) -> bool:
 
 def _sharding(x, names, mesh: Mesh) -> NamedSharding:
   """Returns a sharding by the mesh axes that divide an axis evenly."""
+  sizes = {None: 1, **mesh.shape}
   spec = [
-    name
-    if name and mesh.shape[name] > 1 and size % mesh.shape[name] == 0
-    else None
+    name if sizes[name] > 1 and size % sizes[name] == 0 else None
     for name, size in zip(names, np.shape(x), strict=False)
   ]
   # JAX's own specs have no trailing None. An equal spec avoids moving outputs

@@ -42,7 +42,7 @@ def split_sampler(
     special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
   )
 
-  @language.intercept_modules(language.Engine())
+  @language.intercept_modules()
   def prefill():
     return _prefill.prefill(
       model=model.module,
@@ -56,7 +56,7 @@ def split_sampler(
       sharding=None,
     )
 
-  @language.intercept_modules(language.Engine())
+  @language.intercept_modules()
   def decode(state):
     return loop.sample(
       params=params, init_state=state, max_new_tokens=jnp.asarray(new_tokens)

@@ -1,21 +1,17 @@
 """Blocked layout of matrices, in which a CPU reads them fastest.
 
-Decoding multiplies few rows with matrices that fit no cache: one row for a
-token in plain decoding, a block of drafts in speculative decoding. Such a
-product takes the time of reading the matrix, if the matrix is read once and
-sequentially. Matrix products read it so if the columns that their inner loop
-works on are contiguous:
+Decoding multiplies few rows with matrices that fit no cache. Such a product
+takes the time of reading the matrix, if it is read once and sequentially, as
+it is if the columns that the inner loop works on are contiguous:
 
   [in, out]                        [out / 64, in, 64]
 
   a a a ..  b b b ..  c c ..       a a a ..     b b b ..     c c ..
   a a a ..  b b b ..  c c ..       a a a ..     b b b ..     c c ..
 
-Each block of columns is contiguous, and all blocks are multiplied as a batch.
-Five tokens then take as long as one; without blocks, 1.5 times as long.
-
-Weights of more axes are matrices too, once their axes are divided into those
-that are summed over (`in`) and the free ones (`out`).
+All blocks are multiplied as a batch. Five tokens then take as long as one;
+without blocks, 1.5 times as long. Weights of more axes are matrices too, once
+their axes are divided into summed (`in`) and free ones (`out`).
 """
 
 import itertools
@@ -35,9 +31,8 @@ _SMALL = 2**15
 # Blocks in one array of a table. Each block multiplies its own copy of the
 # inputs, and many copies would not stay in a cache.
 _ARRAY_BLOCKS = 128
-# XLA on a CPU multiplies a single row by another path: it reads a matrix that
-# fits no cache more slowly than for two rows, and in bfloat16 ten times as
-# slowly for any matrix.
+# XLA on a CPU multiplies one row more slowly than two, if the matrix fits no
+# cache, and in bfloat16 ten times as slowly for any matrix.
 _LARGE = 2**16
 # More rows than this are bound by arithmetic, which blocks slow down.
 _MANY_ROWS = 128
@@ -53,11 +48,14 @@ class AxisSplit(NamedTuple):
 class PackedWeight:
   """A packed weight in the place of its array.
 
-  `dot` multiplies with its parts. Any other operation unpacks the array.
+  `dot` multiplies with its parts, by `product`, of rows [M, summed axes] and
+  parts. Any other operation unpacks the array.
   """
 
   shape: tuple[int, ...]
   dtype: Any
+  unpack: Any
+  product: Any
 
   def __init__(self, parts: Any, axes: AxisSplit):
     self.parts, self.axes = parts, axes
@@ -70,25 +68,15 @@ class PackedWeight:
   def __jax_array__(self) -> jax.Array:
     return self.unpack(self.parts, self.axes)
 
-  @staticmethod
-  def unpack(parts: Any, axes: AxisSplit) -> Any:
-    """Returns a weight as it was before it was packed."""
-    raise NotImplementedError
-
-  def _product(self, x: Array, parts: Any, dtype: Any) -> Array:
-    """Multiplies rows, [M, summed axes], with a weight; [M, free axes]."""
-    raise NotImplementedError
-
   def dot(self, x: Float[Array, '...'], dtype: Any = None) -> Array:
     """Returns a product with the weight, which is read once for all rows.
 
     Under `vmap`, the rows of all calls are multiplied together.
     """
-    axes = self.axes
-    free = tuple(self.shape[axis] for axis in axes.free)
+    free = tuple(self.shape[axis] for axis in self.axes.free)
 
     def product(x, parts):
-      out = self._product(x, parts, dtype or x.dtype)
+      out = self.product(x, parts, dtype or x.dtype)
       return out.reshape(len(x), *free)
 
     run = jax.custom_batching.custom_vmap(product)
@@ -97,14 +85,12 @@ class PackedWeight:
     def rule(size, batched, x, parts):
       if any(jax.tree.leaves(batched[1])):
         # Each call has a weight of its own, so calls share no reading.
-        in_axes = jax.tree.map(
-          lambda is_batched: 0 if is_batched else None, batched
-        )
-        return jax.vmap(product, tuple(in_axes))(x, parts), True
+        in_axes = jax.tree.map(lambda y: 0 if y else None, tuple(batched))
+        return jax.vmap(product, in_axes)(x, parts), True
       out = run(x.reshape(-1, *x.shape[2:]), parts)
       return out.reshape(*x.shape[:2], *free), True
 
-    split = x.ndim - len(axes.summed)
+    split = x.ndim - len(self.axes.summed)
     rows = x.reshape(-1, *x.shape[split:])
     return run(rows, self.parts).reshape(*x.shape[:split], *free)
 
@@ -112,11 +98,8 @@ class PackedWeight:
     """Returns `jnp.einsum(equation, x, weight)`."""
     operands, out = equation.split('->')
     rows, letters = operands.split(',')
-    summed, free = (
-      ''.join(letters[axis] for axis in axes)
-      for axes in (self.axes.summed, self.axes.free)
-    )
-    rows = rows.removesuffix(summed)
+    free = ''.join(letters[axis] for axis in self.axes.free)
+    rows = rows[: -len(self.axes.summed)]
     return jnp.einsum(f'{rows}{free}->{out}', self.dot(x))
 
 
@@ -174,15 +157,15 @@ class BlockedWeight(PackedWeight):
     parts = self.parts if isinstance(self.parts, tuple) else (self.parts,)
     if _is_undivided(parts[0], self.axes):
       return jnp.moveaxis(parts[0][:, tokens], 0, -1)
-    # Reads a row of every part and selects one: there are few parts.
-    rows, start = None, 0
+    # There are few parts: reads a row of each.
+    rows: Any = None
+    start = 0
     for part in parts:
       columns, local = part.shape[-1], tokens - start
       part_rows = part[local // columns, :, local % columns]
       inside = (local >= 0)[..., None]
       rows = part_rows if rows is None else jnp.where(inside, part_rows, rows)
       start += _num_columns(part)
-    assert rows is not None
     return rows
 
   def rows(self, tokens: np.ndarray) -> Any:
@@ -199,7 +182,8 @@ class BlockedWeight(PackedWeight):
     # Blocks that cannot be divided evenly are left, and the columns divided.
     return part.ndim - 1 if is_uneven else axis
 
-  def _product(self, x: Array, parts: Any, dtype: Any) -> Array:
+  def product(self, x: Array, parts: Any, dtype: Any) -> Array:
+    """Returns products of rows with all columns."""
     m, axes = len(x), self.axes
     if _is_undivided(parts, axes) or m > _MANY_ROWS:
       contracted = tuple(range(1, x.ndim)), axes.summed
@@ -210,10 +194,9 @@ class BlockedWeight(PackedWeight):
       x = jnp.pad(x, ((0, 1), *[(0, 0)] * len(axes.summed)))
     if not isinstance(parts, tuple):
       return _multiply_blocks(x, parts, axes, dtype)[:m].reshape(m, -1)
-    # One part after the other, each written to its columns: no copy of all
-    # columns is made. The barriers keep XLA from computing all parts first, and
-    # from a copy at the end. The initial value is no constant, which XLA would
-    # copy too.
+    # One part after the other, each written to its columns: the barriers keep
+    # XLA from computing all parts first, and from a copy of all columns at the
+    # end. The initial value is no constant, which XLA would copy too.
     out = jnp.broadcast_to(
       x.ravel()[0].astype(dtype), (m, sum(map(_num_columns, parts)))
     )
@@ -236,7 +219,6 @@ def _to_blocks(x: Any, axes: AxisSplit, columns: int) -> Any:
 
 
 def _is_undivided(parts: Any, axes: AxisSplit) -> bool:
-  """Returns True if a packed weight was too small for blocks."""
   ndim = len(axes.free) + len(axes.summed)
   return not isinstance(parts, tuple) and np.ndim(parts) == ndim
 
@@ -245,18 +227,15 @@ def _multiply_blocks(
   x: Array, part: Array, axes: AxisSplit, dtype: Any
 ) -> Array:
   """Multiplies rows with the blocks of one array, as a batch of products."""
-  batch = range(part.ndim - len(axes.summed) - 1)
+  *batch, _ = range(part.ndim - len(axes.summed))
   copies = jnp.broadcast_to(x, (*part.shape[: len(batch)], *x.shape))
-  summed = tuple(range(len(batch), len(batch) + len(axes.summed)))
+  summed = range(len(batch), len(batch) + len(axes.summed))
+  dimensions = ([i + 1 for i in summed], [*summed]), (batch, batch)
   out = jax.lax.dot_general(
-    copies,
-    part,
-    ((tuple(i + 1 for i in summed), summed), (tuple(batch), tuple(batch))),
-    preferred_element_type=dtype,
+    copies, part, dimensions, preferred_element_type=dtype
   )
   return jnp.moveaxis(out, len(batch), 0)
 
 
 def _num_columns(part: Array) -> int:
-  """Returns the number of columns in an array of a table's blocks."""
   return len(part) * part.shape[-1]

@@ -1,27 +1,19 @@
-"""The engine of a model whose matrices are in blocks or in eight bits.
-
-A layout is a class with `pack` and `unpack`, whose values stand in the place of
-arrays: `blocked.BlockedWeight`, `int8.Int8Weight`.
-"""
+"""Parameters of a model whose matrices are in blocks or in eight bits."""
 
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from flax.core import meta
-from jaxtyping import Array, Float
 
-from cascades.contrib.cpu import row_exact
 from cascades.contrib.cpu.blocked import AxisSplit, BlockedWeight, PackedWeight
 from cascades.contrib.cpu.int8 import Int8Weight
 from cascades.models import language, sharding
 from cascades.models.language import LanguageModel, Params
 
-LAYOUTS = {'blocked': BlockedWeight, 'int8': Int8Weight}
+LAYOUTS: dict[str | None, Any] = {'blocked': BlockedWeight, 'int8': Int8Weight}
 _TABLE = AxisSplit((0,), (1,))
 # Axes of matrices, by the end of their path. The path of a mixture's experts
 # ends in `gating_einsum/w`, which is not here.
@@ -81,74 +73,39 @@ class PackedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
     return self.replace(parts=val)
 
   def add_axis(self, index: int, params: dict[Any, Any]) -> 'PackedParam':
-    """Refuses axes that flax adds, which no module here has."""
+    """Refuses axes that flax adds or removes, which no module here has."""
     raise NotImplementedError
 
   remove_axis = add_axis
 
 
-class ExactEngine(language.Engine):
-  """Products of gemma's, with results that do not depend on other rows."""
-
-  def exact(self, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that is row-exact, as all are in eight bits."""
-    if self.is_row_exact or self.layout == 'int8':
-      return row_exact.row_exact(function)
-    return function
+def pack(
+  model: LanguageModel, params: Params, place: Callable[[Any], Any]
+) -> Params:
+  """Returns parameters in the model's layout; places each array."""
+  function = functools.partial(LAYOUTS[model.layout].pack, place=place)
+  return map_matrices(model, params, function, place)
 
 
-class PackedEngine(ExactEngine):
-  """Products with matrices in a layout."""
-
-  @property
-  def _weight(self) -> Any:
-    return LAYOUTS[str(self.layout)]
-
-  def pack(
-    self, model: LanguageModel, params: Params, place: Callable[[Any], Any]
-  ) -> Params:
-    """Packs each matrix."""
-    pack = functools.partial(self._weight.pack, place=place)
-    return map_matrices(model, params, pack, place)
-
-  def unpack(self, model: LanguageModel, params: Params) -> Params:
-    """Unpacks each matrix."""
-    return map_matrices(model, params, self._weight.unpack)
-
-  def box(self, model: LanguageModel, params: Params) -> Params:
-    """Boxes each matrix for flax."""
-    box = functools.partial(PackedParam, weight=self._weight)
-    return map_matrices(model, params, box)
-
-  def product(
-    self, call: Callable[..., Any], module: Any, equation: str, x: Array
-  ) -> Array:
-    """Multiplies with a matrix if it is packed."""
-    weight = module.get_variable('params', module.weight_name)
-    if isinstance(weight, PackedParam):
-      return weight.unbox().einsum(equation, x)
-    return call(equation, x)
-
-  def table(self, parts: Any) -> PackedWeight:
-    """Returns a packed table as a weight."""
-    return self._weight(parts, _TABLE)
-
-  def take_rows(self, parts: Any, tokens: np.ndarray) -> Any:
-    """Returns a packed table of some rows."""
-    return self.table(parts).rows(tokens)
-
-  def decode(self, x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
-    """Multiplies states with a table."""
-    return table.dot(x, jnp.float32)
-
-  def sharded_axis(
-    self, model: LanguageModel, path: Any, x: Any, axis: int, devices: int
-  ) -> int:
-    """Returns the axis of a packed array that stands for a matrix's."""
-    axes = axis_split(model, path)
-    return self._weight.axis(x, axes, axis, devices)
+def unpack(model: LanguageModel, params: Params) -> Params:
+  """Returns parameters in gemma's order."""
+  return map_matrices(model, params, LAYOUTS[model.layout].unpack)
 
 
-def make_engine(layout: str | None, is_row_exact: bool = False) -> ExactEngine:
-  """Returns the engine of a key of `LAYOUTS`, or of gemma's own layout."""
-  return (PackedEngine if layout else ExactEngine)(layout, is_row_exact)
+def box(model: LanguageModel, params: Params) -> Params:
+  """Returns parameters for flax."""
+  function = functools.partial(PackedParam, weight=LAYOUTS[model.layout])
+  return map_matrices(model, params, function)
+
+
+def table(model: LanguageModel, parts: Any) -> PackedWeight:
+  """Returns an embedding table as a weight."""
+  return LAYOUTS[model.layout](parts, _TABLE)
+
+
+def sharded_axis(
+  model: LanguageModel, path: Any, x: Any, axis: int, devices: int
+) -> int:
+  """Returns the axis of a packed array that stands for a matrix's."""
+  axes = axis_split(model, path)
+  return LAYOUTS[model.layout].axis(x, axes, axis, devices)

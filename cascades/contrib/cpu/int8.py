@@ -26,8 +26,7 @@ from cascades.contrib.cpu.blocked import AxisSplit, PackedWeight
 _LARGEST = 127
 # No row has only numbers below: a row of zeros gets this one for its largest.
 _TINY = 1e-30
-# The least size of a weight that a CPU multiplies with a single row by
-# `_multiply_row`. For smaller weights the gain does not pay for compiling it.
+# The least size of a weight for which compiling `_multiply_row` pays.
 _LARGE = 2**24
 # Numbers that are added side by side, in a CPU's vector; and the most of a row
 # that are added to them: more would be read from too many places at a time.
@@ -46,11 +45,6 @@ class Rounded(NamedTuple):
 
   values: Any
   scales: Any
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """Shape of the weight."""
-    return self.values.shape
 
 
 class Int8Weight(PackedWeight):
@@ -121,9 +115,10 @@ class Int8Weight(PackedWeight):
     del part, devices
     return (*axes.free, *axes.summed).index(axis)
 
-  def _product(
+  def product(
     self, x: Float[Array, 'M ...'], parts: tuple[Array, Array], dtype: Any
   ) -> Float[Array, 'M N']:
+    """Returns products of rows, rounded to eight bits, in float32."""
     del dtype
     count, scales, multiply = len(x), parts[1].reshape(-1), _multiply_integers
     x = x.reshape(count, -1)
@@ -172,8 +167,7 @@ def round_matrix(x: Any, num_free: int, library: Any) -> tuple[Any, Any]:
   """Rounds an array of float32 to eight bits."""
   summed = tuple(range(num_free, x.ndim))
   scales = library.abs(x).max(summed) / library.float32(_LARGEST)
-  # A channel of zeros would have the scale 0. One that is not finite keeps its
-  # scale, which faults of products are found by.
+  # A channel that is not finite keeps its scale, by which faults are found.
   scales = library.where(scales == 0, library.float32(1), scales)
   divisors = scales.reshape(*scales.shape, *[1] * len(summed))
   with np.errstate(invalid='ignore'):
@@ -183,26 +177,22 @@ def round_matrix(x: Any, num_free: int, library: Any) -> tuple[Any, Any]:
 @functools.cache
 def check_device() -> None:
   """Refuses a device without products of eight bits; warns of slow ones."""
+  platform = jax.default_backend()
+  x, y = jnp.ones((2, 64), jnp.int8), jnp.ones((64, 64), jnp.int8)
   try:
-    is_slow = copies_weights()
+    product = jax.jit(_multiply_integers).lower(x, y).compile()
+    jax.block_until_ready(product(x, y))
   # Whatever a compiler raises, the user can do one thing.
   except Exception as error:
     raise ValueError(
-      f'dtype: int8 is not supported by this {jax.default_backend()}; give'
-      ' bfloat16 or float32.'
+      f'dtype: int8 is not supported by this {platform}; give bfloat16 or'
+      ' float32.'
     ) from error
-  if is_slow:
+  memory = product.memory_analysis() if platform == 'cpu' else None
+  # JAX 0.8.0 copies weights in 32 bits.
+  if memory is not None and memory.temp_size_in_bytes >= 4 * y.size:
     problem = f'int8 is slower than float32 with JAX {jax.__version__}'
     warnings.warn(f'dtype: {problem}; install a newer JAX.', stacklevel=3)
-
-
-def copies_weights() -> bool:
-  """True if products copy weights in 32 bits, as JAX 0.8.0 does on a CPU."""
-  x, y = jnp.ones((2, 64), jnp.int8), jnp.ones((64, 64), jnp.int8)
-  product = jax.jit(_multiply_integers).lower(x, y).compile()
-  jax.block_until_ready(product(x, y))
-  memory = product.memory_analysis() if jax.default_backend() == 'cpu' else None
-  return memory is not None and memory.temp_size_in_bytes >= 4 * y.size
 
 
 def _multiply_integers(
@@ -219,9 +209,8 @@ def _multiply_row(
 ) -> Int32[Array, '1 N']:
   """Returns exact products of one row, by 16 sums side by side.
 
-  Before a product of matrices XLA on a CPU rearranges `y`. This loop reads it
-  as it lies in memory: one row takes .6 of the time, and each further row would
-  take as long as the first.
+  XLA on a CPU rearranges `y` before a product of matrices. This reads it as it
+  lies in memory: one row takes .6 of the time, each further row another .6.
   """
   # The barrier depends on the row: it keeps a copy of `y` in 32 bits from being
   # made ahead of a loop of passes.

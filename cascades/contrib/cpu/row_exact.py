@@ -1,14 +1,14 @@
 """Functions whose results for a row do not depend on other rows.
 
-Compilers order the additions of a sum, contract products and sums, and choose
-kernels by the shape of the whole batch, so that the last bit of a row depends
-on the number of rows. A model that rounds its activations to eight bits makes
-whole steps of such bits: speculative decoding, which reads several tokens at a
-time, would no longer emit what the verifier emits alone.
+Compilers order sums, contract products and sums, and choose kernels by the
+shape of the whole batch, so that the last bit of a row depends on the number of
+rows. Rounding to eight bits makes whole steps of such bits: speculative
+decoding would no longer emit what the verifier emits alone.
 
-`row_exact` evaluates a function operation by operation, and replaces those
-whose last bit depends on the shape (each was found by comparing a Gemma 3 at
-batches of 1 to 64 and blocks of 1 to 40 tokens, to the bit):
+`row_exact` evaluates what JAX traced operation by operation, since gemma writes
+norms and attention anew in each family, and replaces operations whose last bit
+depends on the shape (each was found by comparing a Gemma 3 at batches of 1 to
+64 and blocks of 1 to 40 tokens, to the bit):
 
   sums of products  A product is rounded before it is added: no contraction.
   sums              Pairs of neighbours are added, then pairs of these sums, so
@@ -22,8 +22,7 @@ batches of 1 to 64 and blocks of 1 to 40 tokens, to the bit):
                     that are chosen by the number of rows.
 
 Everything else is exact in any order: one operation on each number, maxima,
-and integers. Operations are replaced in what JAX traced, since gemma writes
-norms and attention anew in each family, inside of its modules.
+and integers.
 """
 
 import functools
@@ -84,20 +83,21 @@ def _evaluate(
   positions, are evaluated once: XLA does not merge what stands between
   barriers. `results` has operands too, so that their ids stay theirs.
   """
-  values: dict[Any, Any] = {}
+  names = *jaxpr.constvars, *jaxpr.invars
+  values: dict[Any, Any] = dict(zip(names, (*consts, *args), strict=True))
 
   def read(atom):
     return atom.val if isinstance(atom, core.Literal) else values[atom]
 
-  values.update(zip(jaxpr.constvars, consts, strict=True))
-  values.update(zip(jaxpr.invars, args, strict=True))
   for eqn in jaxpr.eqns:
     operands = [read(atom) for atom in eqn.invars]
     inner = _inner_jaxpr(eqn)
     if inner is not None:
       # A jaxpr is closed over constants, or has none.
-      closed = getattr(inner, 'consts', ())
-      body = getattr(inner, 'jaxpr', inner)
+      body, closed = (
+        getattr(inner, 'jaxpr', inner),
+        getattr(inner, 'consts', ()),
+      )
       out = _evaluate(body, closed, operands, results)
     else:
       ids = tuple(
@@ -106,12 +106,12 @@ def _evaluate(
       )
       key = eqn.primitive, ids, tuple(sorted(eqn.params.items()))
       try:
-        if key not in results:
-          results[key] = operands, _operate(eqn, operands)
         _, out = results[key]
-      except TypeError:
-        # A parameter that cannot be compared.
+      except (KeyError, TypeError) as error:
         out = _operate(eqn, operands)
+        # A TypeError is that of a parameter that cannot be compared.
+        if isinstance(error, KeyError):
+          results[key] = operands, out
     values.update(zip(eqn.outvars, out, strict=True))
   return [read(atom) for atom in jaxpr.outvars]
 
@@ -127,11 +127,8 @@ def _inner_jaxpr(eqn: Any) -> Any:
     return eqn.params[_CALLS[name]]
   if name == 'custom_vmap_call':
     call = eqn.params['call']
-    if any(
-      x.primitive.name == 'dot_general' and _is_float(x)
-      for x in call.jaxpr.eqns
-    ):
-      return call
+    products = (x for x in call.jaxpr.eqns if x.primitive.name == 'dot_general')
+    return call if any(map(_is_float, products)) else None
   return None
 
 
@@ -140,7 +137,6 @@ def _is_float(eqn: Any) -> bool:
 
 
 def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-  """Returns the results of an operation."""
   name, params = eqn.primitive.name, eqn.params
   if _is_float(eqn):
     if name == 'reduce_sum':
@@ -184,12 +180,9 @@ def _sum(x: Array, axes: Sequence[int]) -> Array:
 
 def _pad(x: Array, axis: int, multiple: int) -> Array:
   """Appends zeros until the size of an axis is a multiple."""
-  missing = -x.shape[axis] % multiple
-  if not missing:
-    return x
   widths = [(0, 0)] * x.ndim
-  widths[axis] = (0, missing)
-  return jnp.pad(x, widths)
+  widths[axis] = (0, -x.shape[axis] % multiple)
+  return jnp.pad(x, widths) if widths[axis][1] else x
 
 
 def _dot(x: Array, y: Array, params: dict[str, Any]) -> Array:

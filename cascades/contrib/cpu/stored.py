@@ -4,16 +4,11 @@ Scales of a matrix have its name with `_scale`, as compressed-tensors stores
 weights of format `int-quantized` and strategy `channel`. A matrix is read as
 integers times scales, or as both.
 
-A model that shares another model's embedding table is a drafter for a verifier
-that has none: a few layers, and nothing else. It reads every token and can
-decode alone. Its folder has Hugging Face layout, without a table and without a
-tokenizer; both belong to the model that reduced.json names:
-
-  config.json         fields of the layers, as in any Hugging Face folder
-  model.safetensors   the layers, and `vocabulary`, the ids that it can emit
-  reduced.json        the owner of the table, and a checksum of some of its rows
-
-`experiments.training.reduced_folders` writes such folders.
+A model that shares another model's embedding table is a few layers that draft
+for a verifier, read every token and can decode alone. Its folder has Hugging
+Face layout, with `vocabulary`, the ids that it can emit, but neither table nor
+tokenizer; both belong to the model that reduced.json names, with a checksum of
+the table. `experiments.training.reduced_folders` writes such folders.
 """
 
 import pathlib
@@ -39,17 +34,14 @@ _CHECKED_ROWS = 256
 
 
 def quantization_config(ranks: Mapping[str, int]) -> dict[str, Any]:
-  """Returns the field of config.json, for the ranks of all tensors.
-
-  Weights have a scale for each output channel, and activations get one for
-  each row as the model runs.
-  """
+  """Returns the field of config.json, for the ranks of all tensors."""
   floats = [
     name.removesuffix('.weight')
     for name, rank in ranks.items()
     if rank > 1 and not name.endswith(SCALE) and name + SCALE not in ranks
   ]
   common = dict(num_bits=8, type='int', symmetric=True)
+  # Activations get a scale for each row as the model runs.
   group = dict(
     targets=['Linear', 'Embedding'],
     weights=dict(common, strategy='channel', dynamic=False),
@@ -148,8 +140,7 @@ def read_rounded(
 def to_rounded(model: LanguageModel, params: Params) -> Params:
   """Returns parameters in gemma's order, with matrices in eight bits."""
   if model.layout != 'int8':
-    params = model.unpack(params)
-    model = model.with_layout('int8')
+    params, model = model.unpack(params), model.with_layout('int8')
     params = model.pack(params)
   return engine.map_matrices(model, params, int8.to_gemma)
 
