@@ -49,7 +49,6 @@ Size = Annotated[int, pydantic.Field(ge=1, le=_MAX_COUNT)]
 Number = Annotated[float, pydantic.Field(ge=-1e30, le=1e30)]
 NotNegative = Annotated[float, pydantic.Field(ge=0, le=1e30)]
 Positive = Annotated[float, pydantic.Field(gt=0, le=1e30)]
-Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 # Ends the check of a list at its first wrong item: an error takes a kilobyte.
 FailFast = pydantic.Field(fail_fast=True)
 # Ends of lines, and invisible characters that join letters and emoji.

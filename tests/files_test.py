@@ -47,7 +47,7 @@ class Model(Schema):
   """A kind of file."""
 
   width: files.Size = 8
-  share: files.Share = 1.0
+  share: files.NotNegative = 1.0
   base: files.Positive | None = None
   stops: int | list[int] = 1
   layers: dict[str, Layer] | None = None
