@@ -57,9 +57,6 @@ class SampleRequest:
       tokens.
     allow_control_tokens: With a template, encodes control tokens spelled in
       messages as control tokens; only for messages from a trusted author.
-
-  Raises:
-    ValueError: A value has another type or is out of its range.
   """
 
   max_new_tokens: int = 64

@@ -331,9 +331,6 @@ class Sampler:
     Yields:
       The text that each block adds, as soon as it is decoded; all of them
       together are the text that `sample` returns.
-
-    Raises:
-      ValueError: `sample` would refuse a value.
     """
     if {'echo', 'return_logits'} & options.keys():
       raise TypeError('echo, return_logits: are for sample, not for stream.')
@@ -362,9 +359,6 @@ class Sampler:
 
     Returns:
       For each lenience, an answer to each prompt.
-
-    Raises:
-      ValueError: `sample` would refuse a value.
     """
     request = SampleRequest(**options)
     prompts = arguments.as_list('prompts', prompts, 'texts')
