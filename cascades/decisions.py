@@ -38,27 +38,26 @@ class _Evidence(Schema):
   imports: list[str] | None = None
 
 
-class _Fields(Schema):
-  """The fields of a decision.json."""
+def _config(options: Any) -> Any:
+  """Returns the options of decoding that a decision.json has."""
+  if not isinstance(options, dict):
+    return options
+  return DecodingConfig.from_dict(
+    {
+      # Numbers that JSON cannot hold are texts.
+      name: float(value) if value in ('inf', '-inf') else value
+      for name, value in options.items()
+      # None is a config's default; a decision has the numbers in effect.
+      if value is not None or name not in ('lenience', 'gamma')
+    }
+  )
 
-  model_config = pydantic.ConfigDict(extra='forbid')
-  format: int = pydantic.Field(ge=1, le=1)
-  sentence: str
-  verifier: str
-  drafter: str | None
-  drafter_options: dict[str, Any]
-  dtype: str | None
-  chat: bool
-  config: dict[str, Any]
-  weights: dict[str, _Hash]
-  evidence: dict[str, Any]
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(Schema):
   """A setting, the models that it was chosen for, and the evidence.
 
   Attributes:
+    format: Number of the form of the file.
     sentence: The decision in words.
     verifier: Name of the verifier, as `load_model` takes it.
     drafter: Name of the drafter; None if the verifier decodes alone.
@@ -70,14 +69,18 @@ class Decision:
     evidence: Facts about the data and the statistics, by name.
   """
 
+  model_config = pydantic.ConfigDict(extra='forbid')
+  format: int = pydantic.Field(ge=1, le=1)
   sentence: str
   verifier: str
   drafter: str | None
   drafter_options: dict[str, Any]
   dtype: str | None
   chat: bool
-  config: DecodingConfig
-  weights: dict[str, str]
+  config: Annotated[
+    pydantic.InstanceOf[DecodingConfig], pydantic.BeforeValidator(_config)
+  ]
+  weights: dict[str, _Hash]
   evidence: dict[str, Any]
 
   @classmethod
@@ -97,31 +100,18 @@ class Decision:
         f'decision: there is no {path}; give the decision.json of a sweep whose'
         ' config has a decision.'
       )
-    content = files.read_json(path, 'decision', _ADVICE)
-    fields: dict[str, Any] = dict(
-      _Fields.check(content, f'decision: {path}', _ADVICE)
-    )
-    del fields['format']
-    if evidence := fields['evidence']:
-      _Evidence.check(evidence, f'decision: {path}: evidence', _ADVICE)
-    options = {
-      # Numbers that JSON cannot hold are texts.
-      name: float(value) if value in ('inf', '-inf') else value
-      for name, value in fields['config'].items()
-      # None is a config's default; a decision has the numbers in effect.
-      if value is not None or name not in ('lenience', 'gamma')
-    }
+    fields, location = files.read_fields(path, 'decision'), f'decision: {path}'
+    evidence = fields.get('evidence')
+    evidence = _Evidence.check(evidence, f'{location}: evidence', _ADVICE)
     try:
-      config = DecodingConfig.from_dict(options)
+      return cls.check(fields, location, _ADVICE)
     except ValueError as error:
       # Nothing is imported because a file names it.
-      imports = [f' --import={name}' for name in evidence.get('imports') or ()]
-      text = str(error)
-      if imports and 'is not known;' in text:
-        text += f' The sweep had{"".join(imports)}; import the same.'
-      raise ValueError(f'decision: {path}: {text}') from None
-    fields['config'] = config
-    return cls(**fields)
+      imports = [f' --import={x}' for x in evidence.imports or ()]
+      if not imports or 'is not known;' not in str(error):
+        raise
+      advice = f'The sweep had{"".join(imports)}; import the same.'
+      raise ValueError(f'{error} {advice}') from None
 
   @property
   def sample_options(self) -> dict[str, Any]:

@@ -307,6 +307,7 @@ def test_other_models_than_the_decisions_are_refused(decided):
     ({'format': 2}, 'format'),
     ({'weights': {'verifier': 'x'}}, 'weights'),
     ({'config': {'gamma': -1}}, 'gamma'),
+    ({'config': 5}, 'config'),
     ({'config': {'magic': 1}}, 'magic'),
     ({'more': 1}, 'more'),
     ({'evidence': {'tasks': {'a': 1}}}, 'evidence: tasks'),
@@ -345,7 +346,7 @@ def test_a_decision_that_lost_a_field_is_refused(decided, tmp_path, lost):
   # None of an option is the default of a config, not of a decision.
   path.write_text(json.dumps(fields | {'config': options | {lost: None}}))
   if part is options and value is not None:
-    with pytest.raises(ValueError, match=f'decision.json: {lost}: '):
+    with pytest.raises(ValueError, match=f'decision.json: config {lost}: '):
       Decision.load(path)
 
 
@@ -355,7 +356,7 @@ def test_a_decision_that_lost_a_field_is_refused(decided, tmp_path, lost):
 )
 def test_a_decision_holds_its_lenience(decided, tmp_path, method, lenience):
   made, config = Decision.load(decided[1]), DecodingConfig(method=method)
-  made = dataclasses.replace(made, config=config)
+  made = made.model_copy(update={'config': config})
   deciding.save(made, tmp_path / 'decision.json')
   loaded = Decision.load(tmp_path).config
   assert loaded == config.replace(lenience=lenience)

@@ -203,9 +203,10 @@ def test_a_decision_is_decoded_as_it_was_made(tmp_path):
   names = dict(zip(('verifier', 'drafter'), small.pair(), strict=True))
   path = tmp_path / 'decision.json'
   hashes = weights(decoder.verifier, decoder.bound_drafter)
-  fields = dict(sentence='', drafter_options={}, dtype=None, chat=False)
-  fields |= dict(config=decoder.config, weights=hashes, evidence={})
-  deciding.save(Decision(**names, **fields), path)
+  fields = dict(format=1, sentence='', drafter_options={}, dtype=None)
+  fields |= dict(chat=False, config=decoder.config, weights=hashes)
+  evidence = {'tasks': {}}
+  deciding.save(Decision(**names, **fields, evidence=evidence), path)
   lm = CascadesLM(decision=str(path))
   request = dict(until=['.'], max_gen_toks=5)
   texts = _generate(lm, *((prompt, request) for prompt in _PROMPTS))

@@ -232,22 +232,6 @@ def test_a_text_that_tokens_without_text_interrupt_ends_an_answer(pair, gamma):
   assert apart > batching.POLL_INTERVAL_BLOCKS * (gamma + 1) + 2
 
 
-def test_a_curve_is_its_points(pair, prompts):
-  sampler = cascades.Sampler(*pair)
-  leniences = [-1.0, 0.5, 1.0]
-  curve = sampler.sample_curve(prompts[:4], leniences, max_new_tokens=32)
-  assert len(curve) == 3
-  for lenience, answers in zip(leniences, curve, strict=True):
-    config = sampler.config.replace(lenience=lenience)
-    point = cascades.Sampler(*pair, config=config)
-    assert point.config is config
-    single = point.sample(prompts[:4], max_new_tokens=32)
-    assert [a.tokens for a in single] == [a.tokens for a in answers]
-  assert all(a.acceptance_rate == 1 for a in curve[-1])
-  alone = small.sampler(*pair, gamma=0)
-  assert math.isnan(alone.sample('x', max_new_tokens=96).acceptance_rate)
-
-
 def test_nothing_is_traced_again(pair, prompts):
   functions = decoding.prefill, decoding.decode, decoding.refill_rows
   first = small.sampler(*pair, lenience=0.1, top_k=3)
@@ -334,6 +318,16 @@ def test_a_state_of_other_models_is_refused(pair, prompts):
     small.sampler(*pair, cache_length=100).sample(
       'x', last_state=state, max_new_tokens=90
     )
+
+
+def test_the_rate_of_acceptance_is_of_what_was_examined(pair, prompts):
+  config = cascades.DecodingConfig(lenience=1.0)
+  sampler = cascades.Sampler(*pair, config=config)
+  assert sampler.config is config
+  answers = sampler.sample(prompts[:4], max_new_tokens=32)
+  assert all(a.acceptance_rate == 1 for a in answers)
+  alone = small.sampler(*pair, gamma=0)
+  assert math.isnan(alone.sample('x', max_new_tokens=32).acceptance_rate)
 
 
 def test_usage_is_that_of_the_last_call(pair, prompts):

@@ -350,9 +350,7 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
   results, culprits = sharding.fetch(
     _read(
       target.params,
-      tokens,
-      starts,
-      scored,
+      (tokens, starts, scored),
       np.float32(decoder.config.effective_lenience),
       decoder.sampling_params(target.forbidden),
       models=target.models,
@@ -407,67 +405,51 @@ def _decision(method, d, lenience, token):
 )
 def _read(
   params: tuple[PyTree, ...],
-  tokens: Int[Array | np.ndarray, 'B L'],
-  starts: Int[Array | np.ndarray, 'B'],
-  scored: Int[Array | np.ndarray, 'B N'],
-  lenience: Float[Array | np.ndarray, ''] | np.float32,
+  rows: tuple[Int[np.ndarray | Array, 'B ...'], ...],
+  lenience: Float[Array, ''] | np.float32,
   sampling: processing.SamplingParams,
-  **fixed: Any,
-) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
-  """Applies a function to the distributions at scored tokens."""
-  row = functools.partial(
-    _read_row, params=params, lenience=lenience, sampling=sampling, **fixed
-  )
-  return jax.vmap(row)(tokens, starts, scored)
-
-
-def _read_row(
-  tokens,
-  start,
-  scored,
   *,
-  params,
-  lenience,
-  sampling,
-  models,
-  method,
-  gate,
-  token_fn,
-) -> tuple[tuple[Array, ...], Int[Array, 'N']]:
-  """Reads one row; see `_read`."""
-  last = len(tokens) - 1
-  positions = jnp.minimum(start + jnp.arange(scored.shape[0]), last)
-  # Hidden states: the logits of all positions do not fit into memory.
-  states = []
-  for model, model_params in zip(models, params, strict=True):
-    cache = model.init_cache(model_params, tokens.shape[0])
+  models: tuple[decoding.Model, ...],
+  method: methods.Method,
+  gate: str,
+  token_fn: TokenFn,
+) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
+  """Applies a function to the distributions at scored tokens, and finds faults.
+
+  Rows are tokens, the position before the first scored token, and the latter.
+  """
+  pairs = list(zip(models, params, strict=True))
+
+  def read_row(tokens, start, scored):
+    last = len(tokens) - 1
+    positions = jnp.minimum(start + jnp.arange(scored.shape[0]), last)
     zero = jnp.zeros((), jnp.int32)
-    _, hidden, _ = decoding.read_hidden(
-      model, model_params, cache, tokens, position=zero
-    )
-    states.append(hidden[positions])
-
-  def position_values(args):
-    states, token = args
-    # Computed once, for the function and for the check of soundness.
-    logits = [
-      model.unembed(model_params, hidden)
-      for model, model_params, hidden in zip(
-        models, params, states, strict=True
+    # Hidden states: the logits of all positions do not fit into memory.
+    states = []
+    for model, model_params in pairs:
+      cache = model.init_cache(model_params, tokens.shape[0])
+      _, hidden, _ = decoding.read_hidden(
+        model, model_params, cache, tokens, position=zero
       )
-    ]
-    # A law that does not depend on q may be given any q.
-    d = decoding.distributions(logits[-1], logits[0], sampling, gate=gate)
-    values = token_fn(method, d, lenience, token)
-    bad = [~processing.is_sound(*x) for x in zip(logits, states, strict=True)]
-    bad = jnp.stack(
-      [*bad, *[False] * (2 - len(bad)), jnp.isnan(values[0]).any()]
-    )
-    return values, jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
+      states.append(hidden[positions])
 
-  at_once = max(1, MAX_PROBS_AT_ONCE // models[0].vocab_size)
-  return jax.lax.map(
-    position_values,
-    (states, scored),
-    batch_size=min(at_once, scored.shape[0]),
-  )
+    def position_values(args):
+      states, token = args
+      # Computed once, for the function and for the check of soundness.
+      logits = [
+        model.unembed(model_params, hidden)
+        for (model, model_params), hidden in zip(pairs, states, strict=True)
+      ]
+      # A law that does not depend on q may be given any q.
+      d = decoding.distributions(logits[-1], logits[0], sampling, gate=gate)
+      values = token_fn(method, d, lenience, token)
+      bad = [~processing.is_sound(*x) for x in zip(logits, states, strict=True)]
+      bad += [False] * (2 - len(bad)) + [jnp.isnan(values[0]).any()]
+      bad = jnp.stack(bad)
+      return values, jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
+
+    at_once = max(1, MAX_PROBS_AT_ONCE // models[0].vocab_size)
+    batch_size = min(at_once, scored.shape[0])
+    return jax.lax.map(position_values, (states, scored), batch_size=batch_size)
+
+  return jax.vmap(read_row)(*rows)

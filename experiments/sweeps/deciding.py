@@ -142,6 +142,7 @@ def decide(
   quality = _quality_name(sweep.tasks).replace('_', ' ')
   uses_drafter = setting.gamma > 0
   return Decision(
+    format=1,
     sentence=sentence(verdict, config, quality),
     verifier=sweep.config.verifier,
     drafter=sweep.config.drafter if uses_drafter else None,
@@ -159,7 +160,7 @@ def save(decision: Decision, path: str | pathlib.Path) -> None:
   """Writes a decision to a JSON file, whole or not at all."""
   config = decision.config
   config = config.replace(lenience=config.effective_lenience)
-  fields = {'format': 1} | vars(decision) | {'config': config.to_dict()}
+  fields = vars(decision) | {'config': config.to_dict()}
   text = json.dumps(plain(fields), indent=2, allow_nan=False)
   files.write_text(path, text + '\n')
 
