@@ -27,7 +27,7 @@ from cascades import decoding, drafters, load_model, methods
 from cascades.drafters import assistant
 from cascades.methods import processing
 from cascades.models import language
-from cascades.proof import exact
+from cascades.proof import sampled
 from configs import common
 from experiments import records, sweep
 from experiments.sweeps import curve_plan
@@ -211,7 +211,7 @@ def test_rules_have_their_law(kind, fill_unselected_logits, sampling, config):
         **dict(gamma=2, rows=_MANY, seed=i, lenience=i, sampling=sampling),
         **config,
       )
-    z = exact.z_scores(tokens[:, :1], np.asarray(method.law(d, lenience)))
+    z = sampled.z_scores(tokens[:, :1], np.asarray(method.law(d, lenience)))
     assert np.abs(z).max() < 5, method.name
     if method.name == 'speed':
       # Both tokens follow the verifier's law.
@@ -220,10 +220,10 @@ def test_rules_have_their_law(kind, fill_unselected_logits, sampling, config):
         for x in (_after(kind)[0][None], _after(kind)[1])
       )
       law = first[0][:, None] * then
-      assert np.abs(exact.z_scores(tokens, law)).max() < 5
+      assert np.abs(sampled.z_scores(tokens, law)).max() < 5
     else:
       # Another law than the verifier's, which many rows tell apart.
-      assert np.abs(exact.z_scores(tokens[:, :1], np.asarray(d.p))).max() > 5
+      assert np.abs(sampled.z_scores(tokens[:, :1], np.asarray(d.p))).max() > 5
 
 
 @pytest.mark.slow

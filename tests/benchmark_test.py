@@ -13,7 +13,7 @@ import pytest
 import small
 
 from cascades import decoding, methods
-from cascades.proof import exact
+from cascades.proof import law_checks
 from configs import common
 from experiments import benchmarks, cli
 from experiments.benchmarks import (
@@ -129,7 +129,7 @@ def test_a_table_has_what_its_rows_have_and_a_ratio_its_bound():
 
 
 def test_a_forced_method_keeps_as_many_as_it_is_told():
-  d = jax.tree.map(jnp.asarray, exact.draw_distributions('random', 8))
+  d = jax.tree.map(jnp.asarray, law_checks.draw_distributions('random', 8))
   method = entrants.force_acceptance(methods.METHODS['token_v3'], True)
   kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
   np.testing.assert_allclose(kept, 0.7, rtol=1e-6)

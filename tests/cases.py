@@ -28,19 +28,20 @@ import small
 from cascades import decoding, drafters, methods, verification
 from cascades.drafters import recurrent
 from cascades.methods import processing
-from cascades.proof import exact
+from cascades.proof import sampled, table_models
+from cascades.sampler import batching
 from cascades.verification_config import SINGLE_DRAFT
 
 SIZE, NEW, PROMPT = 5, 3, (1, 2, 3)
 PROMPTS = (1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (1, 2, 1, 2, 1)
 # A row for each text of a block of three drafts, and none like another.
-MODEL = exact.TableModel.injective(SIZE, 3)
-VERIFIER, DRAFTER = exact.random_tables(
+MODEL = table_models.TableModel.injective(SIZE, 3)
+VERIFIER, DRAFTER = table_models.random_tables(
   MODEL, [jax.random.key(83), jax.random.key(84)]
 )
-exact.check_distances(
+table_models.check_distances(
   *(np.asarray(jax.nn.softmax(x)) for x in (DRAFTER, VERIFIER)),
-  exact.context_pairs(MODEL, PROMPT, 3),
+  table_models.context_pairs(MODEL, PROMPT, 3),
 )
 # Its favourites are the verifier's now and then.
 NEAR = DRAFTER + 0.7 * VERIFIER
@@ -106,7 +107,7 @@ def supported(config):
 
 def distributions(config, sampling, drafter_table=DRAFTER):
   """The distributions that the loop sees in each context."""
-  return exact.table_distributions(
+  return table_models.table_distributions(
     VERIFIER, drafter_table, sampling, config.gate
   )
 
@@ -122,7 +123,7 @@ class Case(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class PartialModel(exact.TableModel):
+class PartialModel(table_models.TableModel):
   """A model of three of the five tokens."""
 
   draft_vocab_ids = (0, 2, 3)
@@ -140,7 +141,7 @@ class PartialModel(exact.TableModel):
     )
 
 
-class FirstLayers(exact.TableModel):
+class FirstLayers(table_models.TableModel):
   """A model that drafts in the verifier's cache."""
 
   def first_layers_cache(self, cache):
@@ -291,10 +292,10 @@ def generate(
     decoding.Models(MODEL, bound.drafter),
     methods.get_method(method),
   )
-  states = exact.decode_curve(
+  states = sampled.decode_curve(
     decoding.StepConfig(models, method, gamma, config, drafts, tree_size),
     (VERIFIER, bound.params),
-    exact.BatchRequest(
+    batching.BatchRequest(
       [prompts[i] for i in places], keys[places], leniences, new
     ),
     sampling,
@@ -333,7 +334,7 @@ def check_samples(tokens, methods_of_rows, pairs, laws, name=''):
   squares, freedom = 0.0, 0
   for i, (method, _) in enumerate(pairs):
     assert abs(laws[i].sum() - 1) < 1e-5
-    z = exact.z_scores(tokens[methods_of_rows == i], laws[i])
+    z = sampled.z_scores(tokens[methods_of_rows == i], laws[i])
     assert np.abs(z).max() < 5, (name, method.name, z)
     squares, freedom = squares + (z**2).sum(), freedom + len(z) - 1
   # A fault that is small in each of them is not in all.

@@ -16,7 +16,8 @@ import tiers
 from cascades import decoding, drafters, methods, verification
 from cascades.drafters import recurrent
 from cascades.methods import processing
-from cascades.proof import exact
+from cascades.proof import sampled
+from cascades.sampler import batching
 
 _MODEL, _VERIFIER = cases.MODEL, cases.VERIFIER
 
@@ -98,10 +99,10 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
   # A row by itself, since no block passes while another row has a draft.
   keys = jax.random.split(jax.random.key(5), 1)
   passing, read = (
-    exact.decode_curve(
+    sampled.decode_curve(
       dataclasses.replace(config, always_reads_block=whole),
       (_VERIFIER, bound.params),
-      exact.BatchRequest([[3, 1, 2]], keys, [0.3], 40),
+      batching.BatchRequest([[3, 1, 2]], keys, [0.3], 40),
       cases.SAMPLING['plain'],
       **dict(capacity=64, return_logits=True),
     )
@@ -242,7 +243,7 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
   keys = jax.random.split(jax.random.key(0), 2)
   texts, new = [(3, 4, 5), (6, 7)], models_test.WINDOW + 6
   shared, own = (
-    exact.decode_curve(
+    sampled.decode_curve(
       decoding.StepConfig(
         decoding.Models(model, drafter),
         methods.METHODS['token_v3'],
@@ -251,7 +252,7 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
         drafts,
       ),
       (params, params),
-      exact.BatchRequest(texts, keys, [0.5], new),
+      batching.BatchRequest(texts, keys, [0.5], new),
       processing.SamplingParams(temperature=np.float32(1)),
     )
     for drafter in (drafters.SelfDrafter(first), drafters.ModelDrafter(first))

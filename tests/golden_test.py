@@ -23,7 +23,8 @@ from cascades import decoding, drafters, methods, verification
 from cascades.drafters.recurrent import init_head
 from cascades.methods import processing
 from cascades.models import chat
-from cascades.proof import exact
+from cascades.proof import sampled, table_models
+from cascades.sampler import batching
 from configs import common
 from experiments.records import results_version
 from experiments.sweeps import curve_plan, plan, worker
@@ -39,7 +40,7 @@ _TEXTS = (
   'The number 4302 in words:',
   'Question: Mia has 3 apples and buys 4 more. How many has she?\nAnswer:',
 )
-_MODEL = exact.TableModel(5)
+_MODEL = table_models.TableModel(5)
 _PROMPTS = [(1, 2, 3), (4, 0), (2, 2, 1, 0), (3, 3)]
 _METHODS = (
   'chow opt token_v2 lossy mentored fuzzy_js typical ensemble contrastive top_k'
@@ -65,10 +66,10 @@ def _tables(names, drafter=None, kind='token', drafts=1) -> list:
     drafts,
   )
   keys = jax.random.split(jax.random.key(11), len(_PROMPTS))
-  rows = exact.decode_curve(
+  rows = sampled.decode_curve(
     step_config,
     (_table(0), bound.params),
-    exact.BatchRequest(_PROMPTS, keys, [*range(len(pairs))], 5),
+    batching.BatchRequest(_PROMPTS, keys, [*range(len(pairs))], 5),
     processing.SamplingParams(
       temperature=np.float32(0.8),
       top_k=np.int32(4),

@@ -14,7 +14,7 @@ import tiers
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.proof import audit, exact
+from cascades.proof import audit, law_checks, table_models
 
 _CASES = json.loads(
   (pathlib.Path(__file__).parent / 'data/reference_rules.json').read_text()
@@ -48,10 +48,10 @@ def _evaluate(name: str, x64: bool):
   method = methods.METHODS[name]
   leniences = audit.trial_leniences(method)
   run = _values(method)
-  with exact.enable_x64(x64):
+  with law_checks.enable_x64(x64):
     dtype, found = jnp.float64 if x64 else jnp.float32, {}
-    for kind in exact.DISTRIBUTION_KINDS:
-      d = exact.draw_distributions(kind)
+    for kind in law_checks.DISTRIBUTION_KINDS:
+      d = law_checks.draw_distributions(kind)
       d = jax.tree.map(lambda x: jnp.asarray(x, dtype), d)
       values = run(d, jnp.asarray(leniences, dtype))
       found[kind] = jax.device_get((d, *values))
@@ -99,11 +99,11 @@ def test_limits_are_exactly_the_verifier_and_the_drafter(name, x64):
 @functools.cache
 def _trials(size=64):
   """Positions with gates of any kind, those of q and p among them."""
-  draw = functools.partial(exact.draw_distributions, size=size, count=32)
+  draw = functools.partial(law_checks.draw_distributions, size=size, count=32)
   # Spikes on a flat rest, which typical acceptance keeps.
   flat = np.full((32, size), 1 / size)
   spikes, trials = 0.8 * flat + 0.2 * np.eye(32, size), []
-  for d in map(draw, exact.DISTRIBUTION_KINDS):
+  for d in map(draw, law_checks.DISTRIBUTION_KINDS):
     gates = [(d.q_gate, d.p_gate), (d.q, d.p), (d.p, d.q), (d.q, d.q)]
     gates += [(np.eye(32, size), flat), (d.q, spikes), (flat, d.p)]
     # So near to p that a lenience times TV(p, q) is little.
@@ -150,14 +150,14 @@ def _odd_rows():
     *((chosen, logits[1], x, x) for x in (plain, greedy, without)),
     (chosen, chosen, without, without),
   ):
-    yield exact.table_distributions(
+    yield table_models.table_distributions(
       jnp.asarray(large, jnp.float32),
       jnp.asarray(small, jnp.float32),
       processing.SamplingParams(**q),
       verifier_sampling=processing.SamplingParams(**p),
     )
-  for kind in exact.DISTRIBUTION_KINDS:
-    d = exact.draw_distributions(kind, 32)
+  for kind in law_checks.DISTRIBUTION_KINDS:
+    d = law_checks.draw_distributions(kind, 32)
     yield jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
 
 
@@ -311,7 +311,7 @@ def test_contrastive_is_its_formula_in_logits():
   rng = np.random.default_rng(0)
   zp, zq = 2 * rng.standard_normal((2, 32, 9))
   for temperature, b in ((1.0, 0.5), (0.7, 1.0), (1.5, 0.0)):
-    with exact.enable_x64(True):
+    with law_checks.enable_x64(True):
       q, p = (jax.nn.softmax(jnp.asarray(z) / temperature) for z in (zq, zp))
       d = methods.Distributions(q, p, q, p)
       law = jax.vmap(methods.METHODS['contrastive'].law, (0, None))(d, b)
@@ -339,7 +339,7 @@ def _reference_inputs(case):
 @_in_both
 def test_parity_with_the_notebook(x64):
   tolerance, compared = 1e-9 if x64 else 1e-5, 0
-  with exact.enable_x64(x64):
+  with law_checks.enable_x64(x64):
     for case in _CASES:
       inputs = _reference_inputs(case)
       size = len(inputs[0])

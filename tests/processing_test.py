@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cascades.methods import processing
-from cascades.proof import exact
+from cascades.proof import law_checks
 
 _LOGITS = jnp.array([2.0, 1.0, 0.5, 0.5, -1.0])
 
@@ -123,7 +123,7 @@ def test_probabilities_are_float32_whatever_they_are_made_of():
   got = _probs(_LOGITS.astype(jnp.bfloat16), top_p=0.9)
   assert got.dtype == np.float32
   assert got.sum() == pytest.approx(1, abs=1e-6)
-  with exact.enable_x64(True):
+  with law_checks.enable_x64(True):
     assert _probs(temperature=np.float64(0.7)).dtype == np.float32
 
 

@@ -12,12 +12,12 @@ import small
 from cascades import load_model, methods
 from cascades.methods import processing
 from cascades.models import checkpoints
-from cascades.proof import exact
+from cascades.proof import enumeration, table_models
 from cascades.sampler import sampler, scoring
 
 _PROMPT = (1, 2)
 # A row for each text of three tokens.
-_MODEL = exact.TableModel.injective(4, 3)
+_MODEL = table_models.TableModel.injective(4, 3)
 _EVERY = list(itertools.product(range(4), repeat=2))
 
 
@@ -25,7 +25,7 @@ _EVERY = list(itertools.product(range(4), repeat=2))
 def _pair():
   keys = [jax.random.key(i) for i in range(2)]
   sampling = processing.SamplingParams(temperature=1.0)
-  tables, _ = exact.random_models(_MODEL, keys, sampling, _PROMPT, 3)
+  tables, _ = table_models.random_models(_MODEL, keys, sampling, _PROMPT, 3)
   return tuple(checkpoints.Checkpoint(_MODEL, x, None) for x in tables)
 
 
@@ -50,9 +50,11 @@ def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   pairs = [(methods.METHODS[name], 0.3) for name in names]
   verifier, drafter = _pair()
   sampling = processing.SamplingParams(temperature=0.7, top_p=0.9)
-  d = exact.table_distributions(verifier.params, drafter.params, sampling, gate)
-  table = exact.Table.from_methods(pairs, d)
-  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
+  d = table_models.table_distributions(
+    verifier.params, drafter.params, sampling, gate
+  )
+  table = table_models.Table.from_methods(pairs, d)
+  declared = enumeration.declared_law(table, _MODEL, _PROMPT, 2)
   # One compilation for them all.
   method = many_methods.from_functions(pairs)
   for i, law in enumerate(declared):
@@ -180,7 +182,7 @@ def test_what_has_no_score_is_refused(drafter, options, said):
 def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
   verifier, drafter = _pair()
   sampling = processing.SamplingParams(temperature=0.7)
-  table = exact.table_distributions(
+  table = table_models.table_distributions(
     verifier.params, drafter.params, sampling, gate
   )
   method = methods.METHODS['token_v2']

@@ -22,7 +22,7 @@ import small
 from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.models import checkpoints, gemma_library, language, sharding
-from cascades.proof import exact
+from cascades.proof import table_models
 from experiments.training import tokenizer_training
 
 _LENGTHS = np.array([8, 7, 6, 5, 4, 3, 8, 8], np.int32)
@@ -298,7 +298,7 @@ def main(job: str, *args: str) -> None:
     assert len(jax.local_devices()) == 4
     check_parameters_on_hosts()
     # Between processes a CPU is slow, so that these have little to exchange.
-    pair = exact.TableModel(256), exact.TableModel(256)
+    pair = table_models.TableModel(256), table_models.TableModel(256)
     shapes = [((4, 2), False)]
   else:
     check_layouts()
@@ -341,7 +341,7 @@ def test_a_mesh_needs_its_devices_and_one_is_a_mesh_too():
     said = conftest.refused('mesh', sharding.make_mesh, data, model)
     assert f'{jax.device_count()} devices, got {data} x {model}.' in said
   mesh = sharding.make_mesh(1, 1)
-  table = exact.TableModel(5)
+  table = table_models.TableModel(5)
   params = table.init_params(jax.random.key(0))
   placed = sharding.shard_params(table, params, mesh)
   assert placed.sharding.is_fully_replicated

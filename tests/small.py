@@ -26,7 +26,7 @@ from cascades.models import (
   language,
   tokenizers,
 )
-from cascades.proof import exact
+from cascades.proof import sampled, table_models
 from cascades.verification_config import VerificationConfig
 from experiments import cli, records
 from experiments.sweeps import curve_plan
@@ -47,7 +47,7 @@ def tables(
   another table in the drafter's.
   """
   tokenizer = cascades.load_model('tiny-drafter').tokenizer
-  model = exact.TableModel(tokenizer.vocab_size)
+  model = table_models.TableModel(tokenizer.vocab_size)
   one, other = (model.init_params(jax.random.key(i)) for i in range(2))
   logits = np.array(one), np.array(one + apart * other)
   for table in logits:
@@ -239,7 +239,7 @@ def check_continued(verifier, bound_drafter, text, greedy, law) -> None:
   np.testing.assert_array_equal(tokens, greedy)
   # Rows of long texts are large: few of them.
   tokens = continued(*asked, 1, sampling=warm, rows=1024)
-  assert np.abs(exact.z_scores(tokens, law)).max() < 5
+  assert np.abs(sampled.z_scores(tokens, law)).max() < 5
 
 
 def sampler(

@@ -12,7 +12,7 @@ from scipy import stats
 
 from cascades import methods, verification
 from cascades.methods import processing
-from cascades.proof import exact
+from cascades.proof import enumeration, law_checks, sampled, table_models
 
 # --- Tokens per block.
 
@@ -21,14 +21,14 @@ from cascades.proof import exact
 def test_tokens_per_block(gamma):
   # E = (1 - b^(gamma + 1)) / (1 - b), with b = sum min(pi, q), where every
   # draft of a block is like the first.
-  model = exact.TableModel(4, contexts=1)
+  model = table_models.TableModel(4, contexts=1)
   tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
-  d = exact.table_distributions(*tables, processing.SamplingParams())
+  d = table_models.table_distributions(*tables, processing.SamplingParams())
   pairs = [(methods.METHODS['token_v3'], 0.6), (methods.METHODS['speed'], 0.0)]
-  table = exact.Table.from_methods(pairs, d)
+  table = table_models.Table.from_methods(pairs, d)
   b = np.minimum(table.law[:, 0], table.q[0]).sum(-1)
   np.testing.assert_allclose(b, [0.84, 0.65], atol=0.01)
-  blocks = exact.blocks(table, verification.STANDARD, model, (), gamma)
+  blocks = enumeration.blocks(table, verification.STANDARD, model, (), gamma)
   tokens = sum(len(block) * chance for block, chance in blocks)
   expected = (1 - b ** (gamma + 1)) / (1 - b)
   np.testing.assert_allclose(tokens, expected, rtol=1e-5)
@@ -77,7 +77,7 @@ def _points(r, loss_q, loss_p, q, p):
 def _registered(name, leniences, q, p):
   """Returns where a rule of the registry defers, [leniences, contexts]."""
   rule = methods.METHODS[name].rule
-  with exact.enable_x64(True):
+  with law_checks.enable_x64(True):
     d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
     over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
     return np.asarray(over(d, jnp.asarray(leniences)), float)
@@ -208,10 +208,10 @@ _FORMULAS = {
 )
 def test_rules_are_their_formulas(name):
   # The gates are not what is sampled from: which of them is seen shows.
-  d = exact.draw_distributions('random', count=200)
+  d = law_checks.draw_distributions('random', count=200)
   leniences = np.random.default_rng(0).uniform(-0.5, 2, 60)
   rule = methods.METHODS[name].rule
-  with exact.enable_x64(True):
+  with law_checks.enable_x64(True):
     over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
     got = np.asarray(over(jax.tree.map(jnp.asarray, d), jnp.asarray(leniences)))
   want = [_FORMULAS[name](*d, lam) for lam in leniences]
@@ -249,7 +249,7 @@ _TARGETS = {
 def test_targets_are_their_formulas(name):
   q, p = _tables(100)
   atol = 1e-13 if name == 'speed' else 1e-12
-  with exact.enable_x64(True):
+  with law_checks.enable_x64(True):
     d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
     for lam in (0.0, 0.05, 0.3, 0.7, 0.95, 0.999):
       law = jax.vmap(methods.METHODS[name].law, (0, None))(d, jnp.asarray(lam))
@@ -261,7 +261,7 @@ def test_a_small_count_is_as_far_off_as_its_chance(count, naive):
   # 10 of 10,000 are expected: their counts lean to one side.
   n, p = 10_000, 1e-3
   tokens = (np.arange(n) < count).astype(int)[:, None]
-  z = exact.z_scores(tokens, np.array([1 - p, p]))[1]
+  z = sampled.z_scores(tokens, np.array([1 - p, p]))[1]
   law = stats.binom(n, p)
   tail = law.cdf(count) - law.pmf(count) / 2
   np.testing.assert_allclose(z, stats.norm.ppf(tail), atol=1e-6)

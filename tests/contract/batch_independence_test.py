@@ -17,11 +17,11 @@ import tiers
 
 from cascades import decoding, drafters, load_model, methods
 from cascades.methods import processing
-from cascades.proof import exact
+from cascades.proof import sampled, table_models
 from cascades.sampler import batching
 
 _V = 5
-_MODEL = exact.TableModel(_V)
+_MODEL = table_models.TableModel(_V)
 _PARAMS = [_MODEL.init_params(jax.random.key(i)) for i in (1, 2)]
 _LENIENCES = (-1.0, 0.3, 0.7)
 _STOPS = (4,)
@@ -59,10 +59,10 @@ def _alone(count, new):
   """Every answer, from one loop that all rows run through to the end."""
   prompts, keys = _prompts(count)
   engine = _engine()
-  states = exact.decode_curve(
+  states = sampled.decode_curve(
     engine.step_config,
     _PARAMS,
-    exact.BatchRequest(prompts, keys, _LENIENCES, new),
+    batching.BatchRequest(prompts, keys, _LENIENCES, new),
     engine.sampling,
     stop_tokens=_STOPS,
   )

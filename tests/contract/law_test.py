@@ -18,7 +18,7 @@ import tiers
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
-from cascades.proof import exact
+from cascades.proof import enumeration, law_checks, sampled, table_models
 from cascades.verification_config import (
   BONUS,
   BONUSES,
@@ -44,7 +44,7 @@ def test_every_entry_of_a_registry_is_a_case():
 
 _PROMPT, _GAMMA = (1, 2), 3
 # A row for each text of a block, and for the token after it.
-_MODEL = exact.TableModel.injective(3, _GAMMA + 1)
+_MODEL = table_models.TableModel.injective(3, _GAMMA + 1)
 
 
 def _pairs(config):
@@ -65,17 +65,17 @@ def _pairs(config):
 @functools.cache
 def _rows(rows='random'):
   """Distributions of every context; the random ones cannot be mixed up."""
-  d = exact.draw_distributions(rows, count=_MODEL.contexts, size=3, seed=3)
+  d = law_checks.draw_distributions(rows, count=_MODEL.contexts, size=3, seed=3)
   if rows == 'random':
-    pairs = exact.context_pairs(_MODEL, _PROMPT, _GAMMA + 1)
-    exact.check_distances(d.q, d.p, pairs)
+    pairs = table_models.context_pairs(_MODEL, _PROMPT, _GAMMA + 1)
+    table_models.check_distances(d.q, d.p, pairs)
   return d
 
 
 @functools.cache
 def _table(pairs, rows='random'):
-  with exact.enable_x64(True):
-    return exact.Table.from_methods(pairs, _rows(rows))
+  with law_checks.enable_x64(True):
+    return table_models.Table.from_methods(pairs, _rows(rows))
 
 
 _ROWS = 'random', 'near_equal', 'disjoint'
@@ -109,8 +109,8 @@ def test_blocks_follow_the_declared_law(kind, drafts, gamma, rows, tree_size):
   config = _Config(kind)
   length = 2 if tree_size or drafts * gamma > 4 else gamma + 1
   given = _table(_pairs(config), rows), config, _MODEL, _PROMPT, length
-  emitted = exact.emitted_law(*given, gamma, drafts, tree_size)
-  declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
+  emitted = enumeration.emitted_law(*given, gamma, drafts, tree_size)
+  declared = enumeration.declared_law(given[0], _MODEL, _PROMPT, length)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
 
@@ -118,7 +118,7 @@ def _blocks(config, gamma, drafts=1, rows='random', table=None):
   """The blocks that can be emitted, with the chance of each by method."""
   table = table or _table(_pairs(_BLOCK), rows)
   found = {}
-  for block, chance in exact.blocks(
+  for block, chance in enumeration.blocks(
     table, config, _MODEL, _PROMPT, gamma, drafts
   ):
     found[block] = found.get(block, 0) + chance
@@ -164,8 +164,8 @@ def test_the_verifiers_bonus_is_not_the_target():
   config = _Config(bonus='verifier')
   pairs = _pairs(config)
   table = _table(pairs)
-  emitted = exact.emitted_law(table, config, _MODEL, _PROMPT, 2, 1)
-  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
+  emitted = enumeration.emitted_law(table, config, _MODEL, _PROMPT, 2, 1)
+  declared = enumeration.declared_law(table, _MODEL, _PROMPT, 2)
   off = np.abs(emitted - declared).max((1, 2))
   for (method, lenience), difference in zip(pairs, off, strict=True):
     if lenience == method.strict or method.name == 'verifier_only':
@@ -219,7 +219,7 @@ def check_verify(kind, drafts, gamma=2, bonus='target'):
   # there is something to look ahead for.
   name, x = ('typical', 0.3) if config.kind.keeps_law else ('ensemble', 0.8)
   method = methods.METHODS[name]
-  table = exact.Table.from_methods([(method, x)], _rows())
+  table = table_models.Table.from_methods([(method, x)], _rows())
   d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), _rows())
   verdicts = _verdicts(method, x, config, d)
   off = {
@@ -349,8 +349,8 @@ def _law(table, config, gamma):
   """Enumerates the law of the loop, [pairs] + [V] * NEW."""
   text = cases.MODEL, cases.PROMPT, cases.NEW
   if config.bonus == 'target' and config.kind.keeps_law:
-    return exact.declared_law(table, *text)
-  return exact.emitted_law(table, config, *text, gamma)
+    return enumeration.declared_law(table, *text)
+  return enumeration.emitted_law(table, config, *text, gamma)
 
 
 def check_loop(
@@ -363,7 +363,7 @@ def check_loop(
   pairs = cases.supported(config)
   bound, table = cases.drafter(name)
   every = [cases.distributions(config, cases.SAMPLING[x], table) for x in of]
-  tables = [exact.Table.from_methods(pairs, d) for d in every]
+  tables = [table_models.Table.from_methods(pairs, d) for d in every]
   method = many_methods.from_tables(tables, every)
   run = functools.partial(
     cases.mixed,
@@ -441,16 +441,16 @@ def test_the_loop_runs_the_methods_own_functions():
   run = functools.partial(cases.mixed, cases.MIXED, leniences, rows=rows)
   for case in ('forbidden', 'forbidden, truncated', 'plain'):
     d = cases.distributions(_TOKEN, cases.SAMPLING[case])
-    laws = _law(exact.Table.from_methods(pairs, d), _TOKEN, 3)
+    laws = _law(table_models.Table.from_methods(pairs, d), _TOKEN, 3)
     tokens, of_rows = check_drawn(run, pairs, laws, case, 20)
   # The law of one method does not pass for another's, nor for its own at
   # another lenience.
   names = [method.name for method, _ in pairs]
   of_one = tokens[of_rows == names.index('token_v3')]
   pair = methods.METHODS['token_v3'], 0.8
-  further = _law(exact.Table.from_methods([pair], d), _TOKEN, 3)
+  further = _law(table_models.Table.from_methods([pair], d), _TOKEN, 3)
   for law in (laws[names.index('diff')], further[0]):
-    assert np.abs(exact.z_scores(of_one, law)).max() > 20
+    assert np.abs(sampled.z_scores(of_one, law)).max() > 20
 
 
 _BY_BLOCK = [
@@ -483,7 +483,9 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind):
   for case in cases.FEW:
     sampling = cases.SAMPLING[case]
     d = decoding.distributions(q_logits, p_logits, sampling)
-    table = exact.Table.from_methods(pairs, jax.tree.map(lambda x: x[None], d))
+    table = table_models.Table.from_methods(
+      pairs, jax.tree.map(lambda x: x[None], d)
+    )
     # What all is forbidden of is no draft.
     can_draft = (np.isfinite(q_logits) & ~sampling.forbidden).any()
     laws = np.where(can_draft, table.law[:, 0], table.p)
@@ -546,7 +548,7 @@ def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
   speed = methods.METHODS['speed']
   for pairs in [(speed, 0.0)], [(speed, 0.0), (speed, 0.5)]:
     d = cases.distributions(_TOKEN, cases.SAMPLING['plain'])
-    laws = _law(exact.Table.from_methods(pairs, d), _TOKEN, 3)
+    laws = _law(table_models.Table.from_methods(pairs, d), _TOKEN, 3)
     leniences = 0.5 * (np.arange(8192) % len(pairs))
     run = functools.partial(cases.mixed, speed, leniences, rows=8192)
     check_drawn(run, pairs, laws, 'plain', 8)

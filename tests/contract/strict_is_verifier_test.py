@@ -23,7 +23,7 @@ from cascades import (
   methods,
   verification,
 )
-from cascades.proof import exact
+from cascades.proof import enumeration, sampled, table_models
 from experiments import tasks
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -75,8 +75,8 @@ def test_tables_are_the_verifier_whatever_is_drafted(name, kind, tree_size):
   for case in cases.FEW:
     sampling = cases.SAMPLING[case]
     d = cases.distributions(verification.STANDARD, sampling)
-    table = exact.Table.from_methods(cases.STRICT, d)
-    laws = exact.declared_law(table, cases.MODEL, prompt, 3)
+    table = table_models.Table.from_methods(cases.STRICT, d)
+    laws = enumeration.declared_law(table, cases.MODEL, prompt, 3)
     state = run(leniences, prompts=[prompt] * cases.MANY, sampling=sampling)
     tokens = state.tokens[:, 5:8]
     assert not sampling.forbidden[tokens].any()
@@ -100,10 +100,12 @@ def test_plain_decoding_is_the_verifier():
   # Whatever the method and its lenience.
   drawn = [cases.plain((0.9,), rows=4096, seed=seed) for seed in range(5)]
   d = cases.distributions(verification.STANDARD, cases.SAMPLING['plain'])
-  table = exact.Table.from_methods([(methods.METHODS['verifier_only'], 0.0)], d)
-  law = exact.declared_law(table, cases.MODEL, cases.PROMPT, cases.NEW)
+  table = table_models.Table.from_methods(
+    [(methods.METHODS['verifier_only'], 0.0)], d
+  )
+  law = enumeration.declared_law(table, cases.MODEL, cases.PROMPT, cases.NEW)
   tokens = np.concatenate([x.tokens[:, 0, 3 : 3 + cases.NEW] for x in drawn])
-  assert np.abs(exact.z_scores(tokens, law[0])).max() < 5
+  assert np.abs(sampled.z_scores(tokens, law[0])).max() < 5
 
 
 @pytest.mark.parametrize('kind', cases.VERIFICATIONS)
