@@ -11,7 +11,8 @@ probability is an array [M], one number for each method of a `Table`.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -104,11 +105,10 @@ def emitted_law(
   model: TableModel,
   prompt: Sequence[int],
   length: int,
-  gamma: int,
-  drafts: int = 1,
-  tree_size: int | None = None,
+  *shape: Any,
+  **shape_by_name: Any,
 ) -> np.ndarray:
-  """Computes the law that consecutive blocks emit."""
+  """Computes the law of consecutive blocks, whose shape is that of `blocks`."""
   count, _, v = table.law.shape
   total = np.zeros([count] + [v] * length)
   # Probabilities of the emitted prefixes, the shortest prefixes first.
@@ -116,15 +116,8 @@ def emitted_law(
   pending[0][()] = np.ones(count)
   for prefixes in pending:
     for emitted, prob in prefixes.items():
-      for block, block_prob in blocks(
-        table,
-        config,
-        model,
-        [*prompt, *emitted],
-        gamma=gamma,
-        drafts=drafts,
-        tree_size=tree_size,
-      ):
+      start = table, config, model, [*prompt, *emitted], *shape
+      for block, block_prob in blocks(*start, **shape_by_name):
         text = (*emitted, *block)[:length]
         if len(text) == length:
           total[(slice(None), *text)] += prob * block_prob
@@ -266,11 +259,16 @@ def look_ahead_blocks(start: BlockStart, window: int) -> Iterator[Block]:
 # --- Several drafts ---
 
 
+# One step down a tree: the probability that it accepts each candidate, [M], and
+# that it emits each token instead, [M, V].
+_Step = tuple[dict[int, np.ndarray], np.ndarray]
+
+
 def _tree_blocks(
   start: BlockStart, kind: str, drafts: int, tree_size: int | None
 ) -> Iterator[Block]:
   """Enumerates blocks of several drafts, all drawn independently."""
-  gamma = start.gamma
+  gamma, table = start.gamma, start.table
   draft_values = list(start.drafts())
   # Drafts share prefixes, whose contexts are looked up once.
   contexts = {
@@ -278,89 +276,50 @@ def _tree_blocks(
     for draft, _, draft_contexts in draft_values
     for i in range(gamma + 1)
   }
-  table = start.table
 
   # Many trees contain the same step.
   @functools.cache
   def step(c, candidates):
     return _STEPS[kind](table.law[:, c], table.q[c], candidates)
 
-  for combination in itertools.product(draft_values, repeat=drafts):
-    paths, draft_probs, _ = zip(*combination, strict=True)
-    prob = np.prod(draft_probs) * start.certain
-    levels = _levels(paths, tree_size or gamma * drafts)
-    paths = tuple(draft[:levels] for draft in paths)
-    if kind not in _STEPS:
-      leaves = _LeavesFirst(start, contexts, paths, set())
-      yield from leaves.visit((), start.certain, prob)
-    else:
-      yield from _RootFirst(start, contexts, step, levels).visit(
-        (), paths, prob
-      )
-
-
-# One step down a tree: the probability that it accepts each candidate, [M], and
-# that it emits each token instead, [M, V].
-_Step = tuple[dict[int, np.ndarray], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class _RootFirst:
-  """A tree of drafts that is verified from its root to its leaves."""
-
-  start: BlockStart
-  contexts: Mapping[tuple[int, ...], int]
-  step: Callable[[int, tuple[int, ...]], _Step]
-  levels: int
-
-  def visit(
-    self,
-    accepted: tuple[int, ...],
-    active: Sequence[tuple[int, ...]],
-    prob: np.ndarray,
-  ) -> Iterator[Block]:
-    """Enumerates the blocks that begin with some accepted tokens."""
-    c, at = self.contexts[accepted], len(accepted)
-    if at == self.levels:
-      yield from end_block(accepted, prob, self.start.bonus[:, c])
+  def from_root(accepted, active, prob):
+    c, at = contexts[accepted], len(accepted)
+    if at == levels:
+      yield from end_block(accepted, prob, start.bonus[:, c])
       return
-    acceptance, residual = self.step(c, tuple(draft[at] for draft in active))
+    acceptance, residual = step(c, tuple(draft[at] for draft in active))
     yield from end_block(accepted, prob, residual)
     for x, share in acceptance.items():
       agreement = [draft for draft in active if draft[at] == x]
-      yield from self.visit((*accepted, x), agreement, prob * share)
+      yield from from_root((*accepted, x), agreement, prob * share)
 
-
-@dataclasses.dataclass(frozen=True)
-class _LeavesFirst:
-  """A tree of drafts that is verified from its leaves to its root."""
-
-  start: BlockStart
-  contexts: Mapping[tuple[int, ...], int]
-  paths: Sequence[tuple[int, ...]]
-  visited: set[tuple[int, int]]
-
-  def visit(
-    self, accepted: tuple[int, ...], budget: np.ndarray, prob: np.ndarray
-  ) -> Generator[Block, None, np.ndarray]:
-    """Enumerates the blocks through a node."""
-    table, c, at = self.start.table, self.contexts[accepted], len(accepted)
-    q, target, weights = table.q[c], table.law[:, c], self.start.bonus[:, c]
-    for j, path in enumerate(self.paths):
+  def from_leaves(accepted, budget, prob):
+    c, at = contexts[accepted], len(accepted)
+    q, target, weights = table.q[c], table.law[:, c], start.bonus[:, c]
+    for j, path in enumerate(paths):
       in_branch = path[:at] == accepted and len(path) > at
-      if not in_branch or (j, at) in self.visited:
+      if not in_branch or (j, at) in visited:
         continue
-      self.visited.add((j, at))
+      visited.add((j, at))
       x_budget = np.minimum(1, budget * target[:, path[at]] / q[path[at]])
-      prob = yield from self.visit(path[: at + 1], x_budget, prob)
+      prob = yield from from_leaves(path[: at + 1], x_budget, prob)
       remaining = np.maximum(budget[:, None] * target - q, 0)
       mass, missing = remaining.sum(-1), 1 - budget
       budget = mass / np.where(mass > 0, mass + missing, 1)
       target = weights = normalize(remaining, target)
-    if not accepted:
-      budget = self.start.certain
+    budget = budget if accepted else start.certain
     yield from end_block(accepted, prob * budget, weights)
     return prob * (1 - budget)
+
+  for combination in itertools.product(draft_values, repeat=drafts):
+    paths, draft_probs, _ = zip(*combination, strict=True)
+    prob = np.prod(draft_probs) * start.certain
+    levels = _levels(paths, tree_size or gamma * drafts)
+    paths, visited = tuple(draft[:levels] for draft in paths), set()
+    if kind in _STEPS:
+      yield from from_root((), paths, prob)
+    else:
+      yield from from_leaves((), start.certain, prob)
 
 
 def _levels(paths: Sequence[tuple[int, ...]], size: int) -> int:
