@@ -1,4 +1,4 @@
-"""What each drafter drafts, and how much; trees of real transformers."""
+"""Drafts of each drafter, and how many; trees of real transformers."""
 
 import dataclasses
 import functools

@@ -210,7 +210,7 @@ def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):
 
 
 def _is_valid(method, kind, d, lenience=0.0, **changes):
-  """Whether a block of one draft is verified by a distribution."""
+  """True if a block of one draft is verified by a distribution."""
   inputs = verification.VerificationInputs.full_length(
     method,
     jnp.float32(lenience),

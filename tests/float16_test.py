@@ -55,31 +55,53 @@ def both(source, root, scale=lambda name: 1):
   ]
 
 
-def check_same(found, want, capsys):
+def check_same(found, want, capsys, folder=''):
   """Checks parameters that were loaded, and float32 if they are numbers."""
-  assert 'stored in float16, computed in float32' in capsys.readouterr().err
+  told = f'{folder}: stored in float16, computed in float32, whi'
+  assert told in capsys.readouterr().err
   same(found, want)
-  assert dtypes(found) <= {'float32', 'int32'}
+  # Gemma asks for some leaves that nothing is stored of.
+  stored = [x for x in jax.tree.leaves(found) if x.any()]
+  assert dtypes(stored) <= {'float32', 'int32'}
+  assert 'float16' not in dtypes(found)
+
+
+def _eagle(folder):
+  eagle_test.write_head(folder, 24, 64, [3, 4, 9], hidden_layers=(1, 2, 3))
+  return folder
+
+
+_ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
+_HEAD = checkpoints.ASSETS / 'tiny-recurrent'
 
 
 @pytest.mark.parametrize(
-  'family', tiers.first(['hf_gemma2', 'hf_gemma3n', 'hf_gemma4_shared'])
+  ('make', 'load', 'part'),
+  tiers.first(
+    [
+      (lambda _: FIXTURES / 'hf_gemma2', load_model, 'params'),
+      (lambda _: _HEAD, recurrent.RecurrentHead.load, 'head'),
+      (lambda _: _ASSISTANT, assistant.Assistant.load, 'params'),
+      (_eagle, eagle3.EagleHead.load, 'params'),
+      (lambda x: shared_table_test.save(x, 'float32'), load_model, 'params'),
+      (lambda _: FIXTURES / 'hf_gemma3n', load_model, 'params'),
+      (lambda _: FIXTURES / 'hf_gemma4_shared', load_model, 'params'),
+    ],
+    4,
+  ),
 )
-def test_every_family_is_read_as_float32(family, tmp_path, capsys):
-  whole, half = both(FIXTURES / family, tmp_path)
-  want = load_model(whole)
-  assert not capsys.readouterr().err
-  found = load_model(half)
-  assert found.model == want.model
-  # Gemma asks for some leaves that nothing is stored of.
-  stored = [x for x in jax.tree.leaves(found.params) if x.any()]
-  assert dtypes(stored) == {'float32'}
-  assert 'float16' not in dtypes(found.params)
-  told = capsys.readouterr().err
-  assert told.startswith(f'{half}: stored in float16, computed in float32, whi')
-  same(found.params, want.params)
-  chosen = load_model(half, 'bfloat16')
-  assert chosen.model.dtype(chosen.params) == jnp.bfloat16
+def test_what_is_stored_in_float16_is_read_as_float32(
+  tmp_path, capsys, make, load, part
+):
+  whole, half = both(make(tmp_path / 'made'), tmp_path)
+  want = load(whole)
+  assert 'float16' not in capsys.readouterr().err
+  found = load(half)
+  check_same(getattr(found, part), getattr(want, part), capsys, half)
+  if load is load_model:
+    assert found.model == want.model
+    chosen = load_model(half, 'bfloat16')
+    assert chosen.model.dtype(chosen.params) == jnp.bfloat16
 
 
 @pytest.mark.slow
@@ -107,40 +129,6 @@ def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
   found = load_model(tmp_path).unpack()
   want = jax.tree.map(lambda x: x.astype('f4'), half)
   check_same(found.params, want, capsys)
-
-
-def _eagle(folder):
-  eagle_test.write_head(folder, 24, 64, [3, 4, 9], hidden_layers=(1, 2, 3))
-  return folder
-
-
-_ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
-_HEAD = checkpoints.ASSETS / 'tiny-recurrent'
-
-
-@pytest.mark.parametrize(
-  ('make', 'load', 'part'),
-  tiers.first(
-    [
-      (lambda _: _HEAD, recurrent.RecurrentHead.load, 'head'),
-      (lambda _: _ASSISTANT, assistant.Assistant.load, 'params'),
-      (_eagle, eagle3.EagleHead.load, 'params'),
-      (
-        lambda folder: shared_table_test.save(folder, 'float32'),
-        load_model,
-        'params',
-      ),
-    ],
-    3,
-  ),
-)
-def test_a_drafter_in_float16_is_read_as_float32(
-  tmp_path, capsys, make, load, part
-):
-  whole, half = both(make(tmp_path / 'made'), tmp_path)
-  want = getattr(load(whole), part)
-  capsys.readouterr()
-  check_same(getattr(load(half), part), want, capsys)
 
 
 def test_float16_that_is_asked_for_is_refused(tmp_path):
@@ -173,9 +161,8 @@ def test_parameters_in_float16_of_your_own_are_refused():
   one = load_model(TINY)
   half = jax.tree.map(lambda x: x.astype(np.float16), one.params)
   mine = one._replace(params=half)
-  with pytest.raises(
-    ValueError, match=r'^params: must not be float16.*float32'
-  ):
+  said = r'^params: must not be float16.*float32'
+  with pytest.raises(ValueError, match=said):
     small.sampler(mine, gamma=0).sample('a', max_new_tokens=2)
   positions = jnp.arange(2)
   with pytest.raises(ValueError, match=r'^params: must not be float16'):

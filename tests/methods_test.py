@@ -280,31 +280,33 @@ def test_cactus_averages_the_residuals_of_the_rejected():
     np.testing.assert_allclose(residual[i][some], want[some], atol=1e-9)
 
 
-def _expected_truncation(name, p, lam):
-  order = np.sort(p)[::-1]
+def _least(name, p, lam):
+  """The least probability that a truncation of p keeps, [rows, 1]."""
+  order, entropy = (
+    -np.sort(-p, -1),
+    -(p * np.log(np.maximum(p, 1e-300))).sum(-1),
+  )
   if name == 'min_p':
-    return p >= np.clip(lam, 0, 1) * p.max()
+    return np.clip(lam, 0, 1) * order[:, :1]
   if name == 'top_k':
-    return p >= order[int(np.clip(lam, 1, len(p))) - 1]
+    return order[:, [int(np.clip(lam, 1, p.shape[1])) - 1]]
   if name == 'top_p':
-    mass = np.cumsum(order)
     # The first at which the mass is reached is in.
-    n = min(int((mass < 1 - lam - 1e-15).sum()), len(p) - 1)
-    return p >= order[n]
-  entropy = -(p[p > 0] * np.log(p[p > 0])).sum()
+    n = (np.cumsum(order, -1) < 1 - lam - 1e-15).sum(-1, keepdims=True)
+    return np.take_along_axis(order, np.minimum(n, p.shape[1] - 1), -1)
   lam = max(lam, 0)
-  least = min(lam, np.sqrt(lam) * np.exp(-entropy))
-  return p >= min(least, p.max())
+  least = np.minimum(lam, np.sqrt(lam) * np.exp(-entropy))
+  return np.minimum(least, order[:, 0])[:, None]
 
 
 @pytest.mark.parametrize('name', ['min_p', 'top_p', 'top_k', 'eta'])
 def test_truncation_baselines_sample_from_a_truncated_verifier(name):
   _, leniences, found = _evaluate(name, True)
   d, _, _, law, _ = found['random']
-  for i, lenience in enumerate(leniences):
-    for p, got in zip(d.p, law[i], strict=True):
-      want = np.where(_expected_truncation(name, p, lenience), p, 0)
-      np.testing.assert_allclose(got, want / want.sum(), atol=1e-12)
+  for got, lenience in zip(law, leniences, strict=True):
+    want = np.where(d.p >= _least(name, d.p, lenience), d.p, 0)
+    want = want / want.sum(-1, keepdims=True)
+    np.testing.assert_allclose(got, want, atol=1e-12)
 
 
 def test_contrastive_is_its_formula_in_logits():
@@ -382,26 +384,20 @@ def test_registering_makes_a_method_known():
 
 def test_odd_rows_have_margins_and_entropies():
   # Equal logits, none above 0, a lenience beyond strict; and no third token.
-  margin, undecided = (
-    methods.METHODS[name].rule for name in ('margin', 'undecided')
-  )
+  margin, undecided = (methods.METHODS[x].rule for x in ('margin', 'undecided'))
   for z, lenience, want in (
     ([10.0, 10.0, 9.4, 1.0], 0.0, [0, 0, 1, 1]),
     ([-1.0, -2.0, -3.0, -4.0], 0.5, [1, 1, 1, 1]),
     ([10.0, 9.5, 9.4, 1.0], -1.0, [1, 1, 1, 1]),
   ):
-    rows = jax.nn.softmax(jnp.array(z))
-    d = methods.Distributions(*4 * (rows,), jnp.array(z))
+    z = jnp.array(z)
+    d = methods.Distributions(*4 * (jax.nn.softmax(z),), z)
     assert margin(d, lenience).astype(int).tolist() == want
-  for p, lenience, want in (
-    # Entropies of the top three by log 3: .63, 0.
-    ([0.5, 0.5, 0.0, 0.0], 0.3, True),
-    ([0.5, 0.5, 0.0, 0.0], 0.4, False),
-    ([1.0, 0.0, 0.0, 0.0], 0.99, True),
-    ([1.0, 0.0, 0.0, 0.0], 1.0, False),
-  ):
-    d = methods.Distributions(*4 * (jnp.array(p),))
-    assert bool(undecided(d, lenience)) == want
+  # Entropies of the top three by log 3: .63, 0.
+  for first, kept, deferred in (0.5, 0.4, 0.3), (1.0, 1.0, 0.99):
+    d = methods.Distributions(*4 * (jnp.array([first, 1 - first, 0.0, 0.0]),))
+    assert not undecided(d, kept)
+    assert undecided(d, deferred)
 
 
 @pytest.mark.slow

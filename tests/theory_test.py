@@ -74,12 +74,11 @@ def _points(r, loss_q, loss_p, q, p):
   return (r * _tv(q, p)).mean(-1), loss.mean(-1)
 
 
-def _registered(name, leniences, q, p):
+def _registered(name, leniences, d):
   """Returns where a rule of the registry defers, [leniences, contexts]."""
-  rule = methods.METHODS[name].rule
   with law_checks.enable_x64(True):
-    d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
-    over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
+    d = jax.tree.map(jnp.asarray, d)
+    over = jax.vmap(jax.vmap(methods.METHODS[name].rule, (0, None)), (None, 0))
     return np.asarray(over(d, jnp.asarray(leniences)), float)
 
 
@@ -103,16 +102,17 @@ _LABELS = {
 @pytest.mark.parametrize('kind', _LABELS)
 def test_no_rule_beats_the_optimal_one(kind, loss):
   q, p = _tables()
+  d = methods.Distributions(q, p, q, p)
   labels = _LABELS[kind](q, p)
   losses = loss(labels, q), loss(labels, p)
   budgets, lowest = _curve(*losses, q, p)
   rng = np.random.default_rng(0)
   shares = np.linspace(0, 1, 101)[:, None]
   others = {
-    name: _registered(name, np.linspace(-1, 1, 401), q, p)
+    name: _registered(name, np.linspace(-1, 1, 401), d)
     for name in ('chow', 'diff')
   }
-  others['opt'] = _registered('opt', np.linspace(-20, 20, 401), q, p)
+  others['opt'] = _registered('opt', np.linspace(-20, 20, 401), d)
   others['coins'] = (rng.random((101, len(q))) < shares).astype(float)
   others['mixed'] = np.broadcast_to(shares, (101, len(q)))
   for name, r in others.items():
@@ -128,11 +128,12 @@ def test_opt_is_optimal_for_what_the_models_believe():
   # With 1 - max q and 1 - max p in the place of the losses, the lemma's rule is
   # OPT, and its points lie on the curve. Diff is the same at lenience 0.
   q, p = _tables()
+  d = methods.Distributions(q, p, q, p)
   losses = 1 - q.max(-1), 1 - p.max(-1)
   budgets, lowest = _curve(*losses, q, p)
   leniences = np.linspace(0, 5, 201)
   for name, most in (('opt', 1e-12), ('diff', np.inf)):
-    spent, got = _points(_registered(name, leniences, q, p), *losses, q, p)
+    spent, got = _points(_registered(name, leniences, d), *losses, q, p)
     above = got - np.interp(spent, budgets, lowest)
     assert (above >= -1e-12).all()
     assert above.max() <= most
@@ -148,59 +149,31 @@ def _kl(x, y):
   return (x * np.log(x / y)).sum(-1)
 
 
-def _bild(q, p, qg, pg, z, lam):
+def _rules(q, p, qg, pg, z, lam):
+  """The rules by name: where they defer."""
+  top_q, top_p, center = qg.max(-1), pg.max(-1), (qg + pg) / 2
   favourite = np.take_along_axis(pg, qg.argmax(-1)[:, None], -1)[:, 0]
-  return -np.log(favourite) > lam
-
-
-def _js(q, p, qg, pg, z, lam):
-  middle = (qg + pg) / 2
-  return _kl(pg, middle) / 2 + _kl(qg, middle) / 2 > lam
-
-
-def _js_unbounded(q, p, qg, pg, z, lam):
-  middle = (qg + pg) / 2
-  return _kl(middle, pg) / 2 + _kl(middle, qg) / 2 > lam
-
-
-def _typical(q, p, qg, pg, z, lam):
-  eps = 1 - lam
-  entropy = -(pg * np.log(pg)).sum(-1, keepdims=True)
-  return pg <= np.minimum(eps, np.sqrt(max(eps, 0)) * np.exp(-entropy))
-
-
-def _undecided(q, p, qg, pg, z, lam):
-  top = np.sort(pg)[:, -3:]
-  top = top / top.sum(-1, keepdims=True)
-  return -(top * np.log(top)).sum(-1) / np.log(3) < 1 - lam
-
-
-def _margin(q, p, qg, pg, z, lam):
+  eps, entropy = 1 - lam, -(pg * np.log(pg)).sum(-1, keepdims=True)
+  three = np.sort(pg)[:, -3:]
+  three = three / three.sum(-1, keepdims=True)
   first, second = np.sort(z)[:, :-3:-1].T[..., None]
-  return (first <= 0) | (z < second) | (z < (1 - lam) * first)
-
-
-_FORMULAS = {
-  'chow': lambda q, p, qg, pg, z, lam: qg.max(-1) < 1 - lam,
-  'diff': lambda q, p, qg, pg, z, lam: qg.max(-1) < pg.max(-1) - lam,
-  'opt': lambda q, p, qg, pg, z, lam: (
-    qg.max(-1) < pg.max(-1) - lam * np.abs(p - q).sum(-1) / 2
-  ),
-  'token_v1': lambda q, p, qg, pg, z, lam: qg < pg.max(-1, keepdims=True) - lam,
-  'token_v2': lambda q, p, qg, pg, z, lam: pg < pg.max(-1, keepdims=True) - lam,
-  'token_v3': lambda q, p, qg, pg, z, lam: (
-    pg < (1 - lam) * pg.max(-1, keepdims=True)
-  ),
-  'bild': _bild,
-  'fuzzy_tv': lambda q, p, qg, pg, z, lam: np.abs(pg - qg).sum(-1) / 2 > lam,
-  'fuzzy_kl_qp': lambda q, p, qg, pg, z, lam: _kl(qg, pg) > lam,
-  'fuzzy_kl_pq': lambda q, p, qg, pg, z, lam: _kl(pg, qg) > lam,
-  'fuzzy_js': _js,
-  'fuzzy_js_unbounded': _js_unbounded,
-  'undecided': _undecided,
-  'typical': _typical,
-  'margin': _margin,
-}
+  return {
+    'chow': top_q < 1 - lam,
+    'diff': top_q < top_p - lam,
+    'opt': top_q < top_p - lam * np.abs(p - q).sum(-1) / 2,
+    'token_v1': qg < top_p[:, None] - lam,
+    'token_v2': pg < top_p[:, None] - lam,
+    'token_v3': pg < (1 - lam) * top_p[:, None],
+    'bild': -np.log(favourite) > lam,
+    'fuzzy_tv': np.abs(pg - qg).sum(-1) / 2 > lam,
+    'fuzzy_kl_qp': _kl(qg, pg) > lam,
+    'fuzzy_kl_pq': _kl(pg, qg) > lam,
+    'fuzzy_js': _kl(pg, center) / 2 + _kl(qg, center) / 2 > lam,
+    'fuzzy_js_unbounded': _kl(center, pg) / 2 + _kl(center, qg) / 2 > lam,
+    'undecided': -(three * np.log(three)).sum(-1) / np.log(3) < 1 - lam,
+    'typical': (pg <= np.minimum(eps, np.sqrt(max(eps, 0)) * np.exp(-entropy))),
+    'margin': (first <= 0) | (z < second) | (z < (1 - lam) * first),
+  }
 
 
 @pytest.mark.parametrize(
@@ -210,11 +183,8 @@ def test_rules_are_their_formulas(name):
   # The gates are not what is sampled from: which of them is seen shows.
   d = law_checks.draw_distributions('random', count=200)
   leniences = np.random.default_rng(0).uniform(-0.5, 2, 60)
-  rule = methods.METHODS[name].rule
-  with law_checks.enable_x64(True):
-    over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
-    got = np.asarray(over(jax.tree.map(jnp.asarray, d), jnp.asarray(leniences)))
-  want = [_FORMULAS[name](*d, lam) for lam in leniences]
+  got = _registered(name, leniences, d)
+  want = [_rules(*d, lam)[name] for lam in leniences]
   np.testing.assert_array_equal(got, want)
   assert 0.02 < np.mean(want) < 0.98
 
