@@ -856,14 +856,14 @@ def test_the_formats_of_the_library_come_first(toy_folder):
 
 
 def test_a_name_or_path_has_a_format(monkeypatch):
-  monkeypatch.chdir(bundled.ASSETS)
+  monkeypatch.chdir(package_index.ASSETS)
   for name, format_name in (
     ('tiny-drafter', 'bundled'),
     ('gemma3-270m', 'package'),
     ('gemma2-2b-it', 'gemma'),
     (TINY, 'huggingface'),
     (str(TINY), 'huggingface'),
-    (bundled.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
+    (package_index.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
     # A bundled name is no path.
     ('./tiny-drafter', 'huggingface'),
     (pathlib.Path('tiny-drafter'), 'huggingface'),
