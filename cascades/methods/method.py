@@ -112,15 +112,15 @@ class Method:
     limit = math.nan if self.strict_up_to is None else self.strict_up_to
     return lenience == self.strict or lenience <= limit
 
-  def or_strict(self, value: float | None, option: str = 'lenience') -> float:
+  def or_strict(self, lenience: float | None) -> float:
     """Returns a lenience, for None the strict one; ValueError without one."""
-    value = self.strict if value is None else value
-    if value is None:
+    lenience = self.strict if lenience is None else lenience
+    if lenience is None:
       raise ValueError(
-        f'{option}: must be given for {self.name}, which has no strict'
+        f'lenience: must be given for {self.name}, which has no strict'
         ' lenience; give a number.'
       )
-    return float(value)
+    return float(lenience)
 
 
 def total_variation(

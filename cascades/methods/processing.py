@@ -78,23 +78,12 @@ def truncate(
   min_p: RealScalar | None = None,
   eta: RealScalar | None = None,
 ) -> Float[Array, 'V']:
-  """Sets unlikely tokens to zero and normalizes the distribution.
+  """Sets unlikely tokens to zero and normalizes, in the order of the arguments.
 
-  The truncations apply in the order of the arguments; None skips one. The
-  likeliest token always stays. Equal probabilities at a top-k or top-p border
-  are kept together, so that the result does not depend on the order of the
-  vocabulary.
-
-  Args:
-    probs: A distribution.
-    top_k: Number of most probable tokens to keep.
-    top_p: Keeps the fewest most probable tokens that hold this mass.
-    min_p: Keeps tokens with at least this share of the largest probability.
-    eta: Keeps tokens with at least min(eta, sqrt(eta) * exp(-H)), where H is
-      the entropy in nats (Hewitt et al. 2022).
-
-  Returns:
-    A distribution of the same dtype.
+  See `SamplingParams`; eta keeps tokens with at least min(eta, sqrt(eta) *
+  exp(-H)), H the entropy in nats. The likeliest token always stays. Equal
+  probabilities at a border are kept together, so that the result does not
+  depend on the order of the vocabulary.
   """
   if top_k is not None:
     count = jnp.clip(top_k, 1, probs.shape[-1])
@@ -126,9 +115,8 @@ def _truncation_threshold(
 ) -> Float[Array, '']:
   """Finds the least probability that truncation keeps; at most the largest.
 
-  Floats above 0 are ordered as their bits are. So a binary search over the bits
-  ends at one float exactly, after 31 plain sums for float32. A sort of a large
-  vocabulary takes fifteen times as long on a CPU.
+  Floats above 0 are ordered as their bits are: a binary search over the bits
+  ends at one float. A sort takes fifteen times as long on a CPU.
   """
   bits = jnp.finfo(probs.dtype).bits
   as_float = functools.partial(
@@ -155,26 +143,18 @@ def scatter_to_vocab(
   vocab_size: int,
 ) -> Float[Array, '*L V']:
   """Scatters logits of some tokens to the vocabulary; -inf elsewhere."""
-  shape = (*logits.shape[:-1], vocab_size)
-  return (
-    jnp.full(shape, -jnp.inf, logits.dtype)
-    .at[..., draft_vocab_ids]
-    .set(
-      logits,
-      mode='promise_in_bounds',
-      indices_are_sorted=True,
-      unique_indices=True,
-    )
+  empty = jnp.full((*logits.shape[:-1], vocab_size), -jnp.inf, logits.dtype)
+  return empty.at[..., draft_vocab_ids].set(
+    logits,
+    mode='promise_in_bounds',
+    indices_are_sorted=True,
+    unique_indices=True,
   )
 
 
 def is_distribution(logits: Float[Array, '*N V']) -> Bool[Array, '*N']:
-  """Returns True if logits define a distribution.
-
-  Logits with a nan or +inf do not, nor do logits that are all -inf. Comparisons
-  detect all of these; a maximum may not, since XLA's max on a CPU can skip a
-  nan.
-  """
+  """Returns True if logits have no nan or +inf, and are not all -inf."""
+  # XLA's max on a CPU can skip a nan; comparisons do not.
   return (logits < jnp.inf).all(-1) & (logits > -jnp.inf).any(-1)
 
 
@@ -183,19 +163,14 @@ def is_sound(
 ) -> Bool[Array, '*N']:
   """Returns True if logits define a distribution and states are finite.
 
-  A soft cap makes an infinite logit finite, so the hidden states from which the
-  logits are computed are checked too. They may be -inf: the hidden states of
-  the tests' `TableModel` are its logits.
+  A soft cap makes an infinite logit finite. States may be -inf: the hidden
+  states of `TableModel` are its logits.
   """
   return is_distribution(logits) & (hidden < jnp.inf).all(-1)
 
 
 def has_mass(weights: Float[Array, '*N V']) -> Bool[Array, '*N']:
-  """Returns True if a token can be drawn with probability by weight.
-
-  Each weight must be 0 or more, and the sum positive and finite. The logarithm
-  of a negative weight is nan, for which `sample_from_uniforms` would decide.
-  """
+  """Returns True if no weight is below 0, and the sum positive and finite."""
   total = weights.sum(-1)
   return (weights >= 0).all(-1) & (total > 0) & (total < jnp.inf)
 
@@ -203,10 +178,7 @@ def has_mass(weights: Float[Array, '*N V']) -> Bool[Array, '*N']:
 def has_allowed_token(
   logits: Float[Array, '*N V'], sampling: SamplingParams
 ) -> Bool[Array, '*N']:
-  """Returns True if a token that is not forbidden has a finite logit.
-
-  A one-hot q, such as that of n-grams, has -inf at all other tokens.
-  """
+  """Returns True if a token that is not forbidden has a finite logit."""
   if sampling.forbidden is None:
     return jnp.ones(logits.shape[:-1], bool)
   return ((logits > -jnp.inf) & ~sampling.forbidden).any(-1)
@@ -217,8 +189,8 @@ def processed_probs(
 ) -> Float[Array, 'V']:
   """Computes the distribution that tokens are drawn from, in float32.
 
-  If every token with a finite logit is forbidden (see `has_allowed_token`), the
-  logits of all allowed tokens count as equal.
+  If every token with a finite logit is forbidden, as can be with a one-hot q,
+  all allowed tokens are equal.
   """
   logits = logits.astype(jnp.float32)
   if sampling.forbidden is not None:
@@ -253,11 +225,8 @@ def processed_probs(
 
 
 def argmax_lowest_id(values: Float[Array, '*B V']) -> Int[Array, '*B']:
-  """Finds the token of the largest value; the lowest id among equal ones.
-
-  Two plain reductions replace an argmax: for one row of 262,144 logits XLA's
-  argmax takes nine times as long on a CPU, for nine rows six times.
-  """
+  """Finds the token of the largest value; the lowest id among equal ones."""
+  # XLA's argmax takes six to nine times as long on a CPU as two reductions.
   token = jnp.arange(values.shape[-1], dtype=jnp.int32)
   largest = values.max(-1, keepdims=True)
   return jnp.where(values == largest, token, token.size).min(-1)
@@ -270,11 +239,7 @@ def uniforms_per_token(vocab_size: int) -> int:
 
 
 def draw_uniforms(key: jax.Array, *shape: int) -> Float[Array, '...']:
-  """Draws random numbers above 0 and below 1, of a shape.
-
-  With a small model on a CPU, one call for all numbers of a block is far faster
-  than a call for each token.
-  """
+  """Draws numbers between 0 and 1; for a block at once, which is far faster."""
   tiny = jnp.finfo(jnp.float32).tiny
   return jax.random.uniform(key, shape, jnp.float32, minval=tiny)
 
@@ -284,9 +249,8 @@ def sample_from_uniforms(
 ) -> Int[Array, '']:
   """Samples one token; never a token of probability 0, despite rounding.
 
-  The vocabulary is divided into about sqrt(V) runs of tokens. Gumbel's trick,
-  argmax(log weight + noise), selects a run and then a token in it. Noise for
-  every token would cost more than a small model.
+  Gumbel's trick, argmax(log weight + noise), selects one of about sqrt(V) runs
+  of tokens and then a token in it: noise for all costs more than a small model.
   """
   size = probs.shape[-1]
   width = _run_length(size)
