@@ -6,6 +6,7 @@ configured with, or JAX_ENABLE_COMPILATION_CACHE=false, takes precedence.
 
 import os
 import pathlib
+import sys
 
 # Programs that compile faster than this, in seconds, are not stored.
 _MIN_COMPILE_SECONDS = 0.5
@@ -19,9 +20,12 @@ def cache_folder() -> pathlib.Path:
 
 
 def set_environment() -> None:
-  """Configures the cache before JAX is imported, also for child processes."""
+  """Configures the cache of this process and of its child processes."""
   os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache_folder()))
   os.environ.setdefault(_SECONDS_VARIABLE, str(_MIN_COMPILE_SECONDS))
+  # JAX reads the variables as it is imported.
+  if 'jax' in sys.modules:
+    enable_cache()
 
 
 def enable_cache() -> None:
@@ -34,10 +38,8 @@ def enable_cache() -> None:
   if jax.config.jax_compilation_cache_dir is not None:
     return
   jax.config.update('jax_compilation_cache_dir', str(cache_folder()))
-  if _SECONDS_VARIABLE not in os.environ:
-    jax.config.update(
-      'jax_persistent_cache_min_compile_time_secs', _MIN_COMPILE_SECONDS
-    )
+  seconds = float(os.environ.get(_SECONDS_VARIABLE, _MIN_COMPILE_SECONDS))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', seconds)
   # JAX reads the folder once, at its first compilation, which may have been
   # before this call.
   compilation_cache.reset_cache()
