@@ -33,8 +33,6 @@ from experiments import records, sweep
 from experiments.sweeps import curve_plan
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
-KINDS = ('shared', 'dense', 'experts')
-WINDOWS = (6, 512)
 
 
 def _folders(kind) -> tuple[str, str]:
@@ -92,22 +90,18 @@ def _step(drafter):
 
 # What was rejected lies beyond the text, and is not looked at.
 _REJECTED = 5, 6, 7
+_CASES = [(4, (), None), (20, _REJECTED, None)]
+_CASES += [(720, _REJECTED, window) for window in (6, 512)]
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', ['shared', 'dense', 'experts'])
 @pytest.mark.parametrize(
-  ('length', 'garbage', 'window'),
-  tiers.first(
-    [(4, (), None), (20, _REJECTED, None)]
-    + [(720, _REJECTED, window) for window in WINDOWS],
-    2,
-  ),
+  ('length', 'garbage', 'window'), tiers.first(_CASES, 2)
 )
 def test_drafts_are_transformers(kind, length, garbage, window):
   # Three steps, greedily, and what each token would be drawn from at .7.
   found = expected(kind, 'long' if window else 'expected')
   tokens = found['tokens'][:length]
-  assert len(tokens) == length
   cache, state = _read(kind, tokens, garbage, window)
   drafter, params = bound_drafter(kind, window=window)
   token = jnp.asarray(tokens[-1])
@@ -282,7 +276,8 @@ def test_a_sweep_with_an_assistant_ends_with_a_page(tmp_path):
   assert sentence in page
 
 
-_ORDER = 'masked_embedding.token_ordering'
+_ORDER, _NORM = 'masked_embedding.token_ordering', 'model.norm.weight'
+_LAYERS = {'num_hidden_layers': None}
 
 
 @pytest.mark.parametrize(
@@ -291,21 +286,15 @@ _ORDER = 'masked_embedding.token_ordering'
     ({'backbone_hidden_size': 25}, {}, 'implies (16, 50)'),
     ({'num_centroids': 15}, {}, 'implies (15, 16)'),
     ({'num_centroids': None}, {}, 'num_centroids must'),
-    *(
-      ({'centroid_intermediate_top_k': k}, {}, 'intermediate_top_k must')
-      for k in (None, 10**6)
-    ),
+    ({'centroid_intermediate_top_k': None}, {}, 'intermediate_top_k must'),
+    ({'centroid_intermediate_top_k': 10**6}, {}, 'intermediate_top_k must'),
     ({'text_config': [1]}, {}, 'text_config must'),
-    (
-      {'text_config': {'num_hidden_layers': None}},
-      {},
-      'num_hidden_layers must',
-    ),
+    ({'text_config': _LAYERS}, {}, 'num_hidden_layers must'),
     # An order that leaves tokens out.
     ({}, {_ORDER: np.zeros(64, np.int64)}, 'must have each of 64 tokens once'),
     ({}, {_ORDER: np.zeros(64)}, 'has the type F64, and ids must be'),
-    ({}, {'model.norm.weight': np.ones(16, np.int64)}, 'is quantised (I64)'),
-    ({}, {'model.norm.weight': None}, 'lacks the tensor model.norm.weight'),
+    ({}, {_NORM: np.ones(16, np.int64)}, 'is quantised (I64)'),
+    ({}, {_NORM: None}, 'lacks the tensor model.norm.weight'),
   ],
 )
 def test_a_folder_that_is_not_whole_is_refused(tmp_path, fields, tensors, said):
@@ -336,12 +325,8 @@ def test_an_assistant_is_no_model_of_its_own():
 @pytest.mark.slow
 def test_an_assistant_may_have_another_dtype_than_its_verifier():
   whole, name = _folders('shared')
-  model = load_model(whole, 'bfloat16')
-  spec = drafters.Assistant(
-    checkpoint=assistant.Assistant.load(name, 'float32')
-  )
-  answer = small.sampler(model, spec).sample('a', max_new_tokens=4)
-  assert answer.counts['drafted']
+  pair = load_model(whole, 'bfloat16'), drafters.load(name, 'float32')
+  assert small.sampler(*pair).sample('a', max_new_tokens=4).counts['drafted']
 
 
 @pytest.mark.usefixtures('wrong_types')

@@ -1,10 +1,8 @@
 """EAGLE-3 heads: what `speculators` drafts with them, the law, refusals.
 
-No head of a Gemma was at hand. Two random heads in the fixtures come with the
-logits that `speculators` computes, and set every option between them; so a
-head's own pass over a whole text is right. What the loop drafts, block by
-block, is compared with that. `write_head` makes other random ones, as
-`speculators` writes them.
+Two random heads in the fixtures come with the logits of `speculators`, and set
+every option between them; so a head's own pass over a text is right. What the
+loop drafts, block by block, is compared with that.
 """
 
 import functools
@@ -30,9 +28,6 @@ from cascades.sampler import batching
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
 
 
-# --- A head of no use, and what it says
-
-
 def write_head(
   folder,
   target,
@@ -51,30 +46,22 @@ def write_head(
   `target` is the verifier's width; `said` are increasing ids of the tokens that
   it drafts, None for all; None of `hidden_layers` reads the usual layers.
   """
+  layer = dict(model_type='llama', num_hidden_layers=1, hidden_size=width)
+  layer |= dict(intermediate_size=20, num_attention_heads=4, head_dim=6)
+  layer |= dict(num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=vocab)
+  layer['rope_parameters'] = {'rope_type': 'default', 'rope_theta': 100.0}
   fields = {
-    'architectures': ['Eagle3DraftModel'],
     'speculators_model_type': 'eagle3',
     'draft_vocab_size': vocab if said is None else len(said),
     _TAPS: hidden_layers,
     'target_hidden_size': None if target == width else target,
-    'transformer_layer_config': {
-      'model_type': 'llama',
-      'num_hidden_layers': 1,
-      'hidden_size': width,
-      'intermediate_size': 20,
-      'num_attention_heads': 4,
-      'num_key_value_heads': 2,
-      'head_dim': 6,
-      'rms_norm_eps': 1e-5,
-      'rope_parameters': {'rope_type': 'default', 'rope_theta': 100.0},
-      'vocab_size': vocab,
-    },
+    'transformer_layer_config': layer,
   } | config
   folder.mkdir(exist_ok=True)
   (folder / 'config.json').write_text(json.dumps(fields))
   there = ['embed_tokens.weight'] * embeddings + ['fc.bias'] * bias
-  config, _ = eagle3._read_config(folder)
-  shapes = dict(eagle3._layout(config, there).values())
+  head, _ = eagle3._read_config(folder)
+  shapes = dict(eagle3._layout(head, there).values())
   rng = np.random.default_rng(seed)
   tensors = {
     name: rng.normal(size=shape) / shape[1] ** 0.5
@@ -229,8 +216,9 @@ def _blocks(model, params, bound_drafter, drafts=1):
   are of another turn.
   """
   kind = 'token' if drafts == 1 else 'multi_round'
+  models = decoding.Models(model, bound_drafter.drafter)
   step_config = decoding.StepConfig(
-    decoding.Models(model, bound_drafter.drafter),
+    models,
     methods.METHODS['speed'],
     _GAMMA,
     verification.VerificationConfig(kind),
@@ -238,21 +226,16 @@ def _blocks(model, params, bound_drafter, drafts=1):
   )
   given = decoding.Params(params, bound_drafter.params)
   sampling = processing.SamplingParams(temperature=np.float32(1))
-  prompts, more = (
-    [models_test.text(seed + n, n) for n in lengths]
+  first, more = (
+    batching.pad([models_test.text(seed + n, n) for n in lengths], max(lengths))
     for seed, lengths in ((20, _LENGTHS), (40, _THEN))
   )
-  prompts, lengths = batching.pad(prompts, max(_LENGTHS))
-  limits = np.full(len(lengths), _PADDED, np.int32)
+  limits = np.full(len(_LENGTHS), _PADDED, np.int32)
+  keys = jax.random.split(jax.random.key(1), len(_LENGTHS))
   rows = decoding.prefill(
     given,
-    decoding.Prompts(
-      prompts,
-      lengths,
-      jax.random.split(jax.random.key(1), len(lengths)),
-      limits,
-    ),
-    models=step_config.models,
+    decoding.Prompts(*first, keys, limits),
+    models=models,
     cache_length=_PADDED + drafts * (_GAMMA + 1),
   )
 
@@ -273,13 +256,8 @@ def _blocks(model, params, bound_drafter, drafts=1):
   for block in range(5):
     if block == 3:
       # A copy, for it takes the memory of what it is given.
-      rows = decoding.extend(
-        decoding.gather_rows(rows, np.arange(len(lengths))),
-        given,
-        *batching.pad(more, max(_THEN)),
-        limits,
-        models=step_config.models,
-      )
+      rows = decoding.gather_rows(rows, np.arange(len(limits)))
+      rows = decoding.extend(rows, given, *more, limits, models=models)
     draft, after = every(rows, given)
     found.append((rows, draft, after))
     rows = after
@@ -352,12 +330,8 @@ def test_a_bias_is_added_and_a_verifiers_table_is_taken_as_it_is(tmp_path):
   np.testing.assert_allclose(g, want, rtol=1e-5)
   table = verifier.unpack().params['embedder']['input_embedding']
   with_own = own | {'embeddings': jnp.asarray(table)}
-  for one, other in zip(
-    drafter._pair((own, params), g, jnp.int32(9)),
-    drafter._pair((with_own, params), g, jnp.int32(9)),
-    strict=True,
-  ):
-    np.testing.assert_array_equal(one, other)
+  pairs = (drafter._pair((x, params), g, jnp.int32(9)) for x in (own, with_own))
+  small.same(*pairs)
 
 
 # --- Folders
@@ -373,48 +347,14 @@ def test_what_is_read_is_what_is_stored(tmp_path):
   loaded = eagle3.EagleHead.load(tmp_path / 'head', 'bfloat16')
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
   loaded = eagle3.EagleHead.load(tmp_path / 'head')
-  bound_drafter = loaded.bind(_verifier('hf_gemma4_dense'))
-  assert bound_drafter.drafter.hidden_layers == (0, 1, 2)
-  np.testing.assert_array_equal(
-    loaded.params['table'], tensors['lm_head.weight']
-  )
+  drafter, _ = loaded.bind(_verifier('hf_gemma4_dense'))
+  assert drafter.hidden_layers == (0, 1, 2)
+  table = tensors['lm_head.weight']
+  np.testing.assert_array_equal(loaded.params['table'], table)
   # All tokens, without a list of them.
   u = np.ones(12, np.float32)
-  np.testing.assert_allclose(
-    bound_drafter.drafter.logits(loaded.params, u),
-    tensors['lm_head.weight'] @ u,
-    rtol=1e-5,
-  )
-
-
-# --- Refusals
-
-
-def _refused(verifier, folder):
-  return conftest.refused(
-    'drafter', drafters.bind_drafter, verifier, str(folder)
-  )
-
-
-@pytest.mark.parametrize(
-  ('head', 'said'),
-  [
-    (dict(target=25), 'another verifier (width: 25, not 24)'),
-    (dict(vocab=65), 'another verifier (tokens: 65, not 64)'),
-    (dict(hidden_layers=(1, 2, 5)), 'layers read: (1, 2, 5), not (1, 2)'),
-    (dict(target=16, hidden_layers=None), 'another verifier (width: 16'),
-    ({}, 'states of a layer: 1, not 4'),
-  ],
-)
-def test_a_head_of_another_verifier_is_refused(tmp_path, head, said):
-  given = (
-    dict(target=24, vocab=64, said=[3, 4, 9], hidden_layers=(1, 2, 3)) | head
-  )
-  write_head(tmp_path / 'head', **given)
-  verifier = _verifier('hf_gemma4_dense')
-  if 'states' in said:
-    verifier = checkpoints.Checkpoint(*models_test.make('gemma3n-e2b'), None)
-  assert said in _refused(verifier, tmp_path / 'head')
+  logits = drafter.logits(loaded.params, u)
+  np.testing.assert_allclose(logits, table @ u, rtol=1e-5)
 
 
 @pytest.mark.parametrize('named', [None, ..., [2, 2, 1]])
@@ -422,84 +362,88 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   folder = tmp_path / 'head'
   write_head(folder, 24, 64, [3, 4, 9], hidden_layers=None)
   small.rewrite(folder, {_TAPS: named})
-  is_named = isinstance(named, list)
   # Of four layers, and of six.
-  for name, usual, said in (
-    ('hf_gemma4_dense', (2, 2, 1), '(2, 2, 1) of 4 layers'),
-    ('hf_gemma4_shared', (2, 3, 3), '(2, 3, 3) of 6 layers'),
+  for name, usual, layers in (
+    ('hf_gemma4_dense', (2, 2, 1), 4),
+    ('hf_gemma4_shared', (2, 3, 3), 6),
   ):
     verifier = _verifier(name)
     capsys.readouterr()
     drafter = drafters.bind_drafter(verifier, str(folder)).drafter
-    assert drafter.hidden_layers == (tuple(named) if is_named else usual)
     told = capsys.readouterr().err
+    if isinstance(named, list):
+      assert (drafter.hidden_layers, told) == (tuple(named), '')
+      continue
+    assert drafter.hidden_layers == usual
     assert told == (
-      ''
-      if is_named
-      else f'head: config.json has no {_TAPS}; the head reads the states after'
-      f' {said}, the default of speculators.\n'
+      f'head: config.json has no {_TAPS}; the head reads the states after'
+      f' {usual} of {layers} layers, the default of speculators.\n'
     )
 
 
-# A case for each check; those of types and ranges are the schema's.
-_OF_CONFIG = [
-  (dict(speculators_model_type='mtp'), {}, "must be 'eagle3', got 'mtp'"),
-  ({}, dict(model_type='qwen3'), "model_type must be 'llama', got 'qwen3'"),
-  ({}, dict(num_hidden_layers=2), 'num_hidden_layers must be 1, got 2'),
-  ({}, dict(hidden_act='gelu'), "hidden_act must be 'silu'"),
-  ({}, dict(attention_bias=True), 'attention_bias must be False, got True'),
+# --- Refusals: changed fields of the head, of its layer, and tensors
+
+
+_WINDOW = dict(sliding_window=0, layer_types=['sliding_attention'])
+_REFUSED = [
+  ('made', dict(target=25), 'another verifier (width: 25, not 24)'),
+  ('made', dict(vocab=65), 'another verifier (tokens: 65, not 64)'),
+  ('made', dict(hidden_layers=(1, 2, 5)), 'layers read: (1, 2, 5), not (1, 2)'),
+  ('made', dict(target=16, hidden_layers=None), 'verifier (width: 16, not 24)'),
+  ('made', {}, 'states of a layer: 1, not 4'),
+  ('fields', dict(speculators_model_type='mtp'), "be 'eagle3', got 'mtp'"),
+  ('fields', dict(draft_vocab_size=0), 'draft_vocab_size must be greater than'),
+  ('fields', dict(norm_before_fc=True), 'lacks the tensor input_norm.weight'),
+  ('fields', dict(fc_norm=True), 'lacks the tensor fc_norm.'),
+  ('fields', dict(fc_norm=True, norm_before_fc=True), 'must not both be true'),
+  ('fields', {_TAPS: [1, -2, 3]}, 'must be greater than or equal to 0, got -2'),
+  ('fields', {_TAPS: [1, 2]}, 'the tensor fc.weight has the shape (12, 72)'),
   (
-    {},
-    dict(num_key_value_heads=3),
-    'num_key_value_heads (3) must divide num_attention_heads (4)',
+    'layer',
+    dict(model_type='qwen3'),
+    "model_type must be 'llama', got 'qwen3'",
   ),
-  (dict(draft_vocab_size=0), {}, 'draft_vocab_size must be greater than'),
-  ({}, dict(rms_norm_eps=None), 'rms_norm_eps must'),
-  ({}, dict(rope_parameters=None, rope_theta=None), 'rope_theta must'),
-  ({}, dict(rope_parameters={'rope_type': 'llama3'}), "must be 'default'"),
-  ({}, dict(intermediate_size=21), 'config.json implies (21, 12)'),
-  (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
-  (dict(fc_norm=True), {}, 'lacks the tensor fc_norm.'),
+  ('layer', dict(num_hidden_layers=2), 'num_hidden_layers must be 1, got 2'),
+  ('layer', dict(hidden_act='gelu'), "hidden_act must be 'silu'"),
   (
-    dict(fc_norm=True, norm_before_fc=True),
-    {},
-    'fc_norm must not both be true',
+    'layer',
+    dict(attention_bias=True),
+    'attention_bias must be False, got True',
   ),
-  ({}, dict(layer_types=['chunked_attention']), "got ['chunked_attention']"),
+  ('layer', dict(num_key_value_heads=3), '(3) must divide num_attention_heads'),
+  ('layer', dict(rms_norm_eps=None), 'rms_norm_eps must'),
+  ('layer', dict(rope_parameters=None, rope_theta=None), 'rope_theta must'),
+  ('layer', dict(rope_parameters={'rope_type': 'llama3'}), "must be 'default'"),
+  ('layer', dict(intermediate_size=21), 'config.json implies (21, 12)'),
+  ('layer', dict(layer_types=['chunked_attention']), "['chunked_attention']"),
   (
-    {},
-    dict(sliding_window=0, layer_types=['sliding_attention']),
+    'layer',
+    _WINDOW,
     'sliding_window must be greater than or equal to 1, got 0',
   ),
-  ({_TAPS: [1, -2, 3]}, {}, 'must be greater than or equal to 0, got -2'),
-  ({_TAPS: [1, 2]}, {}, 'the tensor fc.weight has the shape (12, 72)'),
-]
-_OF_TENSORS = [
-  ('d2t', None, 'lacks the tensor d2t'),
-  ('d2t', np.array([3, 3, 62]), 'different tokens below vocab_size (64)'),
-  ('d2t', np.array([3, 2, 7]), 'd2t must point at different tokens'),
-  ('d2t', np.array([3.0, 3, 7]), 'd2t has the type F64, and ids must be'),
-  ('norm.weight', np.ones(12, np.int32), 'norm.weight is quantised (I32)'),
-  ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
-  ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),
-  ('fc_norm.0.weight', np.ones(6), 'that no supported field of its'),
+  ('tensors', {'d2t': None}, 'lacks the tensor d2t'),
+  ('tensors', {'d2t': np.array([3, 3, 62])}, 'tokens below vocab_size (64)'),
+  ('tensors', {'d2t': np.array([3, 2, 7])}, 'd2t must point at different tok'),
+  ('tensors', {'d2t': np.array([3.0, 3, 7])}, 'd2t has the type F64, and ids'),
+  ('tensors', {'norm.weight': np.ones(12, np.int32)}, 'is quantised (I32)'),
+  ('tensors', {'embed_tokens.weight': None}, 'lacks the tensor embed_tokens.w'),
+  ('tensors', {'norm.weight': np.ones(5)}, 'norm.weight has the shape (5,)'),
+  ('tensors', {'fc_norm.0.weight': np.ones(6)}, 'that no supported field of'),
 ]
 
 
-@pytest.mark.parametrize(
-  ('fields', 'layer', 'tensors', 'said'),
-  [
-    *((fields, layer, {}, said) for fields, layer, said in _OF_CONFIG),
-    *(({}, {}, {name: x}, said) for name, x, said in _OF_TENSORS),
-  ],
-)
-def test_a_folder_of_another_kind_is_refused(
-  tmp_path, fields, layer, tensors, said
-):
-  folder = tmp_path / 'head'
-  _, usual = write_head(folder, 24, 64, [3, 4, 9], hidden_layers=(1, 2, 3))
-  layer = {
-    'transformer_layer_config': usual['transformer_layer_config'] | layer
-  }
-  small.rewrite(folder, layer | fields, tensors)
-  assert said in _refused(_verifier('hf_gemma4_dense'), folder)
+@pytest.mark.parametrize(('part', 'changes', 'said'), _REFUSED)
+def test_a_head_that_does_not_fit_is_refused(tmp_path, part, changes, said):
+  folder, verifier = tmp_path / 'head', _verifier('hf_gemma4_dense')
+  usual = dict(target=24, vocab=64, said=[3, 4, 9], hidden_layers=(1, 2, 3))
+  made = usual | changes if part == 'made' else usual
+  _, config = write_head(folder, **made)
+  if part == 'layer':
+    layer = config['transformer_layer_config'] | changes
+    small.rewrite(folder, {'transformer_layer_config': layer})
+  elif part != 'made':
+    small.rewrite(folder, **{part: changes})
+  if 'states' in said:
+    verifier = checkpoints.Checkpoint(*models_test.make('gemma3n-e2b'), None)
+  given = drafters.bind_drafter, verifier, str(folder)
+  assert said in conftest.refused('drafter', *given)

@@ -1,19 +1,24 @@
-"""Training: what a batch holds, and what a model begins with."""
+"""Training of models and heads: batches, losses, how a training begins."""
 
 import itertools
 import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 
+from cascades import load_model
+from cascades.drafters import recurrent
 from cascades.models import checkpoints
-from configs import train_specialist
+from configs import train_recurrent, train_specialist
 from experiments import cli
 from experiments.tasks import GENERATED, TASKS
 from experiments.tasks.task import split_of
-from experiments.training import small_models
+from experiments.training import recurrent_heads, small_models
+from experiments.training.distillation_data import DistillationBatch
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -41,8 +46,7 @@ def test_a_batch_is_packed_answers_weighted_and_reproducible(config, tokenizer):
   other = small_models.make_batch(config, tokenizer, 4, step=8)
   assert all((batch[k] == again[k]).all() for k in batch)
   assert (batch['tokens'] != other['tokens']).any()
-  used = batch['segments'] > 0
-  assert used.mean() > 0.7
+  assert (batch['segments'] > 0).mean() > 0.7
   for row in range(4):
     for segment in range(1, batch['segments'][row].max() + 1):
       span = batch['segments'][row] == segment
@@ -54,17 +58,8 @@ def test_a_batch_is_packed_answers_weighted_and_reproducible(config, tokenizer):
       prompt = tokenizer.decode(tokens)[: -len(answer)]
       # Weights begin with the answer, and end with end-of-sequence.
       assert prompt.endswith((':', ': '))
-      assert targets[-1] == 1
-      assert weights[-1] == 1
+      assert targets[-1] == weights[-1] == 1
       assert (np.diff(weights) >= 0).all()
-
-
-def test_a_row_too_short_for_a_problem_is_named(config, tokenizer):
-  with config.unlocked():
-    short = config.copy_and_resolve_references()
-  short.row_length = 8
-  with pytest.raises(ValueError, match=r'row_length: must be at least .* 8'):
-    small_models.make_batch(short, tokenizer, 4, step=7)
 
 
 def test_held_out_problems_are_never_trained_on(config):
@@ -82,11 +77,6 @@ def test_held_out_problems_are_never_trained_on(config):
     }
     assert held
     assert trained.isdisjoint(held)
-
-
-def test_only_tasks_that_are_made_up_are_trained_on():
-  with pytest.raises(ValueError, match=r"mixture: must be tasks .* 'gsm8k'"):
-    next(small_models.problem_stream({'gsm8k': 1.0}, '0'))
 
 
 def _specialist(**changes):
@@ -125,21 +115,32 @@ def test_a_model_goes_on_from_another(tmp_path):
     folder, config, 'tiny_specialist', 'the command', figures, 1e-3, 128
   )
   card = (folder / 'README.md').read_text()
-  assert '`tiny-drafter`, trained further on' in card
-  assert '`roman` (90%)' in card
-  assert '`word_problems` (6.5%)' in card
-  assert '2 layers (sliding, full), 64 wide' in card
-  assert '| roman | exact_match | 0.500 |' in card
+  for said in (
+    '`tiny-drafter`, trained further on',
+    '`roman` (90%)',
+    '`word_problems` (6.5%)',
+    '2 layers (sliding, full), 64 wide',
+    '| roman | exact_match | 0.500 |',
+  ):
+    assert said in card
 
 
-def test_a_model_is_new_or_goes_on_from_another():
+def test_a_training_that_cannot_be_is_named(config, tokenizer):
+  with config.unlocked():
+    short = config.copy_and_resolve_references()
+  short.row_length = 8
+  with pytest.raises(ValueError, match=r'row_length: must be at least .* 8'):
+    small_models.make_batch(short, tokenizer, 4, step=7)
+  with pytest.raises(ValueError, match=r"mixture: must be tasks .* 'gsm8k'"):
+    next(small_models.problem_stream({'gsm8k': 1.0}, '0'))
+  # A model is new, or goes on from another.
   both, neither = _specialist(), _specialist()
   with both.unlocked(), neither.unlocked():
     both.models.tiny_specialist.config = {'model_type': 'gemma3_text'}
     del neither.models.tiny_specialist.init
-  for config in (both, neither):
+  for wrong in (both, neither):
     with pytest.raises(ValueError, match='tiny_specialist: exactly one of ini'):
-      small_models.begin(config, 'tiny_specialist')
+      small_models.begin(wrong, 'tiny_specialist')
 
 
 @pytest.mark.slow
@@ -148,3 +149,116 @@ def test_the_bundled_specialist_knows_what_it_was_trained_on():
   for name, least, most in bounds:
     figures = small_models.evaluate(checkpoints.ASSETS / name, ('roman',), 40)
     assert least <= figures['roman']['exact_match'] <= most, name
+
+
+# --- Recurrent heads
+
+
+def test_the_loss_is_of_what_the_head_would_draft():
+  model, params, _ = load_model('tiny-verifier').unpack()
+  head = recurrent.init_head(jax.random.key(0), 320)
+  tokens = jnp.array([[2, 300, 301, 302, 303, 304, 0, 0]])
+  text = tokens[0, :6], *small.causal(6)
+  logits, hidden, _ = model.with_hidden(params, *text)
+  # Of three tokens of an answer, and a place that does not count.
+  places = jnp.array([[2, 3, 4, 4]])
+  counts = jnp.array([[True, True, True, False]])
+  said = params['embedder']['input_embedding']
+  batch = DistillationBatch(tokens, places, counts, hidden[places])
+  loss, seen = recurrent_heads.loss_fn(head, params, model, said, batch, 2)
+  # By hand: drafts begin at the answer's tokens 303 and 304, and as far as the
+  # text goes.
+  said = jax.nn.softmax(logits)
+  nats, shares = [], [[], []]
+  for t in (2, 3):
+    state = hidden[t]
+    for i in range(2):
+      if t + 1 + i >= 5:
+        continue
+      state, guess = recurrent.step(
+        model, params, head, hidden[t], state, tokens[0, t + 1 + i]
+      )
+      p, q = said[t + 1 + i], jax.nn.softmax(guess)
+      nats.append(-(p * jnp.log(q)).sum())
+      shares[i].append(jnp.minimum(p, q).sum())
+  np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-4)
+  want = [np.mean(share) for share in shares]
+  np.testing.assert_allclose(seen['kept'], want, rtol=1e-4)
+
+
+def test_answers_that_go_on_count_as_far_as_they_go():
+  model, params, _ = load_model('tiny-verifier').unpack()
+  head = recurrent.init_head(jax.random.key(0), 320)
+  tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
+  hidden = jax.random.normal(jax.random.key(1), (8, 320))
+  said = params['embedder']['input_embedding'][300:400]
+
+  def loss(*answers):
+    places = jnp.array([[t for answer in answers for t in answer]])
+    counts = jnp.ones_like(places, bool)
+    batch = DistillationBatch(tokens, places, counts, hidden[places])
+    nats, seen = recurrent_heads.loss_fn(head, params, model, said, batch, 2)
+    return float(nats), seen['kept'].tolist()
+
+  # Nothing is drafted from one answer into the next.
+  both, one, two = loss([1, 2, 3], [5, 6]), loss([1, 2, 3]), loss([5, 6])
+  assert 4 * both[0] == pytest.approx(3 * one[0] + two[0], rel=1e-5)
+  assert both[1][1] == pytest.approx(one[1][1], rel=1e-5)
+
+
+def test_a_head_goes_with_a_verifier_in_bfloat16():
+  tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
+  places = jnp.array([[1, 2, 3, 4]])
+  head = recurrent.init_head(jax.random.key(0), 320)
+  losses, drafts = [], []
+  for dtype in ('float32', 'bfloat16'):
+    drafts.append([])
+    model, params, _ = load_model('tiny-verifier', dtype)
+    hidden = jax.random.normal(jax.random.key(1), (8, 320)).astype(dtype)
+    state = hidden[0]
+    for token in 5, 7, 7:
+      state, logits = recurrent.step(
+        model, params, head, hidden[0], state, jnp.int32(token)
+      )
+      drafts[-1].append(logits)
+    model, params, _ = load_model('tiny-verifier', dtype).unpack()
+    said = params['embedder']['input_embedding']
+    mask = jnp.ones_like(places, bool)
+    batch = DistillationBatch(tokens, places, mask, hidden[places])
+    loss, _ = recurrent_heads.loss_fn(head, params, model, said, batch, 2)
+    losses.append(loss)
+  np.testing.assert_allclose(*map(jnp.stack, drafts), atol=0.1)
+  np.testing.assert_allclose(*losses, rtol=0.02)
+
+
+@pytest.mark.slow
+def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
+  config = train_recurrent.get_config('texts')
+  examples = (
+    dict(prompt=f'{n} in words:', answer=f' number {n}') for n in range(60)
+  )
+  (tmp_path / 'texts.jsonl').write_text('\n'.join(map(json.dumps, examples)))
+  config.update(vocabulary=20, held_out=10, answers=4, answer_length=8, shots=1)
+  config.update(texts=8, row_length=96, rows=2, steps=2, depth=2, log_every=1)
+  config.update(eval_examples=3, checkpoint_every=2, name='head', tasks=())
+  config.update(verifier='tiny-verifier', dtype='float32')
+  config.update(text=str(tmp_path / 'texts.jsonl'))
+  folder, verifier = recurrent_heads.train_head(config, tmp_path)
+  (line,) = (tmp_path / 'head.jsonl').read_text().splitlines()[1:]
+  assert np.isfinite(json.loads(line)['loss'])
+  loaded = recurrent.RecurrentHead.load(folder)
+  assert loaded.draft_vocab_ids.shape == (20,)
+  bound_drafter = loaded.bind(verifier)
+  state = jnp.ones(320)
+  _, logits = recurrent.step(
+    *(bound_drafter.drafter.model, bound_drafter.params[1], loaded.head),
+    *(state, state, jnp.int32(5)),
+  )
+  drafted = np.flatnonzero(np.isfinite(logits))
+  assert drafted.tolist() == loaded.draft_vocab_ids.tolist()
+  figures = recurrent_heads.evaluate(folder, verifier, config)
+  assert figures['held_out']['tokens per verifier call, temperature 0'] >= 1
+  recurrent_heads.write_card(folder, config, figures, 'a command')
+  card = (folder / 'README.md').read_text()
+  assert 'Drafts 20 tokens' in card
+  assert '| held_out | acceptance, temperature 1 |' in card

@@ -20,8 +20,8 @@ import jax
 
 from cascades import arguments
 from cascades.arguments import Option, Registry, options_of, split
-from cascades.decoding.drafter import BoundDrafter, Draft, DraftContext, Drafter
-from cascades.drafters.assistant import Assistant, AssistantDrafter
+from cascades.decoding.drafter import BoundDrafter, DraftContext
+from cascades.drafters.assistant import Assistant
 from cascades.drafters.eagle3 import EagleDrafter, EagleHead
 from cascades.drafters.language_model import DraftModel, ModelDrafter
 from cascades.drafters.ngram import NgramDrafter
@@ -39,12 +39,9 @@ from cascades.models import checkpoints, hub
 __all__ = [
   'DRAFTERS',
   'Assistant',
-  'AssistantDrafter',
   'BoundDrafter',
-  'Draft',
   'DraftContext',
   'DraftModel',
-  'Drafter',
   'EagleDrafter',
   'EagleHead',
   'ModelDrafter',
@@ -68,15 +65,12 @@ __all__ = [
 # Names are claimed in this order. Language models come last: the folder of any
 # drafter may look like one.
 DRAFTERS: Registry[type[UnboundDrafter]] = Registry('drafter', type)
-for _name, _kind in {
-  'ngram': NgramDrafter,
-  'self': SelfSpeculative,
-  'recurrent': RecurrentHead,
-  'assistant': Assistant,
-  'eagle': EagleHead,
-  'language_model': DraftModel,
-}.items():
-  DRAFTERS.register(_name, _kind, builtin=True)
+DRAFTERS.register('ngram', NgramDrafter, builtin=True)
+DRAFTERS.register('self', SelfSpeculative, builtin=True)
+DRAFTERS.register('recurrent', RecurrentHead, builtin=True)
+DRAFTERS.register('assistant', Assistant, builtin=True)
+DRAFTERS.register('eagle', EagleHead, builtin=True)
+DRAFTERS.register('language_model', DraftModel, builtin=True)
 
 
 def kind_of(name: str) -> type[UnboundDrafter]:
@@ -123,10 +117,6 @@ def parse(drafter: Any, **options: Any) -> Any:
   Returns:
     A `NamedDrafter` if files are to be read, or an `UnboundDrafter`; a
     `BoundDrafter` and None as they are.
-
-  Raises:
-    ValueError: The name is unknown, or an option is misspelt, out of its range
-      or of another kind of drafter and not its default.
   """
   label = drafter if isinstance(drafter, str) else type(drafter).__name__
   if isinstance(drafter, str):
@@ -135,13 +125,9 @@ def parse(drafter: Any, **options: Any) -> Any:
     drafter = NamedDrafter(drafter, kind) if is_stored else kind.load(drafter)
   elif isinstance(drafter, checkpoints.Checkpoint):
     drafter = DraftModel(drafter)
-  arguments.instance(
-    'drafter',
-    drafter,
-    NamedDrafter | UnboundDrafter | BoundDrafter | None,
-    "a name such as 'ngram' or 'self:3', a checkpoint from load_model, or a"
-    ' drafter, such as NgramDrafter() or a BoundDrafter',
-  )
+  types = NamedDrafter | UnboundDrafter | BoundDrafter | None
+  expected = 'a name, a checkpoint from load_model, or a drafter'
+  arguments.instance('drafter', drafter, types, expected)
   kind = drafter.kind if isinstance(drafter, NamedDrafter) else type(drafter)
   supported = options_of(kind) if issubclass(kind, UnboundDrafter) else {}
   declared = declared_options()
@@ -168,14 +154,7 @@ def load(
   mesh: jax.sharding.Mesh | None = None,
   **options: Any,
 ) -> Any:
-  """Loads a drafter, whose files are read if they are not yet.
-
-  Args:
-    drafter: As for `parse`.
-    dtype: Dtype of the parameters that are read; None for the stored one.
-    mesh: Devices that a language model is divided among.
-    **options: As for `parse`.
-  """
+  """Loads a drafter and its options, given as for `parse`."""
   drafter = parse(drafter, **options)
   if isinstance(drafter, NamedDrafter):
     loaded = drafter.kind.load(drafter.name, dtype, mesh)

@@ -17,13 +17,9 @@ With `top`, only the tokens of that many groups get logits: the groups whose
 centroids have the largest products with u. Other tokens get -inf or, as in
 transformers, the smallest of the logits minus 1. The law holds either way.
 
-The design follows transformers' modeling_gemma4_assistant, without its code.
-The loop of transformers leaves rejected drafts visible, shows layers with a
-window two keys more than the verifier's own layers see, and takes the most
-probable token instead of a sample.
-
-Assistants are Hugging Face folders of model_type gemma4_assistant, each made
-for the verifier of one size.
+The design follows transformers' modeling_gemma4_assistant, whose loop leaves
+rejected drafts visible, shows layers with a window two more keys, and takes the
+most probable token instead of a sample. Assistants are Hugging Face folders.
 """
 
 import dataclasses
@@ -31,7 +27,7 @@ import functools
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -58,20 +54,6 @@ _ORDER = 'masked_embedding.token_ordering'
 _PUBLISHED = re.compile(
   r'(hub:)?(google/)?(gemma-4-(E2B|E4B|26B-A4B|31B)-it-assistant(@.*)?)'
 )
-# The tensors of the parameters of a layer.
-_LAYER = {
-  'pre_attention': 'input_layernorm.weight',
-  'post_attention': 'post_attention_layernorm.weight',
-  'pre_feed_forward': 'pre_feedforward_layernorm.weight',
-  'post_feed_forward': 'post_feedforward_layernorm.weight',
-  'query': 'self_attn.q_proj.weight',
-  'query_norm': 'self_attn.q_norm.weight',
-  'out': 'self_attn.o_proj.weight',
-  'gate': 'mlp.gate_proj.weight',
-  'up': 'mlp.up_proj.weight',
-  'down': 'mlp.down_proj.weight',
-  'scale': 'layer_scalar',
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,9 +183,7 @@ class Assistant(UnboundDrafter):
     return bool(_PUBLISHED.fullmatch(name)) or _is_folder(name)
 
   @classmethod
-  def load(
-    cls, name: str | pathlib.Path, dtype: str | None = None, mesh: Any = None
-  ) -> Self:
+  def load(cls, name, dtype=None, mesh=None):
     """Reads an assistant; it is small, so the mesh is ignored."""
     checkpoints.check_dtype(dtype)
     published = _PUBLISHED.fullmatch(str(name))
@@ -240,12 +220,10 @@ class Assistant(UnboundDrafter):
     types = [config_json.ATTENTION_TYPES[x] for x in text.layer_types]
     for i, gemma_type in enumerate(types):
       layer = cache.get(f'layer_{model.last_cached_layers.get(gemma_type)}')
-      shape, rope = layer and layer['k'].shape[-2:], model.ropes.get(gemma_type)
+      shape = None if layer is None else layer['k'].shape[-2:]
       fields[f'key heads ({gemma_type})'] = text.key_heads(i), shape
-      fields[f'embedding ({gemma_type})'] = (
-        text.ropes[text.layer_types[i]],
-        rope,
-      )
+      ropes = text.ropes[text.layer_types[i]], model.ropes.get(gemma_type)
+      fields[f'rotary embedding ({gemma_type})'] = ropes
     stepwise.check_verifier(self.name, fields)
     is_grouped = self.config.use_ordered_embeddings
     drafter = AssistantDrafter(
@@ -308,17 +286,20 @@ def _layout(
   for i in range(text.num_hidden_layers):
     _, size = text.key_heads(i)
     queries = text.num_attention_heads * size
-    shapes = {
-      'query': (queries, width),
-      'query_norm': (size,),
-      'out': (width, queries),
-      'gate': (hidden, width),
-      'up': (hidden, width),
-      'down': (width, hidden),
-      'scale': (1,),
+    layer = {
+      'pre_attention': ('input_layernorm.weight', (width,)),
+      'post_attention': ('post_attention_layernorm.weight', (width,)),
+      'pre_feed_forward': ('pre_feedforward_layernorm.weight', (width,)),
+      'post_feed_forward': ('post_feedforward_layernorm.weight', (width,)),
+      'query': ('self_attn.q_proj.weight', (queries, width)),
+      'query_norm': ('self_attn.q_norm.weight', (size,)),
+      'out': ('self_attn.o_proj.weight', (width, queries)),
+      'gate': ('mlp.gate_proj.weight', (hidden, width)),
+      'up': ('mlp.up_proj.weight', (hidden, width)),
+      'down': ('mlp.down_proj.weight', (width, hidden)),
+      'scale': ('layer_scalar', (1,)),
     }
-    for name, tensor in _LAYER.items():
-      shape = shapes.get(name, (width,))
+    for name, (tensor, shape) in layer.items():
       layout[f'{i}.{name}'] = f'model.layers.{i}.{tensor}', shape
   return layout
 
@@ -341,10 +322,10 @@ def _arrange(
       )
     params['centroids'] = arrays['centroids'].T
     params['groups'] = order.reshape(count, -1).astype(np.int32)
-  num_heads = text.num_attention_heads
+  width, num_heads = text.hidden_size, text.num_attention_heads
   for i in range(text.num_hidden_layers):
-    layer = {name: arrays[f'{i}.{name}'] for name in _LAYER}
-    width = text.hidden_size
+    names = [x for x in arrays if x.startswith(f'{i}.')]
+    layer = {name.partition('.')[2]: arrays[name] for name in names}
     layer['query'] = layer['query'].reshape(width, num_heads, -1)
     layer['out'] = layer['out'].reshape(num_heads, -1, width)
     params['layers'].append(layer)

@@ -30,7 +30,7 @@ import functools
 import pathlib
 import sys
 from collections.abc import Container, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,7 @@ class EagleDrafter(stepwise.StepwiseDrafter):
   def _norm(self, x: Array, scale: Array) -> Array:
     return stepwise.rms_norm(x, scale, self.epsilon)
 
-  def _join_states(self, head: PyTree, hidden: Array) -> Float[Array, 'H']:
+  def _join_states(self, head: PyTree, hidden: Array | None) -> Array:
     """Returns g of the verifier's states at a position."""
     hidden = jnp.asarray(hidden, head['join'].dtype)
     if 'input_norm' in head:
@@ -283,9 +283,7 @@ class EagleHead(UnboundDrafter):
     return 'speculators_model_type' in tensor_files.read_config(name)
 
   @classmethod
-  def load(
-    cls, name: str | pathlib.Path, dtype: str | None = None, mesh: Any = None
-  ) -> Self:
+  def load(cls, name, dtype=None, mesh=None):
     """Reads a head; it is small, so the mesh is ignored."""
     checkpoints.check_dtype(dtype)
     folder = pathlib.Path(hub.local_folder(name))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,12 +82,7 @@ class DraftModel(UnboundDrafter):
     )
 
   @classmethod
-  def load(
-    cls,
-    name: str,
-    dtype: str | None = None,
-    mesh: jax.sharding.Mesh | None = None,
-  ) -> Self:
+  def load(cls, name, dtype=None, mesh=None):
     """Loads a model, as `load_model` does."""
     return cls(checkpoints.load_model(name, dtype, mesh))
 

@@ -6,15 +6,13 @@ model, and drafting takes no time.
 """
 
 import dataclasses
-from typing import Any, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from cascades import arguments
-from cascades.decoding.drafter import BoundDrafter, Draft, Drafter
+from cascades.decoding.drafter import Draft, Drafter
 from cascades.drafters.unbound import UnboundDrafter, parse_argument
-from cascades.models.checkpoints import Checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +44,12 @@ class NgramDrafter(UnboundDrafter, Drafter):
       object.__setattr__(self, name, number)
 
   @classmethod
-  def load(cls, name: str, dtype: Any = None, mesh: Any = None) -> Self:
+  def load(cls, name, dtype=None, mesh=None):
     """Returns the drafter of 'ngram' or 'ngram:3'."""
     if name == 'ngram':
       return cls()
     window = parse_argument(name, 'tokens')
     return cls(window, window)
-
-  def bind(self, verifier: Checkpoint) -> BoundDrafter:
-    """Binds prompt look-up, which fits every verifier."""
-    return BoundDrafter(self, ())
 
   def propose(self, params, state, context, *, gamma, drafts):
     """Drafts the continuation of the best match."""

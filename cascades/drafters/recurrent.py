@@ -20,7 +20,7 @@ import functools
 import json
 import pathlib
 import zlib
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -38,14 +38,7 @@ from cascades.models import checkpoints, hub, param_dtypes, tensor_files
 # A folder with this file holds a recurrent head.
 _HEAD_FILE = 'head.json'
 _VOCAB_IDS = 'vocabulary'
-_ADVICE = (
-  'save a head with recurrent.save, or train a head with'
-  ' configs/train_recurrent.py'
-)
-# Embeddings of a fingerprint; few, since each curve of a sweep computes one.
-_NUM_ROWS = 1024
-# The end of a fingerprint: the hash of the norm, which eight bits keep.
-_NORM = slice(-8, None)
+_ADVICE = 'save a head again, or train one with configs/train_recurrent.py'
 
 Head = dict[str, Array]
 
@@ -215,14 +208,12 @@ class RecurrentHead(UnboundDrafter):
     return is_bundled or pathlib.Path(name, _HEAD_FILE).is_file()
 
   @classmethod
-  def load(
-    cls, name: str | pathlib.Path, dtype: str | None = None, mesh: Any = None
-  ) -> Self:
+  def load(cls, name, dtype=None, mesh=None):
     """Reads a head; it is small, so the mesh is ignored."""
     checkpoints.check_dtype(dtype)
-    is_bundled = name in cls.known_names
-    folder = checkpoints.ASSETS / name if is_bundled else hub.local_folder(name)
-    folder = pathlib.Path(folder)
+    if name in cls.known_names:
+      name = checkpoints.ASSETS / name
+    folder = pathlib.Path(hub.local_folder(name))
     try:
       content = files.read_fields(folder / _HEAD_FILE, 'drafter')
       fields = _Fields.check(content, _HEAD_FILE, 'train it again')
@@ -239,8 +230,9 @@ class RecurrentHead(UnboundDrafter):
     """Binds the head to the verifier that it was trained for."""
     model, params, _ = verifier
     actual = fingerprint(verifier)
-    part = _NORM if model.layout == 'int8' else slice(None)
-    if actual[part] != self.fingerprint[part]:
+    # Eight bits keep the norm, whose hash is at the end.
+    start = -8 if model.layout == 'int8' else 0
+    if actual[start:] != self.fingerprint[start:]:
       raise ValueError(
         f'drafter: {self.name} was trained for a verifier with the fingerprint'
         f' {self.fingerprint}, but this verifier has {actual}; train a head for'
@@ -265,7 +257,8 @@ def fingerprint(verifier: checkpoints.Checkpoint) -> str:
   float32 or the bfloat16 that these round to.
   """
   model, params, _ = verifier
-  tokens = np.arange(min(model.vocab_size, _NUM_ROWS))
+  # Few embeddings, since each curve of a sweep computes a fingerprint.
+  tokens = np.arange(min(model.vocab_size, 1024))
   rows = jax.jit(jax.vmap(model.embed, (None, 0)))(params, tokens)
   parts = [
     zlib.crc32(np.asarray(jnp.asarray(x, jnp.bfloat16)).tobytes())
@@ -318,10 +311,7 @@ def _read_tensors(
   # Checked before anything is read, as NumPy lacks some types.
   is_float = all(x.is_weights for x in tensors.values())
   if not size or shapes != expected or not is_float:
-    raise ValueError(
-      'its tensors have other names or shapes, or are no floats of 16 bits or'
-      ' more'
-    )
+    raise ValueError('its tensors have other names or shapes, or no floats')
   ids = None
   if stored_ids is not None:
     fits = stored_ids.is_ids and len(stored_ids.shape) == 1

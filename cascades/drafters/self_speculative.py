@@ -1,7 +1,7 @@
 """The verifier's own first layers as its drafter: 'self:3'."""
 
 import dataclasses
-from typing import Any, Self
+from typing import Any
 
 from cascades import arguments
 from cascades.decoding.drafter import BoundDrafter, Drafter
@@ -28,7 +28,7 @@ class SelfSpeculative(UnboundDrafter):
     object.__setattr__(self, 'layers', layers)
 
   @classmethod
-  def load(cls, name: str, dtype: Any = None, mesh: Any = None) -> Self:
+  def load(cls, name, dtype=None, mesh=None):
     """Returns the drafter of a name such as 'self:3'."""
     return cls(parse_argument(name, 'layers'))
 

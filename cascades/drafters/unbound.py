@@ -1,6 +1,7 @@
 """Drafters before they are bound to a verifier: the object is the option."""
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -45,7 +46,7 @@ class UnboundDrafter(Declared):
   @classmethod
   def load(
     cls,
-    name: str,
+    name: str | pathlib.Path,
     dtype: str | None = None,
     mesh: jax.sharding.Mesh | None = None,
   ) -> Self:
@@ -56,16 +57,15 @@ class UnboundDrafter(Declared):
       dtype: Dtype of the parameters; None for the stored one.
       mesh: Devices that a language model is divided among.
     """
-    if split(name)[1]:
-      raise ValueError(
-        f'drafter: {arguments.quote(name)} must have nothing after the colon;'
-        f' write {split(name)[0]!r}.'
-      )
+    kind, argument = split(str(name))
+    if argument:
+      raise ValueError(f'drafter: {kind!r} takes no argument after a colon.')
     return cls()
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
-    """Binds the drafter to a verifier."""
-    raise NotImplementedError
+    """Binds the drafter to a verifier; one without parameters, itself."""
+    drafter: Any = self
+    return BoundDrafter(drafter, ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,14 +94,14 @@ class NoDrafter(Drafter):
     return draft, state, context.verifier_cache
 
 
-def parse_argument(name: str, content: str) -> int:
+def parse_argument(name: str | pathlib.Path, content: str) -> int:
   """Returns the positive number after the colon of a name."""
-  kind, text = split(name)
+  kind, text = split(str(name))
   count = arguments.parse_count(text)
   if not count:
+    label = arguments.quote(name)
     raise ValueError(
-      f'drafter: {arguments.quote(name)} must end with a number of {content};'
-      f" write '{kind}:3'."
+      f"drafter: {label} must end with a number of {content}; write '{kind}:3'."
     )
   return count
 
