@@ -593,18 +593,6 @@ def test_layer_types_from_a_pattern_or_spelled_out():
     assert ''.join(kind.name[0] for kind in types) == want
 
 
-def test_a_value_that_was_rounded_to_float32_is_that_value():
-  # As files that were written from float32 hold it.
-  assert float(np.float32(1e-6)) == 9.999999974752427e-07
-  config = {'model_type': 'gemma3_text', 'rms_norm_eps': 9.999999974752427e-07}
-  assert language.from_config(config) == language.from_config(
-    {'model_type': 'gemma3_text'}
-  )
-  config['rms_norm_eps'] *= 1 + 1e-6
-  with pytest.raises(ValueError, match='rms_norm_eps must be 1e-06'):
-    language.from_config(config)
-
-
 def test_heads_of_full_layers_by_either_name():
   config = read_config('hf_gemma4_dense')
   named = {k: v for k, v in config.items() if k != 'per_layer_config'}
@@ -714,7 +702,7 @@ def test_gemmas_checkpoints_are_told_apart_and_have_their_tokenizers():
     if not re.match('gemma[23]-', size):
       continue
     model, tokenizer = own_model(size)
-    found = checkpoints._name_by_shapes(tokenizer, model.param_shapes())
+    found = checkpoints._name_by_shapes(TINY, model.param_shapes())
     assert found.startswith(f'{size}-')
     assert re.search(rf'gemma{size[5]}.*\.model$', tokenizer)
   names = gemma_library.gemma_checkpoints()

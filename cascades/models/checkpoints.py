@@ -11,10 +11,6 @@
   gguf          a GGUF file, or a folder that holds one and no safetensors
   orbax         a folder with an Orbax checkpoint of gemma's, such as its Flax
                 downloads; 'gemma2-2b:/folder' names its architecture
-
-A checkpoint's model has as many logits as its tokenizer has pieces. Families
-pad their embedding tables to different sizes, and rows that pad a table are no
-tokens.
 """
 
 import contextlib
@@ -51,25 +47,9 @@ from cascades.models import (
   tensor_files,
   tokenizers,
 )
-from cascades.models.package_index import ASSETS, BUNDLED, BUNDLED_WITHOUT_TABLE
+from cascades.models.package_index import ASSETS as ASSETS
+from cascades.models.package_index import BUNDLED, BUNDLED_WITHOUT_TABLE
 
-__all__ = [
-  'ASSETS',
-  'BUNDLED',
-  'BUNDLED_WITHOUT_TABLE',
-  'FORMATS',
-  'Checkpoint',
-  'CheckpointSource',
-  'LoadOptions',
-  'TensorSource',
-  'check_dtype',
-  'find_format',
-  'load_folder',
-  'load_model',
-  'open_checkpoint',
-  'place_params',
-  'save_model',
-]
 _LOGGER = logging.getLogger(__name__)
 # A name of a model, or the path of a folder or file. A `pathlib.Path` is never
 # the name of a bundled model.
@@ -397,26 +377,22 @@ class _OrbaxSource(NamedTuple):
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the parameters; a layer is packed before the next one is read."""
     leaves = jax.tree.leaves(self.shapes)
-    dtype = options.dtype or param_dtypes.choose_dtype(
-      (x.dtype for x in leaves), self.path
-    )
-    memory.check_weights(
-      self.path, self.model, leaves, options._replace(dtype=dtype)
-    )
-    if options.layout == 'int8':
-      # Rounded from the stored dtype: float32 would take twice the memory.
-      dtype = None
+    stored = (x.dtype for x in leaves)
+    dtype = options.dtype or param_dtypes.choose_dtype(stored, self.path)
+    as_read = options._replace(dtype=dtype)
+    memory.check_weights(self.path, self.model, leaves, as_read)
+    # Rounded from the stored dtype: float32 would take twice the memory.
+    dtype = None if options.layout == 'int8' else dtype
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     devices = jax.tree.map(lambda _: device, self.shapes)
-    if options.mesh is not None:
+    if options.mesh:
       devices = sharding.layout(self.model, self.shapes, options.mesh)
-    structs = jax.tree.map(
-      lambda x, device: jax.ShapeDtypeStruct(
-        x.shape, jnp.dtype(dtype or x.dtype), sharding=device
-      ),
-      self.shapes,
-      devices,
-    )
+
+    def struct(x, device):
+      dtype_read = jnp.dtype(dtype or x.dtype)
+      return jax.ShapeDtypeStruct(x.shape, dtype_read, sharding=device)
+
+    structs = jax.tree.map(struct, self.shapes, devices)
     model = self.model.with_layout(options.layout)
     with _one_sentence(self.path):
       params = {
@@ -450,14 +426,7 @@ def _open_orbax(name: NameOrPath) -> _OrbaxSource:
   architecture, _, rest = str(name).partition(':')
   if not rest or _existing(name):
     architecture, rest = '', str(name)
-  checkpoints = _find_orbax(pathlib.Path(rest))
-  if len(checkpoints) != 1:
-    names = ', '.join(x.name for x in checkpoints) or 'none'
-    raise ValueError(
-      f'model: {rest} must hold one Orbax checkpoint, got {names}; give its'
-      ' folder.'
-    )
-  (folder,) = checkpoints
+  folder = _only('Orbax', rest, _find_orbax(pathlib.Path(rest)))
   gemma_name = _checkpoint_name(architecture) if architecture else None
   with _one_sentence(folder):
     shapes = gemma_library.orbax_shapes(folder)
@@ -500,6 +469,18 @@ def _find_orbax(folder: pathlib.Path) -> list[pathlib.Path]:
   ]
   # A checkpoint of Kauldron's holds others, and names the one to read.
   return [folder] if folder in checkpoints else checkpoints
+
+
+def _only(
+  kind: str, path: NameOrPath, paths: list[pathlib.Path]
+) -> pathlib.Path:
+  """Returns the only checkpoint of a folder."""
+  if len(paths) != 1:
+    names = ', '.join(x.name for x in paths) or 'none'
+    raise ValueError(
+      f'model: {path} must hold one {kind} checkpoint, got {names}; give one.'
+    )
+  return paths[0]
 
 
 def _checkpoint_name(architecture: str) -> str:
@@ -616,7 +597,7 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
 
 def _open_gguf(name: NameOrPath) -> TensorSource:
   path = pathlib.Path(name)
-  file = gguf_files.find_file(path)
+  file = _only('GGUF', path, gguf_files.find_files(path))
   config, tokenizer, tensors = gguf_files.open_file(file, _file_versions(file))
   if path != file:
     tokenizer = _with_generation_config(path, tokenizer, config.table_size)
@@ -672,7 +653,7 @@ def find_format(name: NameOrPath) -> str:
     return 'shared_table'
   elif path.is_dir() and any(path.glob('*.safetensors*')):
     return 'huggingface'
-  elif gguf_files.is_gguf(path):
+  elif gguf_files.find_files(path):
     return 'gguf'
   if path and _find_orbax(path):
     return 'orbax'

@@ -207,25 +207,14 @@ def _block_type(number: int) -> tuple[Any, int, int]:
   return kind, block, size
 
 
-def is_gguf(path: pathlib.Path) -> bool:
-  """Returns True for a file by suffix or first bytes, or a folder of one."""
-  if path.is_dir():
-    return any(path.glob(f'*{SUFFIX}'))
-  if path.suffix == SUFFIX or not path.is_file():
-    return path.suffix == SUFFIX
+def find_files(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns a GGUF file, by suffix or first bytes, or those of a folder."""
+  if path.is_dir() or path.suffix == SUFFIX:
+    return sorted(path.glob(f'*{SUFFIX}')) if path.is_dir() else [path]
+  if not path.is_file():
+    return []
   with path.open('rb') as file:
-    return file.read(len(MAGIC)) == MAGIC
-
-
-def find_file(path: pathlib.Path) -> pathlib.Path:
-  """Returns the GGUF file of a path."""
-  files = sorted(path.glob(f'*{SUFFIX}')) if path.is_dir() else [path]
-  if len(files) != 1:
-    names = ', '.join(file.name for file in files) or 'none'
-    raise ValueError(
-      f'model: {path} must hold one GGUF file, got {names}; give the file.'
-    )
-  return files[0]
+    return [path] * (file.read(len(MAGIC)) == MAGIC)
 
 
 # --- Fields of the model ---

@@ -187,16 +187,16 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
   of the files are ignored. Without an index, the tensors are those of
   `model.safetensors`, or of the only file.
   """
-  files = _read_weight_map(folder)
-  if files is None:
+  names = _read_weight_map(folder)
+  if names is None:
     file = _only_file(folder)
     opened = {file.name: _open_safetensors(file)}
-    files = dict.fromkeys(opened[file.name].keys(), file.name)
+    names = dict.fromkeys(opened[file.name].keys(), file.name)
   else:
-    names = sorted({*files.values()})
-    opened = {file: _open_safetensors(folder / file) for file in names}
+    stored = sorted({*names.values()})
+    opened = {file: _open_safetensors(folder / file) for file in stored}
   tensors, full_names = {}, {}
-  for name, file in files.items():
+  for name, file in names.items():
     # Multimodal checkpoints have the text model under another root.
     short = name.removeprefix('language_model.')
     short = short.replace('model.language_model.', 'model.')
@@ -274,13 +274,13 @@ def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
 
 def _only_file(folder: pathlib.Path) -> pathlib.Path:
   """Returns the file of tensors of a folder without an index."""
-  files = sorted(folder.glob('*.safetensors'))
-  if folder / SINGLE in files:
+  present = sorted(folder.glob('*.safetensors'))
+  if folder / SINGLE in present:
     return folder / SINGLE
-  if len(files) != 1:
-    names = ', '.join(file.name for file in files) or 'no *.safetensors file'
+  if len(present) != 1:
+    names = ', '.join(file.name for file in present) or 'no *.safetensors file'
     raise ValueError(
       f'model: {folder} has {names} and no {INDEX} that says which to read;'
       ' fetch the weights in that format, and the index or one file.'
     )
-  return files[0]
+  return present[0]

@@ -7,6 +7,7 @@ import numpy as np
 
 from cascades import arguments, files
 from cascades.contrib.cpu import int8
+from cascades.contrib.cpu import stored as parts
 from cascades.models import (
   checkpoints,
   config_json,
@@ -41,7 +42,7 @@ def save(
   model, params, _ = checkpoint
   folder = pathlib.Path(folder)
   config = huggingface_export.make_config(model, params, (1,))
-  tensors = {stored.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
+  tensors = {parts.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
   resolved = config_json.read(config)
   for tensor in param_mapping.tensors(params, resolved, model.gate_by_rows):
     if tensor.name == param_mapping.TABLE_TENSOR:
@@ -49,12 +50,12 @@ def save(
     name, x = tensor.name, tensor.make()
     if stored == 'int8' and x.ndim == 2:
       x, scales = int8.round_matrix(x.astype(np.float32), 1, np)
-      tensors[name + stored.SCALE] = scales[:, None]
+      tensors[name + parts.SCALE] = scales[:, None]
     elif stored and stored != 'int8':
       x = x.astype(jnp.dtype(stored))
     tensors[name] = x
   table = params['embedder']['input_embedding']
-  owner = dict(verifier=verifier, checksum=stored.checksum(model, table))
+  owner = dict(verifier=verifier, checksum=parts.checksum(model, table))
   with files.replace_files(folder) as part:
     tensor_files.save_tensors(part / 'model.safetensors', tensors)
     tensor_files.write_json(part / 'config.json', config)

@@ -130,11 +130,12 @@ def read_rounded(
       axes = AxisSplit((0,), (1,))
       values, scales = int8.Int8Weight.pack(tensor, axes)
       scales = scales[:, None]
-    # Rows of a table are read as they are placed.
-    is_table = mapping.path == param_mapping.TABLE
-    integers = values if is_table else np.asarray(values)
-    parts.append((integers, np.broadcast_to(scales, values.shape)))
-  return int8.Rounded(*map(mapping.pack, zip(*parts, strict=True)))
+    parts.append((values, np.broadcast_to(scales, values.shape)))
+  integers, scales = zip(*parts, strict=True)
+  # Rows of a table are read as they are placed, other tensors one by one.
+  if mapping.path != param_mapping.TABLE:
+    integers = map(np.asarray, integers)
+  return int8.Rounded(mapping.pack(integers), mapping.pack(scales))
 
 
 def to_rounded(model: LanguageModel, params: Params) -> Params:
