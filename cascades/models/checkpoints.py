@@ -16,6 +16,7 @@
 import contextlib
 import dataclasses
 import difflib
+import functools
 import logging
 import pathlib
 import weakref
@@ -210,12 +211,9 @@ class TensorSource(NamedTuple):
     key = table_path, _file_versions(table_path), options
     params: dict[tuple[str, ...], PyTree] = {}
     for mapping, tensors in mapped.items():
-      if mapping.path == param_mapping.TABLE:
-        params[mapping.path] = _share_table(
-          key, lambda m=mapping, x=tensors: _read_leaf(model, m, x, options)
-        )
-      else:
-        params[mapping.path] = _read_leaf(model, mapping, tensors, options)
+      read = functools.partial(_read_leaf, model, mapping, tensors, options)
+      is_table = mapping.path == param_mapping.TABLE
+      params[mapping.path] = _share_table(key, read) if is_table else read()
     params = traverse_util.unflatten_dict(params)
     if self.vocab_ids is not None:
       table = self.tensors[param_mapping.TABLE_TENSOR]
@@ -234,8 +232,7 @@ class TensorSource(NamedTuple):
   ) -> dict[param_mapping.ParamMapping, list[tensor_files.TensorHandle]]:
     """Returns the tensors of each parameter, all of the right shapes."""
     # Checked before anything of the declared number of layers is built.
-    mappings = param_mapping.param_mappings(self.config)
-    for mapping in mappings:
+    for mapping in param_mapping.param_mappings(self.config):
       tensor_files.check_present(self.path, self.tensors, mapping.names)
     layers = self.config.num_hidden_layers
     tensor_files.check_layers(self.path, self.tensors, layers, 'model.layers.')

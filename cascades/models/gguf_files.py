@@ -139,8 +139,8 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
   is_aligned = isinstance(alignment, int) and alignment > 0
   _require(is_aligned, 'general.alignment must be positive')
   start = -(-file.tell() // alignment) * alignment
-  places = sorted((x.at, x.at + x.size) for x in tensors.values() if x.size)
-  is_apart = all(a[1] <= b[0] for a, b in itertools.pairwise(places))
+  spans = sorted((x.at, x.at + x.size) for x in tensors.values() if x.size)
+  is_apart = all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
   _require(is_apart, 'its tensors overlap')
   end = max((x.at + x.size for x in tensors.values()), default=0)
   is_inside = start + end <= path.stat().st_size
