@@ -313,8 +313,6 @@ _Unsupported = Annotated[Any, one_of(None, [])]
 
 
 class _GenerationFields(Schema):
-  """Fields of tokens that end an answer, and that no answer may contain."""
-
   eos_token_id: _Ids = None
   suppress_tokens: _Ids = None
   begin_suppress_tokens: _Unsupported = None
@@ -400,7 +398,6 @@ class _OrbaxSource(NamedTuple):
 
 
 def _open_gemma(name: NameOrPath) -> _OrbaxSource:
-  """Opens one of gemma's own checkpoints, which gemma downloads."""
   name = _checkpoint_name(str(name))
   path = gemma_library.gemma_checkpoints()[name].value
   model, file = language.from_gemma(name)
@@ -471,7 +468,6 @@ def _find_orbax(folder: pathlib.Path) -> list[pathlib.Path]:
 def _only(
   kind: str, path: NameOrPath, paths: list[pathlib.Path]
 ) -> pathlib.Path:
-  """Returns the only checkpoint of a folder."""
   if len(paths) != 1:
     names = ', '.join(x.name for x in paths) or 'none'
     raise ValueError(
@@ -481,7 +477,6 @@ def _only(
 
 
 def _checkpoint_name(architecture: str) -> str:
-  """Returns the name of a checkpoint of gemma's that has an architecture."""
   names = gemma_library.gemma_checkpoints()
   for name in (architecture, f'{architecture}-it'):
     if name in names:
@@ -511,7 +506,6 @@ def _name_by_shapes(folder: pathlib.Path, shapes: PyTree) -> str:
 def _check_shapes(
   folder: pathlib.Path, shapes: PyTree, model: language.LanguageModel
 ) -> None:
-  """Refuses parameters that are not the model's."""
   stored, expected = (
     {
       jax.tree_util.keystr(path, simple=True, separator='/'): x.shape

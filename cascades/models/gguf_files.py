@@ -111,7 +111,6 @@ def read_header(path: pathlib.Path) -> File:
 
 
 def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
-  """Reads the part of a header after the version."""
   num_tensors, num_fields = _read_scalars(file, 'Q', 2)
   fields: dict[str, Any] = {}
   for _ in range(num_fields):
@@ -240,8 +239,6 @@ _Bit = bool | Annotated[int, pydantic.Field(ge=0, le=1)]
 
 
 class _Fields(Schema):
-  """Fields that config.json has in another form, and what decides these."""
-
   width: Size = pydantic.Field(alias='embedding_length')
   num_heads: Size = pydantic.Field(alias='attention.head_count')
   head_dim: Size = pydantic.Field(alias='attention.key_length')
@@ -387,7 +384,6 @@ def read_tokenizer(file: File) -> tokenizers.Tokenizer:
 
 
 def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:
-  """Yields the tokens of a file as SentencePiece's pieces."""
   lists = fields.tokens, fields.scores, fields.token_type
   for i, (text, score, number) in enumerate(zip(*lists, strict=True)):
     if i == tokenizers.UNK:

@@ -217,7 +217,6 @@ def open_file(file: pathlib.Path) -> dict[str, TensorHandle]:
 
 
 def _make_handle(file: pathlib.Path, opened: Any, name: str) -> TensorHandle:
-  """Returns the handle of a tensor of an open file."""
   from safetensors import SafetensorError, safe_open
 
   try:
@@ -242,7 +241,6 @@ def _make_handle(file: pathlib.Path, opened: Any, name: str) -> TensorHandle:
 
 
 def _open_safetensors(file: pathlib.Path) -> Any:
-  """Opens a file with the safetensors library."""
   from safetensors import SafetensorError, safe_open
 
   try:
@@ -273,7 +271,6 @@ def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
 
 
 def _only_file(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the file of tensors of a folder without an index."""
   present = sorted(folder.glob('*.safetensors'))
   if folder / SINGLE in present:
     return folder / SINGLE
