@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, files
-from cascades.contrib.cpu import int8
-from cascades.contrib.cpu import stored as parts
+from cascades.contrib import cpu
 from cascades.models import (
   checkpoints,
   config_json,
@@ -42,20 +41,20 @@ def save(
   model, params, _ = checkpoint
   folder = pathlib.Path(folder)
   config = huggingface_export.make_config(model, params, (1,))
-  tensors = {parts.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
+  tensors = {cpu.stored.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
   resolved = config_json.read(config)
   for tensor in param_mapping.tensors(params, resolved, model.gate_by_rows):
     if tensor.name == param_mapping.TABLE_TENSOR:
       continue
     name, x = tensor.name, tensor.make()
     if stored == 'int8' and x.ndim == 2:
-      x, scales = int8.round_matrix(x.astype(np.float32), 1, np)
-      tensors[name + parts.SCALE] = scales[:, None]
+      x, scales = cpu.int8.round_matrix(x.astype(np.float32), 1, np)
+      tensors[name + cpu.stored.SCALE] = scales[:, None]
     elif stored and stored != 'int8':
       x = x.astype(jnp.dtype(stored))
     tensors[name] = x
   table = params['embedder']['input_embedding']
-  owner = dict(verifier=verifier, checksum=parts.checksum(model, table))
+  owner = dict(verifier=verifier, checksum=cpu.stored.checksum(model, table))
   with files.replace_files(folder) as part:
     tensor_files.save_tensors(part / 'model.safetensors', tensors)
     tensor_files.write_json(part / 'config.json', config)
