@@ -43,6 +43,7 @@ from cascades.models import (
   checkpoints,
   config_json,
   hub,
+  language,
   param_dtypes,
   tensor_files,
   tokenizers,
@@ -69,7 +70,7 @@ class AssistantDrafter(stepwise.StepwiseDrafter):
       logit minus 1, as in transformers; False gives them -inf.
   """
 
-  model: Any
+  model: language.LanguageModel
   layer_types: tuple[str, ...]
   top: int | None = None
   fill_unselected_logits: bool = True

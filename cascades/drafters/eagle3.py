@@ -40,6 +40,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from cascades import files
 from cascades.decoding.drafter import BoundDrafter
+from cascades.decoding.model import Model
 from cascades.decoding.state import write
 from cascades.drafters import stepwise
 from cascades.drafters.unbound import UnboundDrafter
@@ -84,7 +85,7 @@ class EagleDrafter(stepwise.StepwiseDrafter):
     window: Pairs of the text that the layer attends to; None for all.
   """
 
-  model: Any
+  model: Model
   hidden_layers: tuple[int, ...]
   theta: float = 10_000.0
   epsilon: float = 1e-6

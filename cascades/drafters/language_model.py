@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from cascades.decoding.drafter import (
   DraftContext,
   Drafter,
 )
+from cascades.decoding.model import Model
 from cascades.decoding.reading import parallel_drafts_mask, read
 from cascades.drafters.unbound import UnboundDrafter, check_pair
 from cascades.methods import processing
@@ -114,7 +114,7 @@ class ModelDrafter(Drafter):
       drawn, so the law is kept.
   """
 
-  model: Any
+  model: Model
   adaptive: bool = False
 
   @property
@@ -164,7 +164,7 @@ class ModelDrafter(Drafter):
 
 
 def draft_tokens(
-  model: Any,
+  model: Model,
   params: PyTree,
   cache: PyTree,
   context: DraftContext,

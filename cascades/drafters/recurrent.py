@@ -20,7 +20,7 @@ import functools
 import json
 import pathlib
 import zlib
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from cascades import files
 from cascades.arguments import option
 from cascades.decoding.drafter import BoundDrafter, full_length_draft
+from cascades.decoding.model import Model
 from cascades.drafters.stepwise import StepwiseDrafter
 from cascades.drafters.unbound import UnboundDrafter
 from cascades.files import Schema
@@ -60,7 +61,7 @@ def init_head(key: jax.Array, size: int, layers: int = 2) -> Head:
 
 
 def read(
-  model: Any,
+  model: Model,
   params: PyTree,
   head: Head,
   hidden: Float[Array, 'D'],
@@ -87,7 +88,7 @@ def step(model, params, head, hidden, state, token):
 
 
 def draft_beams(
-  model: Any,
+  model: Model,
   params: PyTree,
   head: Head,
   hidden: Float[Array, 'D'],
@@ -140,7 +141,7 @@ class RecurrentDrafter(StepwiseDrafter):
   verifier's hidden state.
   """
 
-  model: Any
+  model: Model
   beam: bool = False
 
   @property

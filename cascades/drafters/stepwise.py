@@ -19,6 +19,7 @@ from cascades.decoding.drafter import (
   Drafter,
   full_length_draft,
 )
+from cascades.decoding.model import Model
 from cascades.methods import processing
 from cascades.models import tensor_files
 
@@ -37,7 +38,7 @@ class StepwiseDrafter(Drafter):
   drawn from q.
   """
 
-  model: Any
+  model: Model
   needs_hidden = True
 
   def start(
