@@ -364,7 +364,9 @@ def test_a_model_is_saved_and_loaded_in_eight_bits(tmp_path, source):
   floats = checkpoints.load_model(tmp_path / 'a', 'float32').unpack()
   small.same(floats.params, whole.unpack().params)
   small.same(checkpoints.load_folder(tmp_path / 'a').params, floats.params)
-  # Scales are stored without a matrix of them.
+  if source != 'tiny-drafter':
+    return
+  # Scales of a larger model are stored without a matrix of them.
   rounded = stored.to_rounded(whole.model, whole.params)
   config = config_json.read(fields)
   integers, scales, *_ = param_mapping.tensors(rounded, config)
@@ -413,12 +415,12 @@ def test_a_folder_with_bad_scales_is_refused(tmp_path):
   first = np.arange(len(scales))[:, None] == 0
   for changes, said in (
     ({scale: None}, 'eight bits without _scale'),
-    ({f'{name}_zero_point': np.zeros(scales.shape, np.int8)}, 'zero points'),
     ({scale: np.where(first, np.float32(np.nan), scales)}, not_finite),
     ({scale: np.where(first, np.float32(-1), scales)}, not_finite),
     ({scale: scales[:-1]}, column),
     ({scale: scales.astype(np.int32)}, column),
     ({name: tensors[name].astype(np.float32)}, column),
+    ({f'{name}_zero_point': np.zeros(scales.shape, np.int8)}, 'zero points'),
   ):
     small.rewrite(tmp_path, tensors=tensors | changes)
     for dtype in None, 'float32':

@@ -104,17 +104,14 @@ class CascadesLM(TemplateLM):
   """A `Sampler` as the harness sees a model.
 
   Args:
-    seed: Decides what is sampled. An answer depends on it and on its prompt,
-      not on the requests around it.
-    batch_size: The harness's flag; 'auto' takes `max_batch_size`, or what
-      `Sampler` takes.
-    max_batch_size: The harness's flag.
-    device: The harness's flag; unused, as JAX has its own (JAX_PLATFORMS).
+    seed: An answer depends on it and on its prompt, not on other requests.
+    batch_size: 'auto' takes `max_batch_size`, or what `Sampler` takes.
+    max_batch_size: Taken where `batch_size` is 'auto'.
+    device: Unused, as JAX has its own flag (JAX_PLATFORMS).
     decision: A decision.json of a sweep: its models and options. Only verifier,
       drafter and mesh can be given beside it, and tasks must ask for its
       temperature, top_k and top_p.
-    **options: Arguments of `Sampler`; models by name, the tokenizer by the path
-      of its `tokenizer.model`.
+    **options: Arguments of `Sampler`; models and tokenizer by name or path.
   """
 
   def __init__(

@@ -73,10 +73,12 @@ class PackedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
     return self.replace(parts=val)
 
   def add_axis(self, index: int, params: dict[Any, Any]) -> 'PackedParam':
-    """Refuses axes that flax adds or removes, which no module here has."""
+    """Refuses axes that flax adds, which no module here has."""
     raise NotImplementedError
 
-  remove_axis = add_axis
+  def remove_axis(self, index: int, params: dict[Any, Any]) -> 'PackedParam':
+    """Refuses axes that flax removes."""
+    raise NotImplementedError
 
 
 def pack(

@@ -43,23 +43,16 @@ _FUNCTIONS = frozenset(
 )
 # A product that is added may be rounded once, as if the sum were exact.
 _SUMS = frozenset('add add_any sub'.split())
-# Operations that stand for a function, by the parameter that holds it.
-_CALLS = {
-  'jit': 'jaxpr',
-  'pjit': 'jaxpr',
-  'closed_call': 'call_jaxpr',
-  'custom_jvp_call': 'call_jaxpr',
-  'checkpoint': 'jaxpr',
-}
+# Operations that stand for a function.
+_CALLS = frozenset('jit pjit closed_call custom_jvp_call checkpoint'.split())
 
 _barrier = jax.lax.optimization_barrier
 
 
 def row_exact(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-  """Returns a function with the same results, up to rounding, for any batch.
+  """Returns a function whose results are equal to the bit in any batch.
 
-  Results are equal to the bit whatever else is computed with them: more rows,
-  and more calls under `vmap`. It may be applied inside `jit` and `vmap`.
+  It may be applied inside `jit` and `vmap`.
   """
 
   @functools.wraps(function)
@@ -122,11 +115,11 @@ def _inner_jaxpr(eqn: Any) -> Any:
   A function with a `vmap` of its own, such as a product in eight bits, is kept,
   unless it multiplies floats.
   """
-  name = eqn.primitive.name
+  name, params = eqn.primitive.name, eqn.params
   if name in _CALLS:
-    return eqn.params[_CALLS[name]]
+    return params.get('jaxpr') or params['call_jaxpr']
   if name == 'custom_vmap_call':
-    call = eqn.params['call']
+    call = params['call']
     products = (x for x in call.jaxpr.eqns if x.primitive.name == 'dot_general')
     return call if any(map(_is_float, products)) else None
   return None
@@ -149,7 +142,7 @@ def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
     if name == 'logistic':
       return [_reciprocal(1 + _barrier(jnp.exp(_barrier(-operands[0]))))]
     if name == 'dot_general':
-      return [_dot(*operands, params)]
+      return [_dot(operands[0], operands[1], params)]
     if name in _FUNCTIONS or name in _SUMS:
       operands = [x if jnp.ndim(x) == 0 else _barrier(x) for x in operands]
   primitive: Any = eqn.primitive
@@ -165,9 +158,8 @@ def _operate(eqn: Any, operands: list[Any]) -> Sequence[Any]:
 
 def _reciprocal(x: Any) -> Any:
   """Returns 1 / x, rounded correctly."""
-  if not isinstance(x, jax.Array):
-    return np.float32(1) / np.float32(x)
-  return _barrier(1 / _barrier(x))
+  is_array = isinstance(x, jax.Array)
+  return _barrier(1 / _barrier(x)) if is_array else 1 / np.float32(x)
 
 
 def _sum(x: Array, axes: Sequence[int]) -> Array:

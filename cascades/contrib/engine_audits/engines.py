@@ -304,8 +304,8 @@ class _Case:
     """Yields a call of `verify` for each draft, and the draft's probability."""
     q, p = self.start.table.q, self.start.table.p
     for draft, prob, contexts in self.start.drafts():
-      given = q[contexts[:-1]], p[contexts], np.array(draft)
-      yield functools.partial(_run, verify, *given), prob
+      args = q[contexts[:-1]], p[contexts], np.array(draft)
+      yield functools.partial(_run, verify, *args), prob
 
   def exact_law(self, verify: Verify) -> np.ndarray:
     """Computes the emitted law of gamma + 1 tokens, [V] * (gamma + 1)."""

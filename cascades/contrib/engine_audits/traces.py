@@ -28,11 +28,9 @@ tokens before,
 
 is therefore a martingale. After n tokens, a lossless engine deviates by more
 than n e with a probability of at most 2 exp(-2 n e^2) (Hoeffding 1963, Azuma
-1967). The sets tested are those that typical faults favour or avoid: the most
-probable token, improbable tokens, and tokens that are more probable under q
-than under the law. A significant deviation is a lower bound of the mean total
-variation between a token and its law. There is no upper bound, since a trace
-shows each context once.
+1967). The sets are those that typical faults favour or avoid. A significant
+deviation is a lower bound of the mean total variation between a token and its
+law; there is no upper bound, since a trace shows each context once.
 """
 
 import collections
@@ -240,15 +238,15 @@ def _probs(value: Any) -> _Probs:
   try:
     if not isinstance(value, Mapping):
       value = dict(tokens=[*range(len(value))], probs=value, rest=0.0)
-    listed = _Listed.parse(value)
-    tokens, probs = np.array(listed.tokens), np.array(listed.probs)
-    total = probs.sum() + listed.rest
+    fields = _Listed.parse(value)
+    tokens, probs = np.array(fields.tokens), np.array(fields.probs)
+    total = probs.sum() + fields.rest
     if (
       probs.shape != tokens.shape
       or not probs.size
       or len(np.unique(tokens)) < len(tokens)
       or (probs < 0).any()
-      or listed.rest < 0
+      or fields.rest < 0
       or not abs(total - 1) <= _SUM
     ):
       raise ValueError
@@ -257,7 +255,7 @@ def _probs(value: Any) -> _Probs:
       'a distribution must be a list of probabilities, or an object of distinct'
       ' tokens, their probs, and rest; none negative, of the sum 1'
     ) from None
-  return _Probs(tokens, probs / total, float(listed.rest / total))
+  return _Probs(tokens, probs / total, float(fields.rest / total))
 
 
 def certify(
@@ -265,13 +263,7 @@ def certify(
   rule: str | methods.Method = 'speed',
   lenience: float | None = None,
 ) -> Certificate:
-  """Compares the tokens that an engine emitted with the law of a rule.
-
-  Args:
-    path: The trace; the module's docstring describes the format.
-    rule: The declared rule: a method with a single target, or its name.
-    lenience: Lenience of the rule; None selects `method.strict`.
-  """
+  """Compares the tokens of a trace with the law of a rule; see `engines`."""
   method, lenience = engines.declared(rule, lenience)
   law = _law(method, lenience)
   counters: dict[str, _FrequencyCounter] = {}
