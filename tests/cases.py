@@ -220,18 +220,17 @@ PAIRS = [
   *(
     ('tiny-verifier', name, options)
     for name, options in (
-      ('ngram:1', {}),
-      ('ngram:3', {}),
+      *((f'ngram:{n}', {}) for n in (1, 3)),
       ('self:2', {}),
       ('self:4', dict(drafts=2, verification='match')),
       ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
-      ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
-      ('tiny-recurrent', {}),
-      ('tiny-drafter', _SEVERAL),
+      *(
+        ('tiny-recurrent', x)
+        for x in ({}, _SEVERAL | dict(verification='k_seq'))
+      ),
+      *(('tiny-drafter', dict(verification=x)) for x in ONE_DRAFT[1:]),
+      *(('tiny-drafter', x) for x in (_SEVERAL, dict(stop_below=0.8))),
       ('tiny-drafter', dict(drafts=2, verification='traversal')),
-      ('tiny-drafter', dict(verification='block')),
-      ('tiny-drafter', dict(verification='look_ahead:2')),
-      ('tiny-drafter', dict(stop_below=0.8)),
     )
   ),
 ]

@@ -145,6 +145,10 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
   drafters.check_pair(verifier, verifier._replace(tokenizer=other))
 
 
+_TWO = dict(drafts=2, verification='k_seq')
+_LARGE = dict(drafts=8, verification='match', gamma=8, cache_length=100)
+
+
 @pytest.mark.parametrize(
   ('drafter', 'options', 'said'),
   [
@@ -152,38 +156,19 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
     ('self:x', {}, "'self:x' must end with a number of layers; write"),
     ('ngram:0', {}, "'ngram:0' must end with a number of tokens; write"),
     ('ngram', dict(stop_below=0.5), 'stop_below: .* applies to language model'),
-    (
-      *('ngram', dict(drafts=2, verification='match')),
-      'drafts: must be at most 1 with NgramDrafter',
-    ),
+    ('ngram', _TWO | dict(verification='match'), 'drafts: .* at most 1 with N'),
     ('tiny-drafter', dict(beam=True), 'beam: .* applies to recurrent heads'),
     (
       'tiny-drafter',
       dict(fill_unselected_logits=False),
-      'fill_unselected_logits: .* applies to assistants',
+      'fill.* to assistants',
     ),
     ('tiny-recurrent', dict(beam=True), "'token' needs independent draws"),
-    (
-      'tiny-drafter',
-      dict(drafts=8, verification='match', gamma=8, cache_length=100),
-      'do not fit into cache_length 100',
-    ),
+    ('tiny-drafter', _LARGE, 'do not fit into cache_length 100'),
     ('tiny-drafter', dict(drafts=0), 'drafts: must be 1 or more, got 0'),
-    (
-      'tiny-drafter',
-      dict(stop_below=2),
-      'stop_below: must be a number from 0 to 1, got 2',
-    ),
-    (
-      'tiny-recurrent',
-      dict(drafts=2, verification='k_seq', beam=True),
-      "'k_seq' needs independent draws",
-    ),
-    (
-      'tiny-drafter',
-      dict(drafts=2, verification='k_seq', method='cactus'),
-      "'k_seq' needs a method with a single target",
-    ),
+    ('tiny-drafter', dict(stop_below=2), 'stop_below: .* from 0 to 1, got 2'),
+    ('tiny-recurrent', _TWO | dict(beam=True), "'k_seq' needs independent dra"),
+    ('tiny-drafter', _TWO | dict(method='cactus'), "'k_seq' needs a .* single"),
   ],
 )
 def test_what_does_not_go_together_is_refused(drafter, options, said):

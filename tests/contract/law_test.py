@@ -478,7 +478,7 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind):
     **dict(bound=bound, config=_Config(kind), new=1, filled=cases.MANY),
     **dict(drafts=cases.drafts_of(name, kind), prompts=[prompt] * cases.MANY),
   )
-  p_logits = np.asarray(cases.MODEL.logits(cases.VERIFIER, prompt))
+  p_logits = cases.MODEL.logits(cases.VERIFIER, prompt)
   q_logits = _first_logits(bound, prompt)
   for case in cases.FEW:
     sampling = cases.SAMPLING[case]
@@ -487,7 +487,7 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind):
       pairs, jax.tree.map(lambda x: x[None], d)
     )
     # What all is forbidden of is no draft.
-    can_draft = (np.isfinite(q_logits) & ~sampling.forbidden).any()
+    can_draft = (jnp.isfinite(q_logits) & ~sampling.forbidden).any()
     laws = np.where(can_draft, table.law[:, 0], table.p)
     check_drawn(run, pairs, laws, case, 2, prompt)
 
@@ -516,7 +516,7 @@ def _first_logits(bound, prompt):
     return found.logits_at(0, 0, cases.SIZE)
 
   *_, rows = _prefilled(bound, prompt, 1, 4)
-  return np.asarray(jax.vmap(draft, axis_name=decoding.ROWS)(rows)[0])
+  return jax.vmap(draft, axis_name=decoding.ROWS)(rows)[0]
 
 
 @pytest.mark.parametrize('bonus', BONUSES)
