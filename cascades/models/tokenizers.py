@@ -376,7 +376,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
     tokenizer = from_pieces(
       Piece(
         text.replace(' ', SPACE),
-        -float(ranks.get(text, len(ranks) + i)),
+        -float(ranks[text] if text in ranks else len(ranks) + i),
         _SPECIAL.get(i)
         or (Kind.BYTE if _BYTE.fullmatch(text) else None)
         or (Kind.USER_DEFINED if text in added else Kind.NORMAL),
