@@ -159,7 +159,8 @@ def test_models_are_the_verifier_whatever_is_drafted(verifier, name, options):
     then = by.sample(texts[2], max_new_tokens=12, last_state=begun.state)
     turns.append((begun.tokens, then.tokens))
   assert turns[0] == turns[1]
-  # What is sampled has the verifier's log-probabilities too.
+  # What is sampled has the verifier's log-probabilities too; and random heads
+  # are not always wrong.
   for by in samplers(1.0):
     drawn = by.sample(texts, max_new_tokens=new)
     for text, answer in zip(texts, drawn, strict=True):
@@ -170,6 +171,7 @@ def test_models_are_the_verifier_whatever_is_drafted(verifier, name, options):
       at = np.arange(len(tokens) - len(answer.tokens), len(tokens))
       logprobs = np.asarray(jax.nn.log_softmax(logits))[at - 1, tokens[at]]
       np.testing.assert_allclose(answer.logprobs, logprobs, atol=2e-4)
+  assert sum(a.counts['accepted'] for a in (*answers, *drawn)) > 0
   for counts in (answer.counts for answer in answers):
     calls = counts['verifier_calls']
     read, most = counts['verifier_tokens'] - calls, 3 * calls
@@ -182,10 +184,9 @@ def test_models_are_the_verifier_whatever_is_drafted(verifier, name, options):
     assert counts['drafted'] >= counts['examined'] >= counts['accepted']
     assert ('ngram' in name) == (counts['drafter_calls'] == 0)
     assert name != 'ngram:1' or counts['drafted'] == read
-  total = {k: sum(a.counts[k] for a in answers) for k in answers[0].counts}
-  assert total['accepted'] > 0
   if is_tiny and 'ngram' not in name:
-    assert total['verifier_calls'] < sum(len(a.tokens) for a in answers)
+    calls = sum(a.counts['verifier_calls'] for a in answers)
+    assert calls < sum(len(a.tokens) for a in answers)
 
 
 @pytest.mark.slow
