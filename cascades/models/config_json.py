@@ -242,11 +242,11 @@ def read(fields: Mapping[str, Any]) -> GemmaConfig:
   """
   family, text_fields = _find_family(fields)
   # Fields of other families are ignored, as in transformers.
-  known = defaults(family)
+  all_fields = defaults(family)
   tied = {'tie_word_embeddings': fields.get('tie_word_embeddings')}
-  given = _without_nulls({**tied, **text_fields, 'model_type': family})
-  given = {name: x for name, x in given.items() if name in known}
-  file = _File.check(known | given, 'config.json')
+  stated = _without_nulls({**tied, **text_fields, 'model_type': family})
+  stated = {name: x for name, x in stated.items() if name in all_fields}
+  file = _File.check(all_fields | stated, 'config.json')
   layers, vocab_size = file.num_hidden_layers, file.vocab_size
   if file.hidden_size_per_layer_input:
     vocab_size = min(vocab_size, file.vocab_size_per_layer_input or 0)
@@ -324,14 +324,14 @@ def _full_attention_heads(file: _File) -> tuple[int, int]:
   if file.per_layer_config is not None:
     # Keys may have leading zeros.
     changes = {
-      arguments.parse_count(layer): heads
-      for layer, heads in file.per_layer_config.items()
+      arguments.parse_count(layer): shape
+      for layer, shape in file.per_layer_config.items()
     }
     types = _layer_types(file)
     full |= changes.get(types.index(FULL), {})
-    wanted = [full if x == FULL else default for x in types]
+    expected = [full if x == FULL else default for x in types]
     layers = [default | changes.get(i, {}) for i in range(len(types))]
-    is_even = layers == wanted and full.keys() == default.keys()
+    is_even = layers == expected and full.keys() == default.keys()
     _require(
       is_even and None not in changes,
       'per_layer_config',

@@ -271,9 +271,9 @@ def transformer(config: GemmaConfig, dtype: Any) -> Any:
       top_k_experts=config.top_k_experts,
       moe_dense_hidden_dim=config.intermediate_size,
     )
-  known = {field.name for field in dataclasses.fields(module.TransformerConfig)}
+  names = {field.name for field in dataclasses.fields(module.TransformerConfig)}
   gemma_config = module.TransformerConfig(
-    **{name: x for name, x in fields.items() if name in known}
+    **{name: x for name, x in fields.items() if name in names}
   )
   name = 'Gemma3nTransformer' if config.is_gemma3n else 'Transformer'
   make = getattr(transformers, name)

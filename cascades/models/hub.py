@@ -86,14 +86,14 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
   if not weights:
     return folder
   # A name in the index could be a pattern of other files.
-  listed = [
+  indexed = [
     file
     for file in sorted(tensor_files.weight_files(folder))
     if file.endswith('.safetensors')
   ]
-  if not all((folder / x).exists() for x in listed or [tensor_files.SINGLE]):
+  if not all((folder / x).exists() for x in indexed or [tensor_files.SINGLE]):
     _LOGGER.info('downloading %s', plain)
-    _download(plain, commit, *(listed or ['*.safetensors']), quiet=False)
+    _download(plain, commit, *(indexed or ['*.safetensors']), quiet=False)
   if not any(folder.glob('*.safetensors')):
     raise ValueError(
       f'model: {plain} has no *.safetensors file; give a repository with'
