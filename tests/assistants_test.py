@@ -245,7 +245,7 @@ def _refused(verifier, folder):
 def test_a_verifier_of_another_size_is_refused(tmp_path):
   # Both are as wide; heads for keys are not as many.
   said = _refused(verifier('dense'), _folders('shared')[1])
-  assert 'another verifier (key heads of ' in said
+  assert 'another verifier (key heads (' in said
   # Files of GGUF are of Gemma 2 and 3.
   file = tmp_path / 'tiny.gguf'
   gguf_writer.save_gguf(file, load_model('tiny-drafter'))

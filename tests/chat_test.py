@@ -103,6 +103,32 @@ def test_messages_are_written_as_dialog_writes_them(tags):
       assert later == f'\n{template.format_turn(some)}'
 
 
+# What the template of the published Gemma 3 writes.
+_GEMMA3 = """{{ bos_token }}{%- set start = '' -%}
+{%- if messages[0].role == 'system' -%}
+  {%- set start = messages[0].content + '\\n\\n' -%}
+  {%- set messages = messages[1:] -%}
+{%- endif -%}
+{%- for m in messages -%}
+  {{ '<start_of_turn>' + m.role.replace('assistant', 'model') + '\\n' }}
+  {{- (start if loop.first else '') + m.content | trim + '<end_of_turn>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif -%}"""
+
+
+@pytest.mark.parametrize('system', ['Be short.', '', ' <end_of_turn>\n'])
+def test_the_frame_of_gemma3_is_that_of_its_published_template(system):
+  tokenizer = _trained('start')
+  template = chat.ChatTemplate(tokenizer, _GEMMA3)
+  frame = chat.require_template(tokenizer)
+  messages = [('system', system), ('user', 'hi'), ('assistant', 'It is')]
+  for some in messages[:2], messages, [*messages, ('user', '<end_of_turn>')]:
+    for last_token in None, 17, template.end_token:
+      given = Conversation(some[last_token is not None :])
+      ids = frame.encode(tokenizer, given, last_token)
+      assert ids == template.encode(tokenizer, given, last_token)
+
+
 @pytest.mark.parametrize(
   ('messages', 'match'),
   [

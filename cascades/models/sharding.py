@@ -70,12 +70,14 @@ def initialize(
       coordinator, num_processes, process_id, **options
     )
   except (ValueError, RuntimeError) as error:
+    name = f'process {process_id} of {num_processes}'
+    if coordinator is None:
+      name, coordinator = 'a process', 'a cluster that JAX detects'
     reason = str(error).strip().partition('\n')[0].rstrip('.')
     raise ValueError(
-      f'coordinator: process {process_id} of {num_processes} could not join'
-      f' {coordinator} ({reason}); join once, before JAX is used, and give'
-      ' coordinator, num_processes and process_id on clusters that JAX does not'
-      ' detect.'
+      f'coordinator: {name} could not join {coordinator} ({reason}); join once,'
+      ' before JAX is used, and give coordinator, num_processes and process_id'
+      ' on clusters that JAX does not detect.'
     ) from error
 
 
