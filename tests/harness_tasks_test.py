@@ -76,25 +76,6 @@ filter_list:
     filter: [{function: regex, regex_pattern: "(\\w+)"}, {function: take_first}]
 metric_list: [{metric: exact_match}]
 """
-# A metric of the user's, in Python.
-_OVERLAP = """
-include: common
-task: words_overlap
-generation_kwargs: {until: ["."], max_gen_toks: 24}
-process_results: !function overlap.score
-metric_list:
-  - {metric: missed, aggregation: mean, higher_is_better: false}
-"""
-_SCORE = """
-import pathlib
-
-pathlib.Path(__file__).with_name('was_run').touch()
-
-
-def score(doc, results):
-  words = doc['words'].split()
-  return {'missed': sum(w not in results[0] for w in words) / len(words)}
-"""
 
 
 def _write(root, tasks):
@@ -133,14 +114,7 @@ class _Canned(TemplateLM):
     # All prompts with the task's options, in order.
     self.requests = []
 
-  def tok_encode(self, string, **kwargs):
-    raise NotImplementedError
-
-  def _loglikelihood_tokens(self, requests, **kwargs):
-    raise NotImplementedError
-
-  def loglikelihood_rolling(self, requests, **kwargs):
-    raise NotImplementedError
+  tok_encode = _loglikelihood_tokens = loglikelihood_rolling = None
 
   def generate_until(self, requests, disable_tqdm=False):
     self.requests += [request.args for request in requests]
@@ -324,10 +298,8 @@ def test_no_code_is_loaded_before_it_is_refused(tmp_path):
   with pytest.raises(ValueError, match='has programs of models as answers'):
     harness_tasks.load_tasks('lm_eval:humaneval')
   assert not [x for x in sys.modules if 'humaneval' in x]
-  group = {'own': 'group: own\ntask: [beside]\n'}
-  _write(
-    tmp_path, group | {'beside': 'task: beside\ndoc_to_text: !function a.b'}
-  )
+  beside = 'task: beside\ndoc_to_text: !function a.b'
+  _write(tmp_path, {'own': 'group: own\ntask: [beside]', 'beside': beside})
   with pytest.raises(ValueError, match=r'beside\.yaml is damaged or'):
     _load(tmp_path, 'own')
 
@@ -407,8 +379,10 @@ def test_a_sweep_scores_as_the_harness_with_the_adapter(tmp_path):
 
 
 def test_python_of_a_user_is_not_run(tmp_path):
-  (tmp_path / 'overlap.py').write_text(_SCORE)
-  _write(tmp_path, {'overlap': _OVERLAP})
+  code = 'import pathlib\npathlib.Path(__file__).with_name("was_run").touch()'
+  (tmp_path / 'overlap.py').write_text(code)
+  text = 'include: common\ntask: a\nprocess_results: !function overlap.score'
+  _write(tmp_path, {'overlap': text})
   flags = '--config=configs/quickstart.py', f'--task=lm_eval:{tmp_path}'
   done = launching.run('experiments.sweep', *flags)
   assert done.returncode == 2

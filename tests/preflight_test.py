@@ -50,34 +50,22 @@ def test_a_drafter_pays_from_the_break_even_on():
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
-    (
-      {},
-      'pays (1.68 times as fast; it pays from an acceptance rate of 0.519).',
-    ),
+    ({}, 'pays (1.68 times as fast; it pays from an acceptance rate of 0.519'),
     ({}, '16 answers at a time: a block takes 4.00 times as long as a'),
     ({}, 'so the drafter does not pay (0.84 times as fast; it pays from'),
     ({'block_ratios': {1: 9.0}}, 'no acceptance rate is high enough'),
-    (
-      {'trial': _TRIAL._replace(cut_answers=0.75)},
-      'answers: 75% of them reach',
-    ),
+    ({'trial': _TRIAL._replace(cut_answers=0.75)}, 'answers: 75% of them'),
     ({}, 'prompts: 3 to 9 tokens, median 5.'),
     ({}, 'answers: 80 tokens on average, to 6 prompts.'),
     ({}, 'its acceptance rate is 0.80 in strict decoding with gamma 4.'),
-    (
-      {'lossy_point': 'a at 0.5'},
-      'is 0.80 with a at 0.5; no curve decodes str',
-    ),
+    ({'lossy_point': 'a at 0.5'}, 'is 0.80 with a at 0.5; no curve decodes'),
     ({'lossy_point': 'a'}, 'pays (1.68 times as fast).'),
     # What eq. 1 gives for the drafts that there were is no measure here.
     (
       {'trial': _TRIAL._replace(has_full_drafts=False, tokens_per_block=1.1)},
       'does not pay (0.55 times as fast).',
     ),
-    (
-      {'trial': _TRIAL._replace(acceptance=math.nan)},
-      'no token after 6 prompts',
-    ),
+    ({'trial': _TRIAL._replace(acceptance=math.nan)}, 'no token after 6 pro'),
     ({}, 'time: 1080 answers in about 73 s.'),
     ({'seconds': 600.0}, 'about 10 min.'),
     ({'seconds': 9000.0}, 'about 2.5 h.'),

@@ -24,9 +24,7 @@ def wait_for(condition) -> None:
     time.sleep(0.01)
 
 
-def start(
-  workdir: pathlib.Path, *flags: str, devices: int = 2
-) -> subprocess.Popen:
+def start(workdir: pathlib.Path, *flags: str, devices=2) -> subprocess.Popen:
   """Starts a process of a sweep of four points."""
   verifier, drafter = small.pair()
   return subprocess.Popen(
@@ -112,6 +110,21 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
   assert files_of(broken) == files_of(alone)
   assert not list(broken.glob('*/.*.part'))
   assert not broken.with_name('of_nobody').exists()
+
+
+def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
+  whole, broken = tmp_path / 'whole', tmp_path / 'broken'
+  finish(start(whole, *NUMERALS, devices=1))
+  process = start(broken, *NUMERALS, devices=1)
+  wait_for(
+    lambda: process.poll() is not None or any(broken.glob('records/*.jsonl'))
+  )
+  process.send_signal(signal.SIGKILL)
+  launching.finish(process)
+  finish(start(broken, *NUMERALS, devices=1))
+  assert small.answers(broken) == small.answers(whole)
+  assert files_of(broken) == files_of(whole)
+  assert not list(broken.glob('*/.*.part'))
 
 
 def test_two_processes_measure_and_decide_once(tmp_path):

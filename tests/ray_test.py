@@ -144,18 +144,12 @@ def test_a_cluster_of_one_core_changes_nothing(local, tmp_path):
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    (
-      dict(ray={'cpus': 99}),
-      'a point needs 99 CPUs and 0 GPUs, but the cluster has 2',
-    ),
+    (dict(ray={'cpus': 99}), 'needs 99 CPUs and 0 GPUs, but the cluster has 2'),
     (dict(ray={'gpus': 1}), '1 GPUs, but the cluster has 2 CPUs and 0 GPUs'),
     # A mistake of the pair, said as it is here.
     (dict(verifier='tiny-verifer'), "did you mean 'tiny-verifier'"),
   ],
 )
-def test_what_cannot_be_run_there_is_refused(
-  cluster, tmp_path, fields, message
-):
-  config = _config(**fields)
+def test_what_cannot_run_there_is_refused(cluster, tmp_path, fields, message):
   with pytest.raises(ValueError, match=message):
-    sweep.run(config, _CURVES, tmp_path / 'w', launcher='ray')
+    sweep.run(_config(**fields), _CURVES, tmp_path / 'w', launcher='ray')

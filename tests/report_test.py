@@ -123,6 +123,7 @@ class Page(html.parser.HTMLParser):
   def __init__(self, text):
     super().__init__()
     self.tags, self.attributes, self.texts, self._open = [], [], [], []
+    self.handle_data = self.texts.append
     self.feed(text)
     self.close()
     assert not self._open
@@ -138,9 +139,6 @@ class Page(html.parser.HTMLParser):
 
   def handle_endtag(self, tag):
     assert self._open.pop() == tag
-
-  def handle_data(self, data):
-    self.texts.append(data)
 
   def values(self, name):
     return [value for key, value in self.attributes if key == name]
@@ -290,6 +288,8 @@ def test_several_gammas_are_tuned_first_and_alone_below(two_gammas, page):
   for title in own:
     assert '>Verifier alone</span>' in parts[title]
     assert 'SeqCascade, mean q' in parts[title]
+    # Chow asks no verifier: no oracle.
+    assert 'Chow (sequential)</' in parts[title]
   # The table has the gamma of each point.
   dash = '\N{EN DASH}'
   assert cells_of(parts[own[0]], 'Gamma') == [
@@ -332,32 +332,6 @@ def test_variants_are_curves_of_their_own(tmp_path):
   assert set(re.findall('data-method="(.*?)"', text)) == set(keys)
   # What is lifted out is never one of the models alone.
   assert ':not(.on, [data-method=verifier_only],' in text
-
-
-def test_a_cut_is_of_one_task_and_gamma_and_before_them_of_the_best(tmp_path):
-  lines = make_records(methods=['verifier_only', 'opt'])
-  lines += make_records(['sums'], ['opt'], gamma=4, drafter_calls=0)
-  lines += make_records(['sums'], ['chow'], verification='sequential')
-  run = runs.read(make_workdir(tmp_path, lines))
-  sums, words = slices.slice_summary(runs.summary({'one': run}))
-  assert (sums.task, sums.gamma_tuned, sums.gamma) == ('sums', True, None)
-  assert sums.temperature is None
-  assert sums.run == ''
-  assert [one.gamma for one in sums.by_gamma] == [2, 4]
-  assert (words.task, words.gamma_tuned, words.gamma) == ('words', False, 2)
-  assert words.by_gamma == ()
-  opt = sums.frame[sums.frame.method == 'opt']
-  assert opt.gamma.tolist() == [4, 4, 4]
-  assert opt.lenience.is_monotonic_increasing
-  for one in (sums, words, *sums.by_gamma):
-    assert (one.frame.relative_length == 1).all()
-    assert 'verifier_only' in set(one.frame.method)
-  # A sequential cascade has no blocks, so that it is of no gamma or of all of
-  # them; and Chow asks no verifier.
-  for one in sums.by_gamma:
-    chow = one.frame.set_index('method').loc['chow']
-    assert not chow.gamma.any()
-    assert not chow.oracle.any()
 
 
 def test_every_method_has_a_look_of_its_own_and_variants_are_hollow():
@@ -739,10 +713,8 @@ CONFIG = {
 def two(tmp_path, lines=None, reference=HOSTILE, **changes):
   one = make_workdir(tmp_path / 'one', graded_records(), CONFIG)
   lines = graded_records(['verifier_only', 'diff']) if lines is None else lines
-  return [
-    one,
-    make_workdir(tmp_path / 'two', lines, CONFIG | changes, reference),
-  ]
+  second = tmp_path / 'two'
+  return [one, make_workdir(second, lines, CONFIG | changes, reference)]
 
 
 def test_workdirs_of_the_same_settings_are_one_page(tmp_path):

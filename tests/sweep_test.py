@@ -141,10 +141,7 @@ def _files(workdir, pattern='*'):
 @pytest.mark.slow
 @pytest.mark.parametrize('order', tiers.first(['last', 'first', 'never']))
 def test_nothing_is_decoded_twice(measured, order):
-  baselines = [
-    small.curve('verifier_only', ()),
-    small.curve('drafter_only', ()),
-  ]
+  baselines = _CURVES[:2]
   curves = [
     small.curve('sequence_mean', (-1.0, 1.0)),
     small.curve('sequence_least', (0.5,)),
@@ -207,8 +204,7 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
   config = small.config(drafter='self:1', num_examples=3, tree_size=4)
   several_drafts = dict(gamma=2, verification='match', drafts=3)
   curves = [
-    small.curve('verifier_only', ()),
-    small.curve('drafter_only', ()),
+    *_CURVES[:2],
     small.curve('sequence_mean', (0.5,)),
     small.curve('speed', (0.0,), gamma=5),
     curve_plan.Curve.from_config(config, 'speed', (0.0,), **several_drafts),
@@ -241,11 +237,7 @@ def test_arms_are_timed_against_each_other_once(tmp_path, monkeypatch):
 
   monkeypatch.setattr(worker.Worker, 'race', race)
   config = small.config(clock=2)
-  curves = [
-    small.curve('verifier_only', ()),
-    small.curve('drafter_only', ()),
-    small.curve('speed', (0.0, 0.5)),
-  ]
+  curves = [*_CURVES[:2], small.curve('speed', (0.0, 0.5))]
   sweep.run(config, curves, tmp_path / 'w')
   found = records.read_race(tmp_path / 'w')
   ids_by_entrant = {}
@@ -731,9 +723,7 @@ _REFUSED_OPTIONS = {
 
 
 @pytest.mark.parametrize('message', [*_REFUSED, *_REFUSED_OPTIONS])
-def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
-  tmp_path, monkeypatch, message
-):
+def test_no_model_is_loaded_for_what_is_refused(tmp_path, monkeypatch, message):
   # The pair's tokenizer is a bundled model's.
   small.pair()
   monkeypatch.setattr(checkpoints, 'load_model', None)

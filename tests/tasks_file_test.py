@@ -199,10 +199,7 @@ _DAMAGED = [
     _jsonl({'question': 'p', 'reference': 'r'}),
     "line 1, has no field 'prompt', only 'question', 'reference'",
   ),
-  (
-    _jsonl(_ROW, _ROW | {'reference': None}),
-    "line 2, has no field 'reference'",
-  ),
+  (_jsonl(_ROW, _ROW | {'reference': None}), "line 2, has no field 'refer"),
   (_jsonl(_ROW, _ROW | {'prompt': ' \n'}), "line 2, has an empty 'prompt'"),
   (
     _jsonl(_ROW | {'id': 7}, {'prompt': 'q', 'reference': 'r', 'id': '7'}),
@@ -277,9 +274,7 @@ def test_a_value_that_is_no_text_names_its_row(field, value, metric, tmp_path):
     ('r', {'messages': [('user', 'p'), ('model', 'r')]}),
   ],
 )
-def test_a_row_that_repeats_another_is_left_out(
-  reference, copy, tmp_path, capsys
-):
+def test_a_repeated_row_is_left_out(reference, copy, tmp_path, capsys):
   row, other = _ROW | {'reference': reference}, _ROW | {'reference': 'another'}
   rows = [x | {'id': i} for i, x in enumerate([row, copy, other, copy, row])]
   path = _write(tmp_path / 'a.jsonl', rows)
