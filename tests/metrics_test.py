@@ -3,11 +3,10 @@
 import dataclasses
 import math
 
-import counts
 import numpy as np
 import pandas as pd
 import pytest
-from answers import COSTS, make_alone, make_failure, make_record
+from answers import COSTS, make_failure, make_record
 
 from experiments.records import metrics, unit_costs
 from experiments.tasks import METRICS
@@ -97,16 +96,6 @@ def test_a_cascade_without_speculation_pays_for_what_it_calls():
   assert (frame.drafter_calls_per_token == 1).all()
   assert frame.deferral_rate.tolist() == [2 / 7, 0]
   assert metrics.without_speculation(added) == []
-
-
-def test_models_alone_need_no_special_case():
-  verifier, drafter = map(make_alone, ('verifier_only', 'drafter_only'))
-  assert metrics.relative_latency([verifier], COSTS) == pytest.approx(1)
-  assert metrics.relative_latency([drafter], COSTS) == pytest.approx(0.1)
-  assert metrics.block_efficiency([verifier]) == 1
-  assert math.isnan(metrics.block_efficiency([drafter]))
-  counts.check(verifier)
-  counts.check(drafter)
 
 
 def slower(costs, token, block):

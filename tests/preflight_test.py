@@ -1,4 +1,4 @@
-"""Facts of a sweep before it starts."""
+"""What is measured before a sweep: facts, and unit costs of given times."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import small
 from cascades import drafters
 from cascades.models import checkpoints
 from experiments import sweep
-from experiments.sweeps import curve_plan, preflight
+from experiments.sweeps import costs, curve_plan, preflight
 
 _TRIAL = preflight.Trial(
   efficiency=[1.5, 3.36],
@@ -150,3 +150,60 @@ def test_blocks_of_beams_are_timed():
   times = preflight._block_times(setting, {(x, 1) for x in blocks}, 8)
   assert min(times.values()) > 0
   assert len(times) == 3
+
+
+def measured(monkeypatch, times, blocks, calls, drafter='', **options):
+  """Unit costs, where each loop takes a time of its own."""
+  for name, loop in (
+    ('_model_loop', None),
+    ('proposal_loop', costs.TimedLoop(None, 1)),
+    ('strict_loop', (None, calls)),
+  ):
+    monkeypatch.setattr(costs, name, lambda *_, loop=loop, **__: loop)
+  timed_names = []
+
+  def time_in_turns(loops, repeats, seconds):
+    timed_names.extend(loops)
+    return {name: [times[name]] * 3 for name in loops}
+
+  monkeypatch.setattr(costs, 'time_in_turns', time_in_turns)
+  spread = costs.measure(object(), drafter, None, blocks, **options)
+  assert spread.low == spread.high
+  return spread.low, timed_names
+
+
+def test_a_block_is_the_verifiers_but_for_the_drafters_calls(monkeypatch):
+  times = {'verifier': 1.0, 1: 0.1, (4, 1): 2.0, (2, 1): 1.5}
+  unit_costs, timed_names = measured(
+    monkeypatch, times, [(4, 1), (2, 1), (0, 1)], calls=3
+  )
+  assert unit_costs.verifier_token_s == 1.0
+  assert unit_costs.drafter_token_s == 0.1
+  assert unit_costs.verify_s == pytest.approx({4: 1.7, 2: 1.2})
+  assert not unit_costs.drafts_s
+  # Nothing is timed for a gamma of 0 but the verifier.
+  assert set(timed_names) == set(times)
+  # A block takes no less than a token.
+  unit_costs, _ = measured(monkeypatch, times, [(4, 1)], calls=15)
+  assert unit_costs.verify_s == {4: 1.0}
+
+
+def test_several_drafts_have_a_unit_of_their_own(monkeypatch):
+  times = {'verifier': 1.0, 1: 0.1, 4: 0.2, (2, 4): 3.0, (8, 1): 4.0}
+  blocks = [(2, 4), (8, 1)]
+  unit_costs, _ = measured(monkeypatch, times, blocks, calls=2)
+  # Both kinds of blocks have eight drafted tokens: the lower counts.
+  assert unit_costs.verify_s == pytest.approx({8: 2.6})
+  assert unit_costs.drafts_s == {4: 0.2}
+  unit_costs, _ = measured(monkeypatch, times, blocks, calls=2, tree_size=5)
+  assert unit_costs.verify_s == pytest.approx({5: 2.6, 8: 3.8})
+
+
+def test_a_drafter_that_is_no_model_is_timed_by_its_proposals(monkeypatch):
+  times = {'verifier': 1.0, 1: 0.01, (4, 1): 1.5}
+  options = dict(calls=0, drafter=None)
+  unit_costs, timed_names = measured(monkeypatch, times, [(4, 1)], **options)
+  assert unit_costs.drafter_token_s == 0.01
+  # It makes no calls: a block has all of its time.
+  assert unit_costs.verify_s == {4: 1.5}
+  assert set(timed_names) == set(times)

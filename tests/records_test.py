@@ -44,25 +44,6 @@ def test_a_line_holds_a_record_in_strict_json():
     assert back.scores == {}
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'token_strings': ['a']}, 'token_strings must be as long as tokens, got'),
-    ({'sources': [0, 1]}, 'sources must be as long'),
-    ({'logprobs': []}, 'logprobs must be as long'),
-    ({'deferred': [0]}, 'deferred must be as long'),
-    ({'deferred': [0, 2, 0]}, 'deferred must be 0 or 1, got 2'),
-    ({'sources': [99, 1, 1]}, 'sources must be 0 to 3, got 99'),
-  ],
-)
-def test_a_trace_says_the_same_of_each_token(changes, message):
-  trace = make_trace('drb')
-  assert records.loads(records.dumps(trace), records.Trace) == trace
-  line = records.dumps(dataclasses.replace(trace, **changes))
-  with pytest.raises(ValueError, match=message):
-    records.loads(line, records.Trace)
-
-
 _VIEW = records.View(
   point='sums-opt',
   lenience=0.5,
@@ -78,13 +59,29 @@ _VIEW = records.View(
 
 
 @pytest.mark.parametrize(
-  'name', 'p pi deferred drafter_argmax verifier_argmax rejected'.split()
+  ('changes', 'message'),
+  [
+    ({'token_strings': ['a']}, 'token_strings must be as long as tokens, got'),
+    ({'sources': [0, 1]}, 'sources must be as long'),
+    ({'logprobs': []}, 'logprobs must be as long'),
+    ({'deferred': [0]}, 'deferred must be as long'),
+    ({'deferred': [0, 2, 0]}, 'deferred must be 0 or 1, got 2'),
+    ({'sources': [99, 1, 1]}, 'sources must be 0 to 3, got 99'),
+    *(
+      ({name: [], 'point': 'of a view'}, f'{name} must be as long as q')
+      for name in (
+        *('p', 'pi', 'deferred', 'rejected'),
+        *('drafter_argmax', 'verifier_argmax'),
+      )
+    ),
+  ],
 )
-def test_a_view_says_the_same_of_each_token(name):
-  assert records.loads(records.dumps(_VIEW), records.View) == _VIEW
-  line = records.dumps(dataclasses.replace(_VIEW, **{name: []}))
-  with pytest.raises(ValueError, match=f'{name} must be as long as q'):
-    records.loads(line, records.View)
+def test_a_trace_and_a_view_say_the_same_of_each_token(changes, message):
+  whole = _VIEW if 'point' in changes else make_trace('drb')
+  assert records.loads(records.dumps(whole), type(whole)) == whole
+  line = records.dumps(dataclasses.replace(whole, **changes))
+  with pytest.raises(ValueError, match=message):
+    records.loads(line, type(whole))
 
 
 def test_a_view_is_found_by_what_it_is_of(tmp_path):
@@ -110,18 +107,6 @@ def test_points_are_told_apart_by_their_coordinates():
   changes |= dict(verification='block', gate='processed', temperature=9)
   for name, value in (changes | dict(bonus_from='verifier')).items():
     assert dataclasses.replace(RECORD, **{name: value}).point != RECORD.point
-
-
-def test_a_variant_names_what_is_not_standard():
-  assert ' '.join(records.OPTIONS) == 'verification gate bonus drafts'
-  for changes, name in (
-    ({}, 'opt'),
-    ({'verification': 'block'}, 'opt block'),
-    ({'gate': 'processed'}, 'opt gate processed'),
-    ({'bonus_from': 'verifier'}, 'opt bonus verifier'),
-    ({'verification': 'k_seq', 'drafts': 4}, 'opt k_seq 4 drafts'),
-  ):
-    assert dataclasses.replace(RECORD, **changes).variant == name
 
 
 @pytest.mark.parametrize('reference', ['vier', ('vier', '4'), ()])
@@ -154,6 +139,7 @@ def test_a_record_says_what_options_it_is_of():
   names = dict(task='sums', lenience=math.nan, id='0')
   told = records.decoding_fields(options, **names)
   record, _ = records.failed_example('It is too long.', **told)
+  assert RECORD.variant == 'opt'
   assert record.variant == 'opt k_seq gate processed bonus verifier 3 drafts'
   assert record.point == ('sums', 'opt', None, 2, *record.options, 0.0)
   assert set(told) < {field.name for field in dataclasses.fields(record)}

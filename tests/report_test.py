@@ -21,6 +21,7 @@ from experiments import records, tasks
 from experiments.analysis import (
   comparisons,
   example_selection,
+  named_points,
   race,
   reference_points,
   runs,
@@ -857,3 +858,70 @@ def test_examples_of_two_tasks_are_timed_apart_though_their_ids_are_equal():
   frame = race.compare(race.timed_points(run), AnalysisConfig(resamples=100))
   assert frame.n.tolist() == [6]
   assert len(comparisons.matrices(race.timed_points(run), [0])['id']) == 6
+
+
+# --- Two points that the command line names, compared.
+
+_NAMED = AnalysisConfig(resamples=100)
+
+
+@pytest.fixture(scope='module')
+def named(tmp_path_factory):
+  lines = make_records(['sums'], ['verifier_only', 'opt'])
+  lines += make_records(['sums'], ['chow'], deferrals=2, last_deferral=2)
+  lines += make_records(['sums'], ['opt'], gamma=4)
+  # Of a curve of fewer examples, which the two points are not limited to.
+  lines += make_records(['sums'], ['diff'])[:3]
+  return make_workdir(tmp_path_factory.mktemp('run'), lines)
+
+
+def test_the_difference_is_that_of_all_examples_of_both(named):
+  run = runs.read(named)
+  (said,) = named_points.compare([run], ['opt@inf@4', 'chow@0.5'], _NAMED)
+  assert runs.gather([run]).table.n.max() == 3
+  lines = [x for x in run.records['all'] if x.method != 'diff']
+  points = runs.gather([dataclasses.replace(run, records={'all': lines})])
+  table = points.table
+  one = table[(table.lenience == math.inf) & (table.gamma == 4)].index[0]
+  other = table[table.variant == 'chow'].index[0]
+  wanted = comparisons.pair(points, one, other, _NAMED)
+  assert wanted['n'] == 8
+  assert wanted['gained'] != 0
+  assert said == (
+    'sums at temperature 1, 8 examples: opt@inf@4 is'
+    f' {wanted["faster"]:.2f} [{wanted["faster_low"]:.2f},'
+    f' {wanted["faster_high"]:.2f}] times as fast as chow@0.5@2, quality'
+    f' gain {wanted["gained"]:+.3f} [{wanted["gained_low"]:+.3f},'
+    f' {wanted["gained_high"]:+.3f}] (modelled latency, 95 %).'
+  )
+
+
+def test_a_sequential_cascade_has_no_gamma(named):
+  names = ['chow sequential@0.5', 'chow@0.5']
+  (said,) = named_points.compare([runs.read(named)], names, _NAMED)
+  assert 'examples: chow sequential@0.5 is ' in said
+
+
+def test_points_without_a_common_answer_are_not_compared(named):
+  run = runs.read(named)
+  lines = [
+    dataclasses.replace(x, failure='score: no') if x.method == 'chow' else x
+    for x in run.records['all']
+  ]
+  failed = dataclasses.replace(run, records={'all': lines})
+  with pytest.raises(ValueError, match='compare: no task has'):
+    named_points.compare([failed], ['chow@0.5@2', 'opt@inf@4'], _NAMED)
+
+
+@pytest.mark.parametrize('other', ['opt@9', 'opt@0', 'chow@0.5'])
+def test_what_is_not_a_point_is_refused(named, other):
+  with pytest.raises(ValueError, match=r'of chow .*opt@0@2, opt@0@4'):
+    named_points.compare([runs.read(named)], ['chow@0.5', other], _NAMED)
+
+
+def test_the_command_prints_the_sentence(named):
+  flags = f'--workdir={named}', '--compare=chow@0.5,verifier_only'
+  done = launching.run('experiments.report', *flags)
+  assert done.returncode == 0
+  assert 'chow@0.5@2 is ' in done.stdout
+  assert not (named / 'report').exists()

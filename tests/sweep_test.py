@@ -80,6 +80,8 @@ def test_a_row_for_every_point(workdir):
   assert latency['verifier_only', 9] == 1
   drafter = pytest.approx(costs.drafter_token_s / costs.verifier_token_s)
   assert latency['drafter_only', 9] == drafter
+  assert by_point.block_efficiency['verifier_only', 9] == 1
+  assert math.isnan(by_point.block_efficiency['drafter_only', 9])
   for method in ('speed', 'token_v3'):
     assert by_point.loc[(method, 1.0), 'rejection_rate'] == 0
     assert by_point.loc[(method, 1.0), 'acceptance_rate'] == 1
