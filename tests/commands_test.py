@@ -248,7 +248,6 @@ def test_what_cannot_be_imported_is_refused(tmp_path):
   broken = tmp_path / 'broken_entries.py'
   broken.write_text('{}["absent"]')
   for name, said in (
-    ('nowhere.py', 'there is no file nowhere.py'),
     ('no_such_module', "ModuleNotFoundError: No module named 'no_such"),
     (str(broken), 'broken_entries.py cannot be imported (KeyError: '),
   ):

@@ -143,11 +143,7 @@ def test_drift_is_of_what_a_latency_is_made_of():
 @pytest.mark.parametrize(
   'text',
   [
-    'not json',
-    '[]',
-    '{}',
-    '{"times": []}',
-    '{"times": 3}',
+    *('not json', '[]', '{}', '{"times": []}', '{"times": 3}'),
     *(
       f'{{"times": [{{"low": {{{costs}}}, "high": {{{costs}}}}}]}}'
       for costs in (

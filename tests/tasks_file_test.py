@@ -99,15 +99,11 @@ def test_a_changed_file_has_another_hash():
   assert hashes[0] != hashes[1]
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-  def log_message(self, *args):
-    pass
-
-
 @pytest.mark.parametrize('name', _FORMATS)
 def test_files_are_read_from_a_server(name, tmp_path):
   _write(tmp_path / name)
-  handler = functools.partial(_Handler, directory=str(tmp_path))
+  handler = http.server.SimpleHTTPRequestHandler
+  handler = functools.partial(handler, directory=str(tmp_path))
   with http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
     serve = functools.partial(server.serve_forever, poll_interval=0.01)
     threading.Thread(target=serve, daemon=True).start()
