@@ -395,7 +395,7 @@ _REFUSED = [
   ('fields', dict(draft_vocab_size=0), 'draft_vocab_size must be greater than'),
   ('fields', dict(norm_before_fc=True), 'lacks the tensor input_norm.weight'),
   ('fields', dict(fc_norm=True), 'lacks the tensor fc_norm.'),
-  ('fields', dict(fc_norm=True, norm_before_fc=True), 'must not both be true'),
+  ('fields', dict(fc_norm=True, norm_before_fc=True), 'and both are true'),
   ('fields', {_TAPS: [1, -2, 3]}, 'must be greater than or equal to 0, got -2'),
   ('fields', {_TAPS: [1, 2]}, 'the tensor fc.weight has the shape (12, 72)'),
   (
@@ -410,7 +410,7 @@ _REFUSED = [
     dict(attention_bias=True),
     'attention_bias must be False, got True',
   ),
-  ('layer', dict(num_key_value_heads=3), '(3) must divide num_attention_heads'),
+  ('layer', dict(num_key_value_heads=3), 'must divide num_attention_heads (4)'),
   ('layer', dict(rms_norm_eps=None), 'rms_norm_eps must'),
   ('layer', dict(rope_parameters=None, rope_theta=None), 'rope_theta must'),
   ('layer', dict(rope_parameters={'rope_type': 'llama3'}), "must be 'default'"),
