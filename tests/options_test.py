@@ -99,6 +99,7 @@ def test_an_option_has_an_effect_or_none_or_is_refused(kind, name):
   assert name in refusal or name == 'drafts'
 
 
+@pytest.mark.usefixtures('wrong_types')
 def test_entries_are_looked_up_by_name_and_alias():
   registry = Registry('colour', int, aliases={'crimson': 'red'})
   registry.register('red', 1, builtin=True)
