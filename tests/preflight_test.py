@@ -1,4 +1,4 @@
-"""What is measured before a sweep: facts, and unit costs of given times."""
+"""Facts of a sweep before it starts, and unit costs of given times."""
 
 import dataclasses
 import functools

@@ -724,7 +724,7 @@ _REFUSED = {
   r'task\.path: a\.jsonl cannot': dict(tasks=('gsm8k', 'xsum'), task=_ABSENT),
   r'path: a\.jsonl cannot be read': dict(tasks=('gsm8k',), task=_ABSENT),
   'shots: must be from 0 to 8 .* got 9': dict(tasks=('gsm8k',), task=_GSM8K),
-  'mesh: 2 x 64 needs 128 devices': dict(mesh=(2, 64)),
+  'mesh: must be two numbers .* got 2 x 64': dict(mesh=(2, 64)),
 }
 _REFUSED_OPTIONS = {
   'chow gamma 4 was made from a config with other': {'curves': [_OTHERS]},
