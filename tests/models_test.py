@@ -209,6 +209,30 @@ def test_cached_equals_gemmas_own_uncached_forward(kind, block):
   assert all(layer['end_index'] == LENGTH for layer in cache.values())
 
 
+@pytest.mark.slow
+@every_kind
+def test_the_window_and_the_past_matter(kind):
+  # A model blind to either would pass the comparisons here for nothing.
+  model, params = make(kind)
+  tokens = text(1, LENGTH)
+  other = np.concatenate([[tokens[0] % (VOCAB - 1) + 1], tokens[1:]])
+  config = dataclasses.replace(
+    model.module.config, sliding_window_size=WINDOW + 1
+  )
+  module = dataclasses.replace(model.module, config=config)
+  wider = dataclasses.replace(model, module=module)
+
+  def read(model, tokens):
+    cache = model.init_cache(params, SLOTS)
+    return feed(model, params, cache, 0, tokens, LENGTH)[0]
+
+  logits = read(model, tokens)
+  assert np.abs(logits - read(model, other))[-1].max() > 1e-4
+  changed = np.abs(logits - read(wider, tokens)).max(-1) > 1e-4
+  assert not changed[:WINDOW].any()
+  assert changed[WINDOW:].all()
+
+
 @every_kind
 @pytest.mark.parametrize(('kept', 'wrong'), [(7, 6), (16, 6), (0, 9)])
 def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
