@@ -126,7 +126,8 @@ def read_json(
   """Reads a JSON file."""
   text = read_bytes(path, option, advice, max_bytes)
   try:
-    return parse_json(text)
+    # A tokenizer.json of Gemma's has a list for 57 of its bytes.
+    return parse_json(text, max_lists=max_bytes // 2**8)
   except ValueError as error:
     raise _refusal(path, str(error), option, advice) from None
 
@@ -141,16 +142,25 @@ def read_fields(
   return content
 
 
-def parse_json(text: bytes | bytearray | str) -> Any:
-  """Parses untrusted JSON."""
+def parse_json(text: bytes | bytearray | str, max_lists: int = 2**16) -> Any:
+  """Parses untrusted JSON of so many lists and objects, and 64 values for each.
+
+  A list takes thirty times the memory of its text.
+  """
   try:
     text = text if isinstance(text, str) else text.decode('utf-8-sig')
-    # Half of a pair is no character, and writing it raises an error.
-    if '\\ud' in text or '\\uD' in text:
-      text = _ESCAPES.sub(lambda x: '\\ufffd' if x['half'] else x[0], text)
-    return json.loads(text)
   except UnicodeDecodeError:
     raise ValueError('it is not UTF-8 text') from None
+  # Upper bounds, since texts may contain these characters.
+  if text.count('[') + text.count('{') > max_lists:
+    raise ValueError(f'it holds more than {max_lists} lists')
+  if text.count(',') > 64 * max_lists:
+    raise ValueError(f'it holds more than {64 * max_lists} values')
+  # Half of a pair is no character, and writing it raises an error.
+  if '\\ud' in text or '\\uD' in text:
+    text = _ESCAPES.sub(lambda x: '\\ufffd' if x['half'] else x[0], text)
+  try:
+    return json.loads(text)
   except RecursionError:
     raise ValueError('it is nested too deeply') from None
   except ValueError as error:

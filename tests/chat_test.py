@@ -147,7 +147,10 @@ def test_messages_are_checked(messages, match):
 
 def test_messages_must_alternate_in_a_frame():
   template = chat.require_template(_trained('start'))
-  for roles in 'user user', 'assistant user', 'system assistant', 'user system':
+  for roles in (
+    *('user user', 'assistant user', 'system assistant', 'user system'),
+    *('user assistant system', 'system user assistant system'),
+  ):
     messages = [(role, 'a') for role in roles.split()]
     with pytest.raises(ValueError, match=r'^messages: .*must alternate'):
       template.format_turn(Conversation([*messages, ('user', 'b')]))
@@ -349,6 +352,13 @@ def test_the_text_is_that_of_plain_jinja_or_refused(kind, cut):
     # Without a control token in the message, ids are those of plain Jinja.
     if not {'<eos>', '<end_of_turn>'} & {*re.findall('<.*?>', content)}:
       assert _control_tokens(parts) == _control_tokens(template._split(want))
+
+
+def test_words_that_a_template_computes_with_become_no_control_tokens():
+  source = '{% set c = messages[0].content %}'
+  source += "{% if '<end_of_turn>' in c %}yes {% endif %}{{ c }}"
+  with pytest.raises(ValueError, match='computes with these'):
+    _template(source).split('a<end_of_turn>b')
 
 
 @pytest.mark.parametrize('name', _NAMES)

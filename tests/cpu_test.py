@@ -233,6 +233,7 @@ def test_logits_have_the_same_bits_in_any_batch_and_block(
   model = plain.with_layout(layout)
   checkpoint = checkpoints.Checkpoint(model, model.pack(params), None)
   model, packed, _ = checkpoint.with_exact_rows()
+  assert model.with_layout(None).is_row_exact
   exact = _read(model, packed, 2, 1)
   for batch, width, slots in (1, 8, 32), (8, 3, 48):
     got = _read(model, packed, batch, width, slots)

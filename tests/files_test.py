@@ -108,6 +108,8 @@ def test_fields_that_nobody_reads_are_kept():
     ('{"a": 1', r'it is damaged \(Expecting'),
     ('', r'it is damaged \(Expecting value'),
     (b'"\xff"', 'it is not UTF-8 text'),
+    ('[' + '[],' * 2**16 + '0]', 'it holds more than 65536 lists'),
+    ('[' + '0,' * (2**22 + 1) + '0]', 'it holds more than 4194304 values'),
     ('1' * 5000, r'it is damaged \(Exceeds the limit'),
     (' ' * 2**24 + '1', r'it has more than 16777216 bytes'),
   ],

@@ -169,7 +169,10 @@ class ChatTemplate:
     tags: Collection[str] = (),
   ):
     """Compiles a template; tags are tokens of its turns, of any kind."""
-    self._special_tokens = tokenizer.special_tokens()
+    self._special_tokens, self._is_frame = (
+      tokenizer.special_tokens(),
+      bool(tags),
+    )
     self._ids = tokenizer.control_tokens()
     for tag in (*tags, self._special_tokens['bos_token']):
       if (i := tokenizer.token_id(tag)) is not None:
@@ -211,6 +214,11 @@ class ChatTemplate:
   ) -> list[str | int]:
     """Returns a turn as texts, and as ids of control tokens of its frame."""
     messages, is_later = as_conversation(prompt), last_token is not None
+    if self._is_frame and 'system' in [x.role for x in messages[1:]]:
+      raise ValueError(
+        'messages: must alternate between user and assistant, after at most one'
+        ' of the system.'
+      )
     history = [*_EARLIER * is_later, *messages]
     ends = {1: ''} if is_later else {}
     if messages.is_continued:

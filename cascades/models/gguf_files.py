@@ -104,7 +104,10 @@ def read_header(path: pathlib.Path) -> File:
     try:
       return _read_rest(path, file)
     # Lengths or texts are wrong, or the file ends early or contradicts itself.
-    except (EOFError, UnicodeDecodeError) as error:
+    except (
+      *(EOFError, MemoryError, OverflowError),
+      *(UnicodeDecodeError, struct.error),
+    ) as error:
       raise ValueError(
         f'model: {path} is cut short or damaged ({error}); fetch it again.'
       ) from error

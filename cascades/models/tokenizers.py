@@ -7,6 +7,7 @@ import itertools
 import json
 import pathlib
 import re
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -81,8 +82,7 @@ class Tokenizer:
 
   def encode(self, text: str, add_bos: bool = False) -> list[int]:
     """Encodes a text as token ids; control tokens that it spells, as such."""
-    # Half of a surrogate pair is refused, as it is no character.
-    return self._model.encode(text.encode(), add_bos=add_bos)
+    return self._model.encode(_as_bytes(text), add_bos=add_bos)
 
   def encode_framed(
     self, parts: Iterable[str | int], add_bos: bool = False
@@ -101,7 +101,7 @@ class Tokenizer:
       if is_id:
         ids += map(int, group)
       else:
-        ids += model.encode(''.join(map(str, group)).encode())
+        ids += model.encode(_as_bytes(''.join(map(str, group))))
     return ids
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -201,10 +201,28 @@ class Tokenizer:
     return hash(self.proto)
 
 
-@functools.lru_cache(maxsize=8)
+_models: weakref.WeakValueDictionary[
+  bytes, sentencepiece.SentencePieceProcessor
+] = weakref.WeakValueDictionary()
+
+
 def _open_model(proto: bytes) -> sentencepiece.SentencePieceProcessor:
   """Returns the model of bytes, which the tokenizers of a pair share."""
-  return sentencepiece.SentencePieceProcessor(model_proto=proto)
+  model = _models.get(proto)
+  if model is None:
+    model = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    _models[proto] = model
+  return model
+
+
+def _as_bytes(text: str) -> bytes:
+  try:
+    return text.encode()
+  except UnicodeEncodeError as e:
+    raise ValueError(
+      f'text: {text[e.start]!r} at {e.start} is half of a surrogate pair, not a'
+      ' character; leave it out.'
+    ) from None
 
 
 def _is_control(text: str) -> bool:

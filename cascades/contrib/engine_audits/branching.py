@@ -231,8 +231,10 @@ class Generator:
     elements = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
     probs = np.full(len(elements), 1 / len(elements)) if p is None else p
     # The deviation from 1 that NumPy allows a sum of probabilities.
-    dtype = np.promote_types(np.asarray(probs).dtype, np.float16)
-    tolerance = np.sqrt(np.finfo(dtype).eps)
+    of_array = isinstance(probs, np.ndarray)
+    is_float = of_array and np.issubdtype(probs.dtype, np.floating)
+    dtypes = [np.float64, probs.dtype] if is_float else [np.float64]
+    tolerance = max(float(np.sqrt(np.finfo(x).eps)) for x in dtypes)
     probs = np.asarray(probs, np.float64)
     if (probs < 0).any() or not abs(probs.sum() - 1) <= tolerance:
       raise ValueError('probabilities do not sum to 1')

@@ -38,7 +38,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ import numpy as np
 
 from cascades import arguments, files, methods
 from cascades.contrib.engine_audits import engines
-from cascades.files import Count, Schema, plain
+from cascades.files import Count, FailFast, Schema, plain
 
 # Largest deviation of a sum of probabilities from 1; float16 and printed digits
 # are rounded.
@@ -176,15 +176,15 @@ class _Fields(Schema):
 
   q: list[Any]
   p: list[Any]
-  drafts: list[Count]
-  tokens: list[Count]
+  drafts: Annotated[list[Count], FailFast]
+  tokens: Annotated[list[Count], FailFast]
 
 
 class _Listed(Schema):
   """A distribution of the most probable tokens."""
 
-  tokens: list[Count]
-  probs: list[float]
+  tokens: Annotated[list[Count], FailFast]
+  probs: Annotated[list[float], FailFast]
   rest: float
 
 
