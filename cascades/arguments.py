@@ -21,7 +21,7 @@ import pathlib
 import re
 import reprlib
 from collections.abc import Callable, Mapping
-from typing import Any, Self, get_args
+from typing import Any, Self, get_args, get_type_hints
 
 import numpy as np
 
@@ -173,7 +173,8 @@ def option(default: Any, help: str, **declaration: Any) -> Any:
   return dataclasses.field(default=default, metadata={_KEY: metadata})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+# Without fields to compare, equality is identity; most classes below have some.
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Declared:
   """Base class of frozen dataclasses that declare options."""
 
@@ -209,7 +210,11 @@ def options_of(declared: type[Declared] | Declared) -> dict[str, Option]:
   options = {}
   for field in dataclasses.fields(declared):
     if _KEY in field.metadata:
-      kind = (*get_args(field.type), field.type)[0]
+      annotation = field.type
+      if isinstance(annotation, str):
+        # Of a module with `from __future__ import annotations`.
+        annotation = get_type_hints(declared)[field.name]
+      kind = (*get_args(annotation), annotation)[0]
       options[field.name] = dataclasses.replace(
         field.metadata[_KEY], name=field.name, kind=str if kind is Any else kind
       )
@@ -229,6 +234,7 @@ class Registry[Entry](dict[str, Entry]):
     option: The option that takes the names as values; begins error messages.
     kind: The type of every entry.
     aliases: Entry names by their other names.
+    base: Of entries that are classes, the class that they derive from.
   """
 
   def __init__(
@@ -236,19 +242,28 @@ class Registry[Entry](dict[str, Entry]):
     option: str,
     kind: type[Entry],
     aliases: Mapping[str, str] | None = None,
+    base: type = object,
   ):
     super().__init__()
+    self.base = base
     self.option, self.kind, self.aliases = option, kind, dict(aliases or {})
     self._core: set[str] = set()
 
   def register(self, name: str, entry: Entry, builtin: bool = False) -> Entry:
     """Adds an entry; `builtin` marks the library's own."""
-    is_taken = self.get(name, entry) is not entry or name in self.aliases
+    is_taken = super().get(name, entry) is not entry or name in self.aliases
     is_entry = isinstance(entry, self.kind)
+    if is_entry and isinstance(entry, type):
+      is_entry = issubclass(entry, self.base)
+    # Records hold an entry's own name.
+    is_taken |= getattr(entry, 'name', name) != name
+    noun = self.kind.__name__
+    if self.kind is type:
+      noun = f'class that derives from {self.base.__name__}'
     if is_taken or not is_entry or not _NAME.fullmatch(name):
       raise ValueError(
         f'{self.option}: {quote(name)} cannot be registered; give a'
-        f' {self.kind.__name__}, and a name that is not taken, of letters,'
+        f' {noun}, and a name that is not taken, of letters,'
         ' digits, dots, hyphens and underscores.'
       )
     self[name] = entry
@@ -281,6 +296,11 @@ class Registry[Entry](dict[str, Entry]):
   def is_builtin(self, name: str) -> bool:
     """True if an entry is the library's own."""
     return name in self._core
+
+  def get(self, key: Any, default: Any = None) -> Any:
+    """Returns the entry of a name or an alias, else the default."""
+    name: Any = self.aliases.get(key, key)
+    return super().get(name, default)
 
   def __missing__(self, name: str) -> Entry:
     if name not in self.aliases:

@@ -66,6 +66,14 @@ class VerificationConfig:
   gate: str = 'raw'
   bonus: str = 'target'
 
+  def __post_init__(self):
+    for name, values in ('gate', GATES), ('bonus', BONUSES):
+      if getattr(self, name) not in values:
+        raise ValueError(
+          f'{name}: {arguments.quote(getattr(self, name))} is not known; choose'
+          f' from {", ".join(values)}.'
+        )
+
   @property
   def kind(self) -> Verification:
     """The entry of the verification's name."""
@@ -95,6 +103,7 @@ class VerificationConfig:
 
   def check(self, method: Any, drafts: int = 1) -> None:
     """Refuses a method or a number of drafts that cannot be verified so."""
+    _ = self.window
     if self.kind.single_target and not method.single_target:
       raise ValueError(
         f'verification: {self.verification!r} needs a method with a single'

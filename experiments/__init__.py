@@ -26,7 +26,8 @@ NEEDED = (
   ' pyarrow regex rouge_score sacrebleu tqdm'
 ).split()
 # The check of a device runs where nothing can be installed.
-_LIGHT_COMMAND, _LIGHT_NEEDED = 'experiments.accelerator', ('absl', 'tqdm')
+_LIGHT_COMMAND = 'experiments.accelerator'
+_LIGHT_NEEDED = 'absl', 'pydantic', 'tqdm'
 
 
 def _check_installed() -> None:

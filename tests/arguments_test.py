@@ -119,9 +119,6 @@ def _answer_or_sentence(run):
   """Returns a call's result, or None if it refuses in one good sentence."""
   try:
     return run()
-  except UnicodeEncodeError:
-    # Half of a surrogate pair is no character.
-    return None
   except ValueError as error:
     kind, said = type(error), str(error)
   # Not one of the many kinds of ValueError that others raise.

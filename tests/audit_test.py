@@ -208,3 +208,13 @@ def test_leniences_hold_the_limits_and_many_more():
     assert {method.strict, method.drafter_only} - {None} <= set(found)
   found = audit.trial_leniences(methods.METHODS['chow'])
   assert all(map(math.isfinite, found))
+
+
+@pytest.mark.slow
+def test_a_rule_of_ones_own_is_proven_like_any_other():
+  def blend(d, lenience):
+    share = jnp.clip(lenience, 0, 1) ** 2
+    return share * d.q + (1 - share) * d.p
+
+  method = _method(blend, strict=0.0, drafter_only=1.0)
+  assert audit.audit(method, [0.0, 0.5, 1.0]).passed

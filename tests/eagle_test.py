@@ -325,7 +325,7 @@ def test_a_bias_is_added_and_a_verifiers_table_is_taken_as_it_is(tmp_path):
   write_head(head, 24, 64, None, width=24, embeddings=False, bias=True)
   verifier = _verifier('hf_gemma4_dense')
   drafter, (own, params) = drafters.bind_drafter(verifier, str(head))
-  g = drafter._join_states(own, np.arange(72.0, dtype=np.float32))
+  g = drafter._join_states(own, jnp.arange(72.0))
   want = np.arange(72) @ own['join'] + own['join_bias']
   np.testing.assert_allclose(g, want, rtol=1e-5)
   table = verifier.unpack().params['embedder']['input_embedding']
@@ -352,7 +352,7 @@ def test_what_is_read_is_what_is_stored(tmp_path):
   table = tensors['lm_head.weight']
   np.testing.assert_array_equal(loaded.params['table'], table)
   # All tokens, without a list of them.
-  u = np.ones(12, np.float32)
+  u = jnp.ones(12)
   logits = drafter.logits(loaded.params, u)
   np.testing.assert_allclose(logits, table @ u, rtol=1e-5)
 

@@ -1,5 +1,7 @@
 """Why drafts were rejected: what the loop records, and what decided."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import small
@@ -145,3 +147,10 @@ def test_an_answer_of_another_prompt_is_refused():
   # Drafts of the others would have been decided alike.
   assert len(refused) >= len(_PROMPTS) // 2
   assert all(x.startswith('answer: was not made by this') for x in refused)
+
+
+def test_an_answer_without_drafts_is_refused():
+  decoder = small.sampler(*small.tables())
+  answer = decoder.sample('a', max_new_tokens=3)
+  with pytest.raises(ValueError, match='answer: has 0 drafts for'):
+    cascades.explain(decoder, 'a', dataclasses.replace(answer, drafts=[]))

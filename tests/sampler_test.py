@@ -350,3 +350,32 @@ def test_what_compiles_fast_is_not_worth_a_file(monkeypatch):
     ' print(jax.config.jax_persistent_cache_min_compile_time_secs)'
   )
   assert launching.python('-c', code, check=True).stdout == '0.5\n'
+
+
+_IN_PYTHON = """
+import sys, jax
+from jax import monitoring
+found = []
+monitoring.register_event_listener(lambda event, **_: found.append(event))
+jax.jit(lambda x: x + 1)(1)  # JAX has compiled something before.
+import cascades
+sys.path.append(sys.argv[1])
+import small
+answer = cascades.Sampler(*small.tables()).sample('x', max_new_tokens=4)
+hits = found.count('/jax/compilation_cache/cache_hits')
+print(answer.tokens, hits > 0)
+"""
+
+
+@pytest.mark.slow
+def test_what_was_compiled_is_kept_in_python_too(tmp_path, monkeypatch):
+  monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR', raising=False)
+  # By default half a second, which a fast machine may not take for the loop.
+  monkeypatch.setenv('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  command = '-c', _IN_PYTHON, small.ROOT / 'tests'
+  said = [launching.python(*command, check=True).stdout for _ in range(2)]
+  first, again = (line.rsplit(' ', 1) for line in said)
+  assert first[0] == again[0]
+  assert (first[1].strip(), again[1].strip()) == ('False', 'True')
+  assert list((tmp_path / 'cascades/compiled').glob('jit_decode*'))

@@ -64,7 +64,9 @@ __all__ = [
 
 # Names are claimed in this order. Language models come last: the folder of any
 # drafter may look like one.
-DRAFTERS: Registry[type[UnboundDrafter]] = Registry('drafter', type)
+DRAFTERS: Registry[type[UnboundDrafter]] = Registry(
+  'drafter', type, base=UnboundDrafter
+)
 DRAFTERS.register('ngram', NgramDrafter, builtin=True)
 DRAFTERS.register('self', SelfSpeculative, builtin=True)
 DRAFTERS.register('recurrent', RecurrentHead, builtin=True)
@@ -99,11 +101,15 @@ def kind_of(name: str) -> type[UnboundDrafter]:
 
 def declared_options() -> dict[str, Option]:
   """Returns the options of all kinds of drafters by name."""
-  return {
-    name: option
-    for kind in DRAFTERS.values()
-    for name, option in options_of(kind).items()
-  }
+  declared: dict[str, Option] = {}
+  for kind in DRAFTERS.values():
+    for name, option in options_of(kind).items():
+      if declared.setdefault(name, option) != option:
+        raise ValueError(
+          f'{name}: must be declared in one way, but two kinds of drafters'
+          f' differ ({kind.description} is one); rename one of the options.'
+        )
+  return declared
 
 
 def parse(drafter: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Gemma 4's own drafters: layers that stepwise.attend to the verifier's caches.
+"""Gemma 4's own drafters: layers that attend to the verifier's caches.
 
 Google ships an assistant for each size (`gemma-4-E2B-it-assistant` and so on).
 Its layers have no keys and values: each attends to those that the verifier's

@@ -14,7 +14,7 @@ from cascades.decoding.drafter import BoundDrafter, Drafter, full_length_draft
 from cascades.models import checkpoints, tokenizers
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class UnboundDrafter(Declared):
   """A drafter that is not bound to a verifier yet.
 

@@ -141,6 +141,8 @@ def audit(
   seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
   method = methods.get_method(method)
   configs = [verification.VerificationConfig(kind) for kind in verifications]
+  # Raises if a name is unknown, or its number is wrong.
+  _ = [config.window for config in configs]
   reported = tuple(reported_leniences(method) if reported is None else reported)
   if not reported:
     raise ValueError('lenience: must not be an empty list; give a number.')

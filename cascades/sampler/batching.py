@@ -276,6 +276,7 @@ class RowBatch:
     self.waiting_rows: Any = None
     self._indices: dict[int, int] = {}
     self._waiting: list[Job] = []
+    self._num_unplaced = len(pending)
     self.exhausted = False
 
   @property
@@ -356,6 +357,10 @@ class RowBatch:
       ),
       count=np.int32(len(jobs)),
     )
+    self._num_unplaced -= len(jobs)
+    if not self._num_unplaced:
+      # A long context is not held twice while its last answers are decoded.
+      self.waiting_rows = self._prefix = None
 
   def narrow(self) -> None:
     """Drops free rows, if the remaining rows may run for long."""

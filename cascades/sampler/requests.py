@@ -77,6 +77,11 @@ class SampleRequest:
       seed=arguments.integer('seed', self.seed, 0, 2**64 - 1),
       stop_strings=arguments.text_tuple('stop_strings', self.stop_strings),
     )
+    names = 'echo return_logits apply_chat_template allow_control_tokens'
+    for name in names.split():
+      # 'no' would be true.
+      value = getattr(self, name)
+      arguments.instance(name, value, bool | np.bool_, 'True or False')
     for name, value in checked.items():
       # The class is frozen: nothing else assigns its fields.
       object.__setattr__(self, name, value)

@@ -168,6 +168,8 @@ class Sampler:
     dtype: str | None = None,
   ):
     self.config = config = DecodingConfig() if config is None else config
+    expected = 'a cascades.DecodingConfig'
+    arguments.instance('config', config, DecodingConfig, expected)
     compilation.enable_cache()
     drafter = drafters.parse(drafter)
     takes_dtype = isinstance(verifier, str) or isinstance(
@@ -437,10 +439,10 @@ class Sampler:
     if request.forbidden_tokens is not None:
       tokens = request.forbidden_tokens
       forbidden = token_ids('forbidden_tokens', tokens, tokenizer, size)
-      if len({*forbidden}) == size:
-        raise ValueError(
-          'forbidden_tokens: must not be all tokens; leave at least one out.'
-        )
+    if len({*forbidden}) == size:
+      raise ValueError(
+        'forbidden_tokens: must not be all tokens; leave at least one out.'
+      )
     block_length = self._step_config.gamma + 1
     stop = StopCondition(
       tokenizer=tokenizer,

@@ -245,6 +245,11 @@ def explain(
   # With `echo` the prompt's tokens come first.
   new = slice(len(answer.tokens) - count, None)
   tokens, sources = answer.tokens[new], answer.sources[new]
+  if len(answer.drafts) != count:
+    raise ValueError(
+      f'answer: has {len(answer.drafts)} drafts for {count} tokens; give an'
+      ' answer as Sampler.sample returns it.'
+    )
   examined = [
     token if draft is None else draft
     for token, draft in zip(tokens, answer.drafts, strict=True)

@@ -263,6 +263,12 @@ def test_a_fault_is_seen(where):
   assert _is_seen(test, args, (where, wrap))
 
 
+@pytest.mark.parametrize('given', [_LOOP, _PARTIAL], ids=['apart', 'partial'])
+def test_the_library_as_it_is_has_no_such_fault(given):
+  test, *args = given
+  test(*args)
+
+
 # Rows that are read in the place of another: that before, after, and beside.
 _SHIFTS = (
   lambda i, j: (jnp.maximum(i - 1, 0), j),

@@ -17,6 +17,7 @@ import pytest
 import tiers
 
 from cascades import decoding, drafters, methods, verification
+from cascades.drafters import recurrent
 from cascades.methods import processing
 from cascades.proof import enumeration, law_checks, sampled, table_models
 from cascades.verification_config import (
@@ -480,6 +481,11 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind):
   )
   p_logits = cases.MODEL.logits(cases.VERIFIER, prompt)
   q_logits = _first_logits(bound, prompt)
+  if name == 'recurrent':
+    hidden = cases.MODEL.logits(cases.VERIFIER, prompt[:-1])
+    states = hidden, hidden, jnp.int32(prompt[-1])
+    _, want = recurrent.step(cases.MODEL, cases.VERIFIER, cases.HEAD, *states)
+    np.testing.assert_allclose(q_logits, want, atol=1e-5)
   for case in cases.FEW:
     sampling = cases.SAMPLING[case]
     d = decoding.distributions(q_logits, p_logits, sampling)
@@ -489,6 +495,9 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind):
     # What all is forbidden of is no draft.
     can_draft = (jnp.isfinite(q_logits) & ~sampling.forbidden).any()
     laws = np.where(can_draft, table.law[:, 0], table.p)
+    if case == 'plain':
+      assert can_draft
+      assert np.abs(laws - table.p).max() > 0.02
     check_drawn(run, pairs, laws, case, 2, prompt)
 
 

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import small
 
+import cascades
 from cascades.arguments import Registry, number
 from cascades.config import DecodingConfig
+from cascades.drafters import DRAFTERS
+from cascades.verification_config import VerificationConfig
 
 pytestmark = pytest.mark.usefixtures('wrong_types')
 
@@ -107,6 +110,12 @@ _REQUESTS = [
   (dict(forbidden_tokens=[10**6]), 'forbidden_tokens: there is no'),
   (dict(forbidden_tokens=[True]), 'forbidden_tokens: there is no token True'),
   (dict(forbidden_tokens='ab'), 'forbidden_tokens: must be a list of'),
+  *(
+    ({name: 'no'}, f'{name}: must be True or False')
+    for name in 'echo return_logits apply_chat_template'.split()
+  ),
+  (dict(allow_control_tokens='no'), 'allow_control_tokens: must be True or'),
+  (dict(prompts='a\ud800b'), r"text: '\\ud800' at 1 is half of a"),
   (dict(seed=-1), 'seed: must be 0 or more'),
   (dict(seed=2**64), 'seed: must be 18446744073709551615 or less'),
   (dict(seed=10**5000), 'seed: must be .* or less, got'),
@@ -128,6 +137,17 @@ REFUSED = [
     for entry in (('red', 3), ('crimson', 3), ('a:b', 1), ('', 1), ('x', 'x'))
   ),
   (DecodingConfig.from_dict, (dict(gama=2),), {}, 'gama: is not an option of'),
+  (VerificationConfig, ('token', 'row'), {}, "gate: 'row' is not known"),
+  (VerificationConfig, ('token', 'raw', 'p'), {}, "bonus: 'p' is not known"),
+  (
+    cascades.audit,
+    ('speed',),
+    dict(verifications=['token:5']),
+    'verification: ',
+  ),
+  (DRAFTERS.register, ('own', int), {}, 'drafter: .* derives from Unbound'),
+  (cascades.METHODS.register, ('own', cascades.METHODS['opt']), {}, 'method: '),
+  (cascades.Sampler, ('tiny-verifier',), dict(config={}), 'config: must be a'),
 ]
 
 
