@@ -204,6 +204,7 @@ def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):
   rule = methods.from_rule(
     lambda d, lenience: jnp.full(d.q.shape, jnp.nan),
     **dict(name='nan_rule', equation='', strict=None, drafter_only=None),
+    has_lenience=False,
   )
   options = dict(method=rule, verification=kind, drafts=drafts)
   _fails('method', small.tables(), **options)
