@@ -173,7 +173,7 @@ def option(default: Any, help: str, **declaration: Any) -> Any:
   return dataclasses.field(default=default, metadata={_KEY: metadata})
 
 
-# Without fields to compare, equality is identity; most classes below have some.
+# Not eq: classes that add no compared fields, as models, would all be equal.
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Declared:
   """Base class of frozen dataclasses that declare options."""

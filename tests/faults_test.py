@@ -1,6 +1,5 @@
 """Logits that are no distribution end a call, in a sentence."""
 
-import dataclasses
 import functools
 import pickle
 from unittest import mock
@@ -212,14 +211,13 @@ def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):
 
 def _is_valid(method, kind, d, lenience=0.0, **changes):
   """True if a block of one draft is verified by a distribution."""
-  inputs = verification.VerificationInputs.full_length(
-    method,
-    jnp.float32(lenience),
-    jnp.int32([[1]]),
-    d,
-    verification.VerificationConfig(kind),
+  whole = dict(draft_lengths=jnp.ones(1, int), has_bonus_probs=jnp.bool_([1]))
+  inputs = verification.VerificationInputs(
+    **dict(method=method, lenience=jnp.float32(lenience)),
+    **dict(tokens=jnp.int32([[1]]), distributions_at=d),
+    config=verification.VerificationConfig(kind),
+    **whole | changes,
   )
-  inputs = dataclasses.replace(inputs, **changes)
   return verification.verify(inputs, jax.random.key(0)).is_valid
 
 

@@ -9,7 +9,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 # By folder: the lines that it has at most, and those to reach. The first number
 # only falls, but for a feature that names its lines.
 _BARS = {
-  'cascades': (15_590, 14_000),
+  'cascades': (15_560, 14_000),
   'cascades/contrib': (2_430, 2_300),
   'experiments': (20_050, 11_500),
   'tests': (25_230, 17_000),

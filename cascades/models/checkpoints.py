@@ -88,7 +88,7 @@ class Checkpoint(NamedTuple):
     Logits of decoding are then equal to the bit in any batch and block, as in
     eight bits. Experts of a mixture are excepted. See `row_exact`.
     """
-    model = self.model.with_layout(self.model.layout, is_row_exact=True)
+    model = dataclasses.replace(self.model, is_row_exact=True)
     return self._replace(model=model)
 
   def pack(self) -> 'Checkpoint':

@@ -126,12 +126,9 @@ class LanguageModel:
   layout: str | None = None
   is_row_exact: bool = False
 
-  def with_layout(
-    self, layout: str | None, is_row_exact: bool | None = None
-  ) -> 'LanguageModel':
-    """Returns the model of a layout, with rows as exact as asked or before."""
-    exact = self.is_row_exact if is_row_exact is None else is_row_exact
-    return dataclasses.replace(self, layout=layout, is_row_exact=exact)
+  def with_layout(self, layout: str | None) -> 'LanguageModel':
+    """Returns the model of parameters in a layout."""
+    return dataclasses.replace(self, layout=layout)
 
   def pack(
     self, params: Params, place: Callable[[Any], Any] = lambda x: x

@@ -71,27 +71,6 @@ class VerificationInputs:
   config: VerificationConfig = STANDARD
   empty_draft: bool = False
 
-  @classmethod
-  def full_length(
-    cls,
-    method: methods.Method,
-    lenience: Float[Array, ''],
-    tokens: Int[Array, 'K gamma'],
-    distributions_at: Callable[..., methods.Distributions],
-    config: VerificationConfig = STANDARD,
-  ) -> 'VerificationInputs':
-    """Makes inputs of drafts of gamma tokens each, at one lenience."""
-    num_drafts, gamma = tokens.shape
-    return cls(
-      method=method,
-      lenience=lenience,
-      tokens=tokens,
-      draft_lengths=jnp.full(num_drafts, gamma),
-      has_bonus_probs=jnp.ones(num_drafts, bool),
-      distributions_at=distributions_at,
-      config=config,
-    )
-
   @property
   def gamma(self) -> int:
     """The largest number of tokens of a draft."""

@@ -195,14 +195,14 @@ def _verdicts(method, lenience, config, d, **changes):
 
   @functools.partial(jax.vmap, in_axes=(0, None, None))
   def verify(key, paths, rows):
-    inputs = verification.VerificationInputs.full_length(
-      method,
-      jnp.asarray(lenience),
-      paths,
-      lambda i, j: jax.tree.map(lambda x: x[rows[i, j]], d),
-      config,
+    drafts, whole = paths.shape[0], jnp.full(len(paths), paths.shape[1])
+    known = dict(draft_lengths=whole, has_bonus_probs=jnp.ones(drafts, bool))
+    inputs = verification.VerificationInputs(
+      **dict(method=method, lenience=jnp.asarray(lenience), tokens=paths),
+      distributions_at=lambda i, j: jax.tree.map(lambda x: x[rows[i, j]], d),
+      config=config,
+      **known | changes,
     )
-    inputs = dataclasses.replace(inputs, **changes)
     return verification.verify(inputs, key)
 
   return jax.jit(verify)
