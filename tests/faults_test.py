@@ -14,6 +14,8 @@ import tiers
 import cascades
 from cascades import decoding, methods, verification
 from cascades.decoding import faults
+from cascades.decoding.step import end_drafts
+from cascades.methods.processing import SamplingParams
 from cascades.sampler import agreement, scoring
 from experiments.sweeps import curve_plan, worker
 
@@ -167,7 +169,7 @@ def test_only_rows_that_are_looked_at_count():
       lengths=jnp.array([count]),
       has_bonus_probs=jnp.array([known]),
     )
-    found, bad = faults.end_at_faults(given, jnp.bool_(asked))
+    found, bad = end_drafts(given, SamplingParams(), jnp.bool_(asked))
     assert bool(bad.any()) == (left is not None)
     assert int(found.lengths[0]) == (count if left is None else left)
     assert bool(found.has_bonus_probs[0]) == (known and asked and left is None)

@@ -12,13 +12,13 @@
   rows           Operations on rows between two runs of the loop.
 
 Everything but `loop` and `rows` is written for one sequence and `vmap`ped:
-`step` returns (state, stats), and only the loop records the statistics.
+`step` returns (state, block), and only the loop records statistics.
 
 Sizes in shapes: B rows, T slots of a cache, K drafts of gamma tokens, gamma_1 =
 gamma + 1, V tokens of the vocabulary, D the width of hidden states.
 """
 
-from cascades.decoding.block_stats import Row, count, summarize_counts
+from cascades.decoding.block_stats import count, summarize_counts
 from cascades.decoding.drafter import (
   ROWS,
   BoundDrafter,
@@ -38,7 +38,7 @@ from cascades.decoding.rows import (
   refill_rows,
   resize_caches,
 )
-from cascades.decoding.state import Models, Params, SamplingState
+from cascades.decoding.state import Models, Params, Row
 from cascades.decoding.step import distributions, propose, step
 from cascades.decoding.step_config import StepConfig, tree_tokens
 
@@ -53,7 +53,6 @@ __all__ = [
   'Params',
   'Prompts',
   'Row',
-  'SamplingState',
   'StepConfig',
   'build_tree',
   'count',

@@ -1,60 +1,19 @@
 """Statistics of blocks and sequences, kept beside the decoding state.
 
-`step` returns the `BlockStats` of a block; the loop records them in the `Row`,
-token by token; `count` sums them outside of compiled code. No step reads them.
+`step` returns a `Block`; the loop records it in the `Row`, token by token;
+`count` sums outside of compiled code. No step reads them.
 """
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
-from cascades.decoding.faults import Fault, first_fault
-from cascades.decoding.state import SamplingState, write
-from cascades.verification import Verdict
+from cascades.decoding.state import Row, write
+from cascades.decoding.step import Block
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
-
-
-class BlockStats(NamedTuple):
-  """Statistics of one block."""
-
-  sources: Int[Array, 'gamma_1']
-  verdict: Verdict
-  logprobs: Float[Array, 'gamma_1']
-  logits: Float[Array, 'gamma_1 V'] | None
-  drafted: Int[Array, '']
-  drafter_calls: Int[Array, '']
-  verifier_tokens: Int[Array, '']
-  law: Float[Array, 'gamma_1 V'] | None
-  fault: Fault
-
-
-class Row(SamplingState):
-  """A sequence of a batch: its state, and statistics of each token.
-
-  Attributes:
-    source: Source of each token, an index into `SOURCES`.
-    deferral: True where the rule defers the examined draft; at a bonus token,
-      where a rule about the whole position defers.
-    draft: The examined draft at each token; -1 for none.
-    accept_uniform: The number that it was compared with; nan for none.
-    cumulative_counts: Blocks, drafted tokens, calls of the drafter, and tokens
-      that the verifier read, up to the end of the token's block.
-    logprob: The verifier's log-probability of each token at temperature 1.
-    logits: The verifier's logits; room for R new tokens. None if not requested.
-    fault: The first distribution that was not finite; later tokens are
-      meaningless.
-  """
-
-  source: Int[Array, 'T']
-  deferral: Bool[Array, 'T']
-  draft: Int[Array, 'T']
-  accept_uniform: Float[Array, 'T']
-  cumulative_counts: Int[Array, 'T 4']
-  logprob: Float[Array, 'T']
-  logits: Float[Array, 'R V'] | None
-  fault: Fault
 
 
 def empty_statistics(length: int) -> dict[str, Array]:
@@ -69,35 +28,37 @@ def empty_statistics(length: int) -> dict[str, Array]:
   )
 
 
-def record(before: Row, after: Row, stats: BlockStats) -> Row:
+def record(before: Row, after: Row, block: Block) -> Row:
   """Records the statistics of a block in a row."""
+  index = jnp.arange(len(block.tokens))
+  # `verify` fills in the fields that may be None.
+  verdict: Any = block.verdict
+  sources = jnp.where(index < verdict.num_accepted, DRAFT, verdict.next_source)
   at = before.length
-  counts = jnp.stack(
-    [1, stats.drafted, stats.drafter_calls, stats.verifier_tokens]
-  )
+  counts = jnp.stack(block.counts)
   # A finished row is written to past its end, where nothing is read.
   counts = jnp.broadcast_to(
-    before.cumulative_counts[at - 1] + counts,
-    (len(stats.sources), len(counts)),
+    before.cumulative_counts[at - 1] + counts, (len(index), len(counts))
   )
   logits = before.logits
-  if logits is not None and stats.logits is not None:
-    logits = write(logits, at - before.prompt_length, stats.logits)
+  if logits is not None and block.logits is not None:
+    logits = write(logits, at - before.prompt_length, block.logits)
   # At the bonus token no draft was examined.
-  is_examined = stats.sources != BONUS
-  # `verify` fills in the fields that may be None.
-  verdict: Any = stats.verdict
+  is_examined = sources != BONUS
   drafts = jnp.where(is_examined, verdict.drafts, -1)
   accept_uniforms = jnp.where(is_examined, verdict.accept_uniforms, jnp.nan)
   return after.replace(
-    source=write(before.source, at, stats.sources),
+    source=write(before.source, at, sources),
     deferral=write(before.deferral, at, verdict.deferred),
     draft=write(before.draft, at, drafts),
     accept_uniform=write(before.accept_uniform, at, accept_uniforms),
     cumulative_counts=write(before.cumulative_counts, at, counts),
-    logprob=write(before.logprob, at, stats.logprobs),
+    logprob=write(before.logprob, at, block.logprobs),
     logits=logits,
-    fault=first_fault(before.fault, stats.fault),
+    fault=jax.tree.map(
+      lambda x, y: jnp.where(before.fault.culprit > 0, x, y),
+      *(before.fault, block.fault),
+    ),
   )
 
 

@@ -113,42 +113,6 @@ def full_length_draft(
   )
 
 
-def end_before_undefined(
-  draft: Draft, is_defined: Bool[Array, 'K gamma_1']
-) -> Draft:
-  """Ends each draft before the first token whose q is undefined.
-
-  The value after a draft's last token decides `has_bonus_probs`.
-  """
-  index = jnp.arange(is_defined.shape[1])
-  in_draft = index < draft.lengths[:, None]
-  lengths = jnp.where(is_defined | ~in_draft, index[-1], index)
-  lengths = jnp.minimum(lengths.min(-1), draft.lengths)
-  at_end = jnp.take_along_axis(is_defined, lengths[:, None], 1)[:, 0]
-  return draft._replace(
-    lengths=lengths, has_bonus_probs=draft.has_bonus_probs & at_end
-  )
-
-
-def end_before_forbidden(
-  draft: Draft, sampling: processing.SamplingParams
-) -> Draft:
-  """Ends drafts before a position where only forbidden tokens have mass.
-
-  The verifier alone decides the token there. A one-hot q ends at each forbidden
-  token; other drafts seldom end.
-  """
-  if sampling.forbidden is None:
-    return draft
-  if draft.logits is None:
-    is_allowed = jnp.pad(~sampling.forbidden[draft.tokens], ((0, 0), (0, 1)))
-    return end_before_undefined(draft, is_allowed)
-  is_allowed = processing.has_allowed_token(
-    draft.logits, sampling.restrict_vocab(draft.draft_vocab_ids)
-  )
-  return end_before_undefined(draft, is_allowed.T)
-
-
 @runtime_checkable
 class Drafter(Protocol):
   """Proposes tokens for one sequence. Hashable: a static argument of `jit`.

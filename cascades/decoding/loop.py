@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from cascades.decoding.block_stats import Row, record
+from cascades.decoding.block_stats import record
 from cascades.decoding.drafter import ROWS
-from cascades.decoding.state import Params
+from cascades.decoding.state import Params, Row
 from cascades.decoding.step import step
 from cascades.decoding.step_config import StepConfig
 from cascades.methods import processing
@@ -47,7 +47,7 @@ def decode(
   """
 
   def decode_block(row, params, sampling, stop_tokens):
-    after, stats = step(
+    after, block = step(
       row,
       params,
       sampling,
@@ -55,7 +55,7 @@ def decode(
       step_config=step_config,
       with_logits=row.logits is not None,
     )
-    return record(row, after, stats)
+    return record(row, after, block)
 
   decode_blocks = jax.vmap(decode_block, (0, None, None, None), axis_name=ROWS)
   room = rows.tokens.shape[-1]

@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding import reading
-from cascades.decoding.block_stats import Row, empty_statistics
+from cascades.decoding.block_stats import empty_statistics
 from cascades.decoding.drafter import Drafter
-from cascades.decoding.faults import no_fault
-from cascades.decoding.state import Models, Params, write
+from cascades.decoding.faults import Fault
+from cascades.decoding.state import Models, Params, Row, write
 
 
 class Prompts(NamedTuple):
@@ -126,7 +126,7 @@ def _start(
   logits_length: int,
 ) -> Row:
   """Returns a sequence whose prompt both models have read."""
-  length = jnp.ones((), jnp.int32)
+  length, zero = jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32)
   logits = hidden = None
   if logits_length:
     logits = jnp.zeros((logits_length, models.verifier.vocab_size), jnp.float32)
@@ -143,7 +143,7 @@ def _start(
     tokens=tokens,
     length=length,
     done=jnp.ones((), bool),
-    blocks=jnp.zeros((), jnp.int32),
+    blocks=zero,
     verifier_cache=models.verifier.init_cache(params.verifier, cache_length),
     drafter_state=models.drafter.init(params.drafter, cache_length),
     hidden=hidden,
@@ -152,7 +152,7 @@ def _start(
     prompt_length=length,
     limit=length,
     logits=logits,
-    fault=no_fault(),
+    fault=Fault(zero, zero),
     **empty_statistics(cache_length),
   )
   return _read_prompt(

@@ -19,6 +19,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.decoding.drafter import Drafter
+from cascades.decoding.faults import Fault
 from cascades.decoding.model import Model
 
 
@@ -36,8 +37,8 @@ class Params(NamedTuple):
   drafter: PyTree
 
 
-class SamplingState(struct.PyTreeNode):
-  """One sequence and both models' states of it; `vmap` for a batch.
+class Row(struct.PyTreeNode):
+  """A sequence, both models' states of it, and statistics; `vmap` for a batch.
 
   Invariant between steps: tokens[:length] is final, and both caches hold
   tokens[:length - 1]; the drafter's may lack the last of these, which it then
@@ -57,6 +58,17 @@ class SamplingState(struct.PyTreeNode):
     lenience: The lenience of the row.
     prompt_length: Tokens of the prompt.
     limit: Length, prompt included, at which the row ends.
+    source: Source of each token, an index into `SOURCES`.
+    deferral: True where the rule defers the examined draft; at a bonus token,
+      where a rule about the whole position defers.
+    draft: The examined draft at each token; -1 for none.
+    accept_uniform: The number that it was compared with; nan for none.
+    cumulative_counts: Blocks, drafted tokens, calls of the drafter, and tokens
+      that the verifier read, up to the end of the token's block.
+    logprob: The verifier's log-probability of each token at temperature 1.
+    logits: The verifier's logits; room for R new tokens. None if not requested.
+    fault: The first distribution that was not finite; later tokens are
+      meaningless.
   """
 
   # These change from step to step.
@@ -72,6 +84,15 @@ class SamplingState(struct.PyTreeNode):
   lenience: Float[Array, '']
   prompt_length: Int[Array, '']
   limit: Int[Array, '']
+  # The loop records these.
+  source: Int[Array, 'T']
+  deferral: Bool[Array, 'T']
+  draft: Int[Array, 'T']
+  accept_uniform: Float[Array, 'T']
+  cumulative_counts: Int[Array, 'T 4']
+  logprob: Float[Array, 'T']
+  logits: Float[Array, 'R V'] | None
+  fault: Fault
 
 
 def write(buffer: Array, start: Int[Array, ''] | int, values: Array) -> Array:

@@ -13,19 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades import methods, verification
-from cascades.decoding import faults
-from cascades.decoding.block_stats import BlockStats
-from cascades.decoding.drafter import (
-  ROWS,
-  Draft,
-  DraftContext,
-  end_before_forbidden,
-)
+from cascades.decoding.drafter import ROWS, Draft, DraftContext
+from cascades.decoding.faults import Fault
 from cascades.decoding.reading import build_tree, read_hidden
-from cascades.decoding.state import Params, SamplingState, write
+from cascades.decoding.state import Params, Row, write
 from cascades.decoding.step_config import StepConfig
 from cascades.methods import processing
-from cascades.verification_config import DRAFT
 
 
 class Proposal(NamedTuple):
@@ -37,17 +30,7 @@ class Proposal(NamedTuple):
   drafter_bad: Bool[Array, 'gamma_1']
 
 
-class ReadBlock(NamedTuple):
-  """A drafted block that the verifier has read; indices as in `Tree`."""
-
-  draft: Draft
-  node_indices: Int[Array, 'K gamma_1']
-  logits: Float[Array, 'L V']
-  hidden: Float[Array, 'L D']
-  verifier_cache: PyTree
-
-
-class BlockResult(NamedTuple):
+class Block(NamedTuple):
   """A verified block: gamma + 1 positions along the accepted draft.
 
   Attributes:
@@ -60,6 +43,9 @@ class BlockResult(NamedTuple):
     law: The law of each token; None if not requested.
     culprits: Whose distribution at each position is none: an index into
       `faults.CULPRITS`.
+    counts: Blocks, drafted tokens, calls of the drafter, and tokens that the
+      verifier read. `step` fills them in, and the fault.
+    fault: The first fault among the emitted tokens.
   """
 
   verdict: verification.Verdict
@@ -70,10 +56,12 @@ class BlockResult(NamedTuple):
   logits: Float[Array, 'gamma_1 V'] | None
   law: Float[Array, 'gamma_1 V'] | None
   culprits: Int[Array, 'gamma_1']
+  counts: tuple[Int[Array, ''] | int, ...] = ()
+  fault: Fault | None = None
 
 
-def step[S: SamplingState](
-  state: S,
+def step(
+  state: Row,
   params: Params,
   sampling: processing.SamplingParams,
   stop_tokens: Int[Array, 'K'],
@@ -81,7 +69,7 @@ def step[S: SamplingState](
   step_config: StepConfig,
   with_logits: bool = False,
   with_law: bool = False,
-) -> tuple[S, BlockStats]:
+) -> tuple[Row, Block]:
   """Drafts, verifies and commits one block of one sequence."""
   draft_key, verify_key = block_keys(state)
   # 1. Draft gamma tokens per draft, with the logits they were drawn from.
@@ -92,68 +80,49 @@ def step[S: SamplingState](
 
   # 2. Read the last token and all drafts with the verifier, in one call.
   # 3. Accept drafted tokens, and sample the token after them.
-  def verify(proposal, empty_draft=False):
-    block = read_block(
-      state, params, proposal, step_config, empty_draft=empty_draft
-    )
-    inputs = _verification_inputs(
-      state, block, sampling, step_config, empty_draft=empty_draft
-    )
-    verdict = verification.verify(inputs, verify_key)
-    return _block_result(
-      state,
-      block,
-      inputs,
-      verdict,
-      drafter_bad=proposal.drafter_bad,
-      step_config=step_config,
-      with_logits=with_logits,
-      with_law=with_law,
-    )
-
+  verify = functools.partial(
+    verify_block,
+    *(state, params, sampling, verify_key, step_config),
+    with_logits=with_logits,
+    with_law=with_law,
+  )
   verifier_tokens = jnp.asarray(step_config.tree_tokens + 1)
   if step_config.allows_empty_draft:
     has_draft = (num_drafted > 0) & ~state.done
     any_draft = jax.lax.pmax(has_draft.astype(jnp.int32), ROWS) > 0
     from_empty_draft = functools.partial(verify, empty_draft=True)
-    result = select_branch(any_draft, verify, from_empty_draft, proposal)
+    block = select_branch(any_draft, verify, from_empty_draft, proposal)
     # Counted as in a batch of this row.
     verifier_tokens = jnp.where(num_drafted > 0, verifier_tokens, 1)
   else:
-    result = verify(proposal)
+    block = verify(proposal)
 
   # 4. End at the first stop token or at the limit, also inside a block, or at
   # a distribution that is none.
   num_tokens, ends_sequence = find_emission(
-    state, result.tokens, result.verdict.num_accepted, stop_tokens
+    state, block.tokens, block.verdict.num_accepted, stop_tokens
   )
-  fault = faults.locate(state, result.culprits, num_tokens)
+  culprits = jnp.where(
+    jnp.arange(len(block.culprits)) < num_tokens, block.culprits, 0
+  )
+  at = jnp.argmax(culprits > 0).astype(jnp.int32)
+  fault = Fault(culprits[at], state.length + at)
 
   # 5. Commit by moving `length`; roll both caches back.
   committed = commit(
     state,
     params,
     proposal.drafter_state,
-    result,
+    block,
     num_tokens=num_tokens,
-    ends_sequence=ends_sequence | fault.is_fault,
+    ends_sequence=ends_sequence | (fault.culprit > 0),
     step_config=step_config,
   )
-  index, verdict = jnp.arange(len(result.tokens)), result.verdict
-  return committed, BlockStats(
-    sources=jnp.where(index < verdict.num_accepted, DRAFT, verdict.next_source),
-    verdict=verdict,
-    logprobs=result.logprobs,
-    logits=result.logits,
-    drafted=num_drafted,
-    drafter_calls=proposal.draft.calls,
-    verifier_tokens=verifier_tokens,
-    law=result.law,
-    fault=fault,
-  )
+  counts = 1, num_drafted, proposal.draft.calls, verifier_tokens
+  return committed, block._replace(counts=counts, fault=fault)
 
 
-def block_keys(state: SamplingState) -> tuple[jax.Array, jax.Array]:
+def block_keys(state: Row) -> tuple[jax.Array, jax.Array]:
   """Returns the random keys of a block: for drafting, and for verification."""
   draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
     state.key, 2 * state.blocks + jnp.arange(2)
@@ -162,17 +131,13 @@ def block_keys(state: SamplingState) -> tuple[jax.Array, jax.Array]:
 
 
 def propose(
-  state: SamplingState,
+  state: Row,
   params: Params,
   sampling: processing.SamplingParams,
   key: jax.Array,
   step_config: StepConfig,
 ) -> Proposal:
-  """Drafts the tokens of a block.
-
-  Drafts end before a token whose logits are no distribution, and before a
-  position where every token with mass is forbidden.
-  """
+  """Drafts the tokens of a block, as far as their distributions are defined."""
   verifier, drafter = step_config.models
   gamma, num_drafts = step_config.gamma, step_config.drafts
   needs_bonus_probs = step_config.needs_bonus_probs(state) & ~state.done
@@ -198,43 +163,54 @@ def propose(
     size = verifier.vocab_size if ids is None else len(ids)
     chex.assert_shape(draft.logits, (gamma + 1, num_drafts, size))
   chex.assert_shape([draft.lengths, draft.has_bonus_probs], (num_drafts,))
-  draft, drafter_bad = faults.end_at_faults(draft, needs_bonus_probs)
-  return Proposal(
-    draft=end_before_forbidden(draft, sampling),
-    drafter_state=drafter_state,
-    verifier_cache=verifier_cache,
-    drafter_bad=drafter_bad,
-  )
+  draft, drafter_bad = end_drafts(draft, sampling, needs_bonus_probs)
+  return Proposal(draft, drafter_state, verifier_cache, drafter_bad)
 
 
-def read_block(
-  state: SamplingState,
-  params: Params,
-  proposal: Proposal,
-  step_config: StepConfig,
-  empty_draft: bool = False,
-) -> ReadBlock:
-  """Reads a block with the verifier, in one call."""
-  at = state.length - 1
-  tree = build_tree(state.tokens[at], proposal.draft, step_config.tree_tokens)
-  logits, hidden, cache = read_hidden(
-    step_config.models.verifier,
-    params.verifier,
-    proposal.verifier_cache,
-    tree.tokens[:1] if empty_draft else tree.tokens,
-    position=at,
-    tree_mask=tree.tree_mask,
-    hidden_layers=step_config.models.drafter.hidden_layers,
-  )
-  # Without the barrier XLA computes the logits again for each of their uses.
-  logits = jax.lax.optimization_barrier(logits)
-  return ReadBlock(
-    draft=tree.draft,
-    node_indices=tree.node_indices,
-    logits=logits,
-    hidden=hidden,
-    verifier_cache=cache,
-  )
+def end_drafts(
+  draft: Draft,
+  sampling: processing.SamplingParams,
+  reads_bonus_logits: Bool[Array, ''],
+) -> tuple[Draft, Bool[Array, 'gamma_1']]:
+  """Ends each draft before the first token whose q is undefined.
+
+  Its logits are no distribution, which is a fault where they are read, or each
+  token with mass is forbidden. The verifier alone decides the token there, so
+  that the law holds whatever the drafter returns. The value after a draft's
+  last token decides `has_bonus_probs`.
+  """
+  size = draft.tokens.shape[1] + 1
+
+  def end(draft, is_defined):
+    index = jnp.arange(size)
+    in_draft = index < draft.lengths[:, None]
+    lengths = jnp.where(is_defined | ~in_draft, index[-1], index)
+    lengths = jnp.minimum(lengths.min(-1), draft.lengths)
+    at_end = jnp.take_along_axis(is_defined, lengths[:, None], 1)[:, 0]
+    return draft._replace(
+      lengths=lengths, has_bonus_probs=draft.has_bonus_probs & at_end
+    )
+
+  if draft.logits is None:
+    # Each q is one-hot.
+    drafter_bad = jnp.zeros(size, bool)
+    if sampling.forbidden is not None:
+      is_allowed = ~sampling.forbidden[draft.tokens]
+      draft = end(draft, jnp.pad(is_allowed, ((0, 0), (0, 1))))
+    return draft, drafter_bad
+  index = jnp.arange(size)[:, None]
+  is_bonus = (index == draft.lengths) & draft.has_bonus_probs
+  is_bad = ~processing.is_distribution(draft.logits)
+  # Unread logits are no fault, but end the draft too.
+  is_read = (index < draft.lengths) | (is_bonus & reads_bonus_logits)
+  ended = is_bad & is_read
+  draft, drafter_bad = end(draft, ~is_bad.T), ended.any(-1)
+  if sampling.forbidden is not None:
+    is_allowed = processing.has_allowed_token(
+      draft.logits, sampling.restrict_vocab(draft.draft_vocab_ids)
+    )
+    draft = end(draft, is_allowed.T)
+  return draft, drafter_bad
 
 
 def distributions(
@@ -258,62 +234,67 @@ def distributions(
   )
 
 
-def _verification_inputs(
-  state: SamplingState,
-  block: ReadBlock,
+def verify_block(
+  state: Row,
+  params: Params,
   sampling: processing.SamplingParams,
+  key: jax.Array,
   step_config: StepConfig,
-  empty_draft: bool,
-) -> verification.VerificationInputs:
-  """Makes the inputs of verification."""
+  proposal: Proposal,
+  empty_draft: bool = False,
+  with_logits: bool = False,
+  with_law: bool = False,
+) -> Block:
+  """Reads a block with the verifier, in one call, and verifies it."""
+  verifier, drafter = step_config.models
+  at, is_tree = state.length - 1, step_config.drafts > 1
+  tree = build_tree(state.tokens[at], proposal.draft, step_config.tree_tokens)
+  node_logits, hidden, cache = read_hidden(
+    verifier,
+    params.verifier,
+    proposal.verifier_cache,
+    tree.tokens[:1] if empty_draft else tree.tokens,
+    position=at,
+    tree_mask=tree.tree_mask,
+    hidden_layers=drafter.hidden_layers,
+  )
+  # Without the barrier XLA computes the logits again for each of their uses.
+  logits = node_logits = jax.lax.optimization_barrier(node_logits)
 
   def distributions_at(position, draft):
-    index = position
-    if step_config.drafts > 1:
-      index = block.node_indices[draft, position]
-    p_logits = block.logits[index]
-    q_logits = block.draft.logits_at(position, draft, p_logits.shape[-1])
+    p_logits = node_logits[
+      tree.node_indices[draft, position] if is_tree else position
+    ]
+    q_logits = tree.draft.logits_at(position, draft, p_logits.shape[-1])
     return distributions(
       q_logits, p_logits, sampling, gate=step_config.verification.gate
     )
 
-  return verification.VerificationInputs(
+  inputs = verification.VerificationInputs(
     method=step_config.method,
     lenience=state.lenience,
-    tokens=block.draft.tokens,
-    draft_lengths=block.draft.lengths,
-    has_bonus_probs=block.draft.has_bonus_probs,
+    tokens=tree.draft.tokens,
+    draft_lengths=tree.draft.lengths,
+    has_bonus_probs=tree.draft.has_bonus_probs,
     distributions_at=distributions_at,
     config=step_config.verification,
     empty_draft=empty_draft,
   )
+  verdict = verification.verify(inputs, key)
 
-
-def _block_result(
-  state: SamplingState,
-  block: ReadBlock,
-  inputs: verification.VerificationInputs,
-  verdict: verification.Verdict,
-  *,
-  drafter_bad: Bool[Array, 'gamma_1'],
-  step_config: StepConfig,
-  with_logits: bool,
-  with_law: bool,
-) -> BlockResult:
-  """Gathers the accepted draft's tokens, states and cache slots."""
+  # The accepted draft's tokens, states and cache slots.
   n, draft_index = verdict.num_accepted, verdict.draft_index
   index = jnp.arange(inputs.gamma + 1)
-  num_positions = 1 if inputs.empty_draft else len(index)
+  num_positions = 1 if empty_draft else len(index)
   tokens = jnp.append(inputs.tokens[draft_index], verdict.next_token)
   tokens = jnp.where(index == n, verdict.next_token, tokens)
-  logits, hidden, cache = block.logits, block.hidden, block.verifier_cache
-  if step_config.drafts > 1:
-    nodes, at = block.node_indices[draft_index], state.length - 1
-    cache = step_config.models.verifier.move(cache, at, at + nodes)
+  if is_tree:
+    nodes = tree.node_indices[draft_index]
+    cache = verifier.move(cache, at, at + nodes)
     logits, hidden = logits[nodes], hidden[nodes]
 
   def law_at(i):
-    d = inputs.distributions_at(i, draft_index)
+    d = distributions_at(i, draft_index)
     law = inputs.method.law(d, inputs.lenience)
     has_bonus_probs = inputs.has_bonus_probs[draft_index]
     bonus = inputs.bonus_distribution(d, law, has_bonus_probs)
@@ -324,7 +305,11 @@ def _block_result(
     return jnp.pad(x, padding)
 
   logprobs = jax.vmap(processing.token_logprob)(logits, tokens[:num_positions])
-  return BlockResult(
+  verifier_bad = pad(~processing.is_sound(logits, hidden))
+  method_bad = (index == n) & ~verdict.is_valid
+  # The drafter may read the verifier's states, and a method depends on both.
+  culprits = jnp.where(proposal.drafter_bad, 2, jnp.where(method_bad, 3, 0))
+  return Block(
     verdict=verdict,
     tokens=tokens,
     logprobs=pad(logprobs),
@@ -332,20 +317,16 @@ def _block_result(
     verifier_cache=cache,
     logits=pad(logits) if with_logits else None,
     law=pad(jax.vmap(law_at)(index[:num_positions])) if with_law else None,
-    culprits=faults.culprits(
-      verifier_bad=pad(~processing.is_sound(logits, hidden)),
-      drafter_bad=drafter_bad,
-      method_bad=(index == n) & ~verdict.is_valid,
-    ),
+    culprits=jnp.where(verifier_bad, 1, culprits).astype(jnp.int32),
   )
 
 
 def select_branch(
   condition: Bool[Array, ''],
-  if_true: Callable[[Proposal], BlockResult],
-  if_false: Callable[[Proposal], BlockResult],
+  if_true: Callable[[Proposal], Block],
+  if_false: Callable[[Proposal], Block],
   proposal: Proposal,
-) -> BlockResult:
+) -> Block:
   """Returns if_true(proposal) or if_false(proposal), without copying caches.
 
   XLA gives the result of a `cond` another buffer than its operand, and copying
@@ -374,7 +355,7 @@ def select_branch(
 
 
 def find_emission(
-  state: SamplingState,
+  state: Row,
   tokens: Int[Array, 'gamma_1'],
   num_accepted: Int[Array, ''],
   stop_tokens: Int[Array, 'K'],
@@ -393,27 +374,27 @@ def find_emission(
   return emitted, ended | (state.length + emitted >= state.limit)
 
 
-def commit[S: SamplingState](
-  state: S,
+def commit(
+  state: Row,
   params: Params,
   drafter_state: PyTree,
-  result: BlockResult,
+  block: Block,
   *,
   num_tokens: Int[Array, ''],
   ends_sequence: Bool[Array, ''],
   step_config: StepConfig,
-) -> S:
+) -> Row:
   """Writes a block's tokens, and rolls both caches back to length - 1."""
   verifier, drafter = step_config.models
   at, length = state.length - 1, state.length + num_tokens
   last_hidden = state.hidden
   if last_hidden is not None:
-    new_hidden = result.hidden[jnp.maximum(num_tokens - 1, 0)]
+    new_hidden = block.hidden[jnp.maximum(num_tokens - 1, 0)]
     last_hidden = jnp.where(state.done, last_hidden, new_hidden)
   drafter_state = drafter.rollback(
     drafter_state,
     at,
-    result.verdict.draft_index,
+    block.verdict.draft_index,
     length - 1,
     gamma=step_config.gamma,
     drafts=step_config.drafts,
@@ -421,16 +402,16 @@ def commit[S: SamplingState](
   drafter_state = drafter.observe(
     params.drafter,
     drafter_state,
-    tokens=result.tokens,
-    hidden=result.hidden,
+    tokens=block.tokens,
+    hidden=block.hidden,
     position=at,
     count=num_tokens,
   )
   return state.replace(
-    tokens=write(state.tokens, state.length, result.tokens),
+    tokens=write(state.tokens, state.length, block.tokens),
     length=length,
     blocks=state.blocks + ~state.done,
-    verifier_cache=verifier.rewind(result.verifier_cache, length - 1),
+    verifier_cache=verifier.rewind(block.verifier_cache, length - 1),
     drafter_state=drafter_state,
     hidden=last_hidden,
     done=state.done | ends_sequence,

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool
 
 from cascades import methods
 from cascades.decoding.drafter import Drafter
-from cascades.decoding.state import Models, SamplingState
+from cascades.decoding.state import Models, Row
 from cascades.verification_config import (
   SINGLE_DRAFT,
   STANDARD,
@@ -85,7 +85,7 @@ class StepConfig:
       for name, value in _WITHOUT_DRAFTS.items():
         object.__setattr__(self, name, value)
 
-  def needs_bonus_probs(self, state: SamplingState) -> Bool[Array, '']:
+  def needs_bonus_probs(self, state: Row) -> Bool[Array, '']:
     """Returns True if the target of the bonus token depends on q."""
     if self.drafts > 1 or self.verification.verification not in SINGLE_DRAFT:
       return jnp.ones((), bool)
