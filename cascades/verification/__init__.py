@@ -16,11 +16,13 @@ gamma_1 = gamma + 1, n uniform numbers that sample one token.
 
 import functools
 
+import jax
+import jax.numpy as jnp
+
+from cascades.methods import processing
 from cascades.verification import multi_draft, single_draft
 from cascades.verification.inputs import Verdict, VerificationInputs
-from cascades.verification.look_ahead import look_ahead
 from cascades.verification.traversal import traversal
-from cascades.verification.verify import verify
 from cascades.verification_config import (
   MULTI_DRAFT,
   STANDARD,
@@ -40,12 +42,38 @@ _of_drafts = functools.partial(
 for _name, _entry in {
   'token': Verification(decide=single_draft.token),
   'block': Verification(decide=single_draft.block, single_target=True),
-  'multi_round': _of_drafts(decide=multi_draft.multi_round),
-  'k_seq': _of_drafts(decide=multi_draft.k_seq),
-  'match': _of_drafts(decide=multi_draft.match, draws_tokens=True),
+  'multi_round': _of_drafts(decide=multi_draft.walk),
+  'k_seq': _of_drafts(decide=multi_draft.walk),
+  'match': _of_drafts(decide=multi_draft.walk, draws_tokens=True),
   'traversal': _of_drafts(decide=traversal),
   'look_ahead': Verification(
-    decide=look_ahead, keeps_law=False, window=4, shortest='look_ahead:2'
+    decide=single_draft.look_ahead,
+    keeps_law=False,
+    window=4,
+    shortest='look_ahead:2',
   ),
 }.items():
   VERIFICATIONS.register(_name, _entry, builtin=True)
+
+
+def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
+  """Verifies one block of drafted tokens."""
+  config, (num_drafts, gamma) = inputs.config, inputs.tokens.shape
+  size = processing.uniforms_per_token(inputs.vocab_size)
+  per_position = size if config.kind.draws_tokens else num_drafts
+  # One draw for all numbers of a block: those of the last token come last.
+  uniforms = processing.draw_uniforms(key, gamma * per_position + size)
+  accept_uniforms, sample_uniforms = jnp.split(uniforms, [gamma * per_position])
+  if not gamma or inputs.empty_draft:
+    verdict = single_draft.bonus_only(inputs, sample_uniforms)
+  else:
+    verdict = config.decide(inputs, accept_uniforms, sample_uniforms)
+  drafts = jnp.append(inputs.tokens[verdict.draft_index], -1)
+  if num_drafts > 1:
+    # Each draft may have been examined where none was accepted.
+    is_accepted = jnp.arange(gamma + 1) < verdict.num_accepted
+    drafts = jnp.where(is_accepted, drafts, -1)
+  uniforms = verdict.accept_uniforms
+  if uniforms is None:
+    uniforms = jnp.full(gamma + 1, jnp.nan)
+  return verdict._replace(drafts=drafts, accept_uniforms=uniforms)

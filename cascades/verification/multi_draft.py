@@ -117,27 +117,21 @@ class _Walk(NamedTuple):
   is_valid: Bool[Array, '']
 
 
-def _start(inputs: VerificationInputs) -> _Walk:
-  """Returns the state at the root of the tree."""
-  zero = jnp.zeros((), jnp.int32)
-  return _Walk(
-    is_alive=jnp.ones(len(inputs.tokens), bool),
-    draft=zero,
-    num_accepted=zero,
-    residual=jnp.zeros(inputs.vocab_size, inputs.probs_shape.dtype),
-    is_active=jnp.ones((), bool),
-    is_valid=jnp.ones((), bool),
-  )
+# By the name of the verification.
+STEPS: dict[str, Callable[..., Step]] = {
+  'multi_round': _step_multi_round,
+  'k_seq': _step_k_seq,
+  'match': _step_match,
+}
 
 
-def _walk(
+def walk(
   inputs: VerificationInputs,
   accept_uniforms: Float[Array, 'N'],
   sample_uniforms: Float[Array, 'n'],
-  step: Callable[..., Step],
 ) -> Verdict:
   """Walks down the tree of drafts as long as steps accept a candidate."""
-  gamma = inputs.gamma
+  step = STEPS[inputs.config.verification]
 
   def descend(walk, xs):
     i, uniforms = xs
@@ -167,11 +161,17 @@ def _walk(
     )
     return walk, (deferred > 0, is_examined & ~accepted)
 
-  end, (deferred, rejected) = jax.lax.scan(
-    descend,
-    _start(inputs),
-    (jnp.arange(gamma), accept_uniforms.reshape(gamma, -1)),
+  zero = jnp.zeros((), jnp.int32)
+  start = _Walk(
+    is_alive=jnp.ones(len(inputs.tokens), bool),
+    draft=zero,
+    num_accepted=zero,
+    residual=jnp.zeros(inputs.vocab_size, inputs.probs_shape.dtype),
+    is_active=jnp.ones((), bool),
+    is_valid=jnp.ones((), bool),
   )
+  xs = jnp.arange(inputs.gamma), accept_uniforms.reshape(inputs.gamma, -1)
+  end, (deferred, rejected) = jax.lax.scan(descend, start, xs)
   n, draft = end.num_accepted, end.draft
   is_rejected = rejected.any()
   d = inputs.distributions_at(n, draft)
@@ -186,30 +186,3 @@ def _walk(
     draft_index=draft,
   )
   return verdict._replace(is_valid=verdict.is_valid & end.is_valid)
-
-
-def multi_round(
-  inputs: VerificationInputs,
-  accept_uniforms: Float[Array, 'N'],
-  sample_uniforms: Float[Array, 'n'],
-) -> Verdict:
-  """Examines one candidate after the other (SpecInfer)."""
-  return _walk(inputs, accept_uniforms, sample_uniforms, _step_multi_round)
-
-
-def k_seq(
-  inputs: VerificationInputs,
-  accept_uniforms: Float[Array, 'N'],
-  sample_uniforms: Float[Array, 'n'],
-) -> Verdict:
-  """Examines all candidates against a divided target (SpecTr)."""
-  return _walk(inputs, accept_uniforms, sample_uniforms, _step_k_seq)
-
-
-def match(
-  inputs: VerificationInputs,
-  accept_uniforms: Float[Array, 'N'],
-  sample_uniforms: Float[Array, 'n'],
-) -> Verdict:
-  """Draws from the target along the drafts that match its tokens."""
-  return _walk(inputs, accept_uniforms, sample_uniforms, _step_match)

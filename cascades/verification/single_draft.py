@@ -1,7 +1,7 @@
-"""Verifies one draft per block: token by token, or as a block.
+"""Verifies one draft per block: by token, as a block, or looking ahead.
 
-`token` and `block` take `VerificationInputs`, uniform numbers for acceptance,
-and uniform numbers for the token after the accepted ones.
+`token`, `block` and `look_ahead` take `VerificationInputs`, uniform numbers for
+acceptance, and uniform numbers for the token after the accepted ones.
 """
 
 from collections.abc import Sequence
@@ -30,20 +30,18 @@ def value_at_token(
 
 
 def values_at_draft(
-  inputs: VerificationInputs, functions: Sequence, draft: Int[Array, 'gamma']
+  inputs: VerificationInputs, functions: Sequence
 ) -> list[Array]:
   """Evaluates a method's functions at drafted tokens; returns [gamma] each."""
-  length = draft.shape[0]
-  if not length:
-    return [jnp.zeros((0,)) for _ in functions]
+  gamma, draft = inputs.gamma, inputs.tokens[0]
 
   def evaluate(i):
     # Indexed in place: a slice of all positions would be a copy of them.
     d, x = inputs.distributions_at(i, 0), draft[i]
     return [value_at_token(fn, d, inputs.lenience, x) for fn in functions]
 
-  batch_size = min(length, max(1, MAX_PROBS_AT_ONCE // inputs.vocab_size))
-  return jax.lax.map(evaluate, jnp.arange(length), batch_size=batch_size)
+  batch_size = min(gamma, max(1, MAX_PROBS_AT_ONCE // inputs.vocab_size))
+  return jax.lax.map(evaluate, jnp.arange(gamma), batch_size=batch_size)
 
 
 def count_leading(values: Bool[Array, 'n']) -> Int[Array, '']:
@@ -100,7 +98,7 @@ def token(
   """
   method, draft_length = inputs.method, inputs.draft_lengths[0]
   acceptance, deferred = values_at_draft(
-    inputs, (method.acceptance, method.rule), inputs.tokens[0]
+    inputs, (method.acceptance, method.rule)
   )
   # u < 1 always: a draft with acceptance 1 is never rejected.
   in_draft = jnp.arange(inputs.gamma) < draft_length
@@ -197,6 +195,68 @@ def block(
     deferred=deferred,
   )
   return check_law(verdict, law)
+
+
+def look_ahead(
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'gamma'],
+  sample_uniforms: Float[Array, 'n'],
+  window: int,
+) -> Verdict:
+  """Accepts tokens from the left, each by itself or by the tokens after it.
+
+  A rule that reads one position cannot tell a paraphrase from a mistake. This
+  is the deferred window of FLy (arXiv 2511.22972), not compared with its
+  authors' code (unverified); its gate is the method `undecided`. Strict
+  decoding at temperature 0 requires equality with the verifier's argmax.
+
+  With one uniform number u_i for each draft x_i,
+
+    s_i = u_i < min(1, p_i(x_i) / q_i(x_i))
+    l_i = u_i < acceptance_i(x_i)
+    x_i is accepted if s_i, or if l_i and s_{i+1}, ..., s_{i+W-1},
+
+  and all drafts before it are accepted; if a block has fewer than W - 1 drafts
+  after x_i, only s_i counts. After a rejection a token is drawn from
+  norm(max(0, p - q)). With s_i(x) and l_i(x) the two acceptance probabilities,
+  and A(x) the probability that s holds for the W - 1 drafts after x,
+
+    kept_i(x) = s_i(x) + max(0, l_i(x) - s_i(x)) A(x)
+    law_i(x) = q_i(x) kept_i(x) + (1 - sum q_i kept_i) norm(max(0, p_i - q_i));
+
+  after a draft that only l accepted, the next W - 1 tokens are the drafts. At
+  the method's strict lenience the law is p. Otherwise the law depends on where
+  blocks begin: a text has no single probability.
+  """
+  method, draft_length = inputs.method, inputs.draft_lengths[0]
+  strict, acceptance, deferred = values_at_draft(
+    inputs,
+    (lambda d, _: methods.ratio(d.p, d.q), method.acceptance, method.rule),
+  )
+  in_draft = jnp.arange(inputs.gamma) < draft_length
+  is_strict, is_lenient = (
+    (accept_uniforms < x) & in_draft for x in (strict, acceptance)
+  )
+
+  def count_run(run_after, accepts):
+    # Drafts in a row, from this one on, that are accepted strictly.
+    return jnp.where(accepts, run_after + 1, 0), run_after
+
+  zero = jnp.zeros((), jnp.int32)
+  _, run_after = jax.lax.scan(count_run, zero, is_strict, reverse=True)
+  accepts = is_strict | (is_lenient & (run_after >= window - 1))
+  n = count_leading(accepts)
+  d, has_bonus_probs = inputs.distributions_at(n, 0), inputs.has_bonus_probs[0]
+  law = method.law(d, inputs.lenience)
+  verdict = make_verdict(
+    n,
+    is_rejected=n < draft_length,
+    residual=methods.normalize(jnp.maximum(0, d.p - d.q), d.p),
+    bonus=inputs.bonus_distribution(d, law, has_bonus_probs),
+    sample_uniforms=sample_uniforms,
+    deferred=deferred,
+  )
+  return check_acceptance(verdict, acceptance, in_draft)
 
 
 def make_verdict(

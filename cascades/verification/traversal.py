@@ -40,14 +40,6 @@ from cascades.verification import single_draft
 from cascades.verification.inputs import Verdict, VerificationInputs
 
 
-def _shared_prefix_lengths(
-  tokens: Int[Array, 'K gamma'], draft: Int[Array, '']
-) -> Int[Array, 'K']:
-  """Counts the leading tokens that each draft shares with draft `draft`."""
-  is_shared = jnp.cumprod((tokens == tokens[draft]).astype(jnp.int32), 1)
-  return is_shared.sum(1)
-
-
 class _Walk(NamedTuple):
   """The state of a walk over the tree of drafts."""
 
@@ -60,21 +52,6 @@ class _Walk(NamedTuple):
   targets: Float[Array, 'gamma_1 V']
   first_drafts: Int[Array, 'gamma_1']
   is_valid: Bool[Array, '']
-
-  def at(
-    self,
-    depth: Int[Array, ''],
-    budget: Float[Array, ''],
-    target: Float[Array, 'V'],
-    first_draft: Int[Array, ''],
-  ) -> '_Walk':
-    """Moves the walk to a depth, and sets the values of the node there."""
-    return self._replace(
-      depth=depth,
-      budgets=self.budgets.at[depth].set(budget),
-      targets=self.targets.at[depth].set(target),
-      first_drafts=self.first_drafts.at[depth].set(first_draft),
-    )
 
 
 def _without_candidate(
@@ -96,7 +73,8 @@ def _advance(
   depth, draft = walk.depth, walk.draft
   d = inputs.distributions_at(depth, draft)
   at = jnp.minimum(depth, inputs.gamma - 1)
-  is_below = _shared_prefix_lengths(inputs.tokens, draft) >= depth
+  is_shared = inputs.tokens == inputs.tokens[draft]
+  is_below = jnp.cumprod(is_shared.astype(jnp.int32), 1).sum(1) >= depth
   in_draft = depth < inputs.draft_lengths
   is_candidate = is_below & ~walk.is_examined[:, at] & in_draft
   down = ~walk.is_done & is_candidate.any()
@@ -126,14 +104,18 @@ def _advance(
     jnp.where(is_first, candidate, walk.first_drafts[depth])
   )
   next_depth = select(depth + 1, above, depth)
-  walk = walk._replace(first_drafts=first_drafts).at(
-    next_depth,
-    select(budget_below, budget_above, budget),
-    select(law, target_above, target),
-    jnp.where(down, -1, first_drafts[next_depth]),
-  )
+  next_budget = select(budget_below, budget_above, budget)
+  next_target = select(law, target_above, target)
+  next_first = jnp.where(down, -1, first_drafts[next_depth])
+  budgets = walk.budgets.at[next_depth].set(next_budget)
+  targets = walk.targets.at[next_depth].set(next_target)
+  first_drafts = first_drafts.at[next_depth].set(next_first)
   is_examined = walk.is_examined[candidate, at] | down
-  return walk._replace(
+  return _Walk(
+    depth=next_depth,
+    budgets=budgets,
+    targets=targets,
+    first_drafts=first_drafts,
     draft=jnp.where(down, candidate, draft),
     is_examined=walk.is_examined.at[candidate, at].set(is_examined),
     num_tests=walk.num_tests + up,

@@ -168,14 +168,14 @@ _FAULTS = {
     _OF['look_ahead:2'],
   ),
   # All rejections leave what the first of them does.
-  'verification.multi_draft:_step_multi_round': (
+  'verification.multi_draft:STEPS.multi_round': (
     *(_rest(residual=_one_rejection), _OF['multi_round']),
   ),
-  'verification.multi_draft:_step_k_seq': (
+  'verification.multi_draft:STEPS.k_seq': (
     *(_rest(residual=_one_rejection), _OF['k_seq']),
   ),
   # A token that is no candidate is drawn again.
-  'verification.multi_draft:_step_match': (
+  'verification.multi_draft:STEPS.match': (
     *(_rest(residual=lambda _, d, pi, *x: pi), _OF['match']),
   ),
   # A node keeps its budget.
