@@ -12,7 +12,12 @@ from typing import Any
 
 from cascades import arguments
 from cascades.arguments import Declared, option
-from cascades.verification_config import BONUSES, GATES, VerificationConfig
+from cascades.verification_config import (
+  BONUSES,
+  GATES,
+  MULTI_DRAFT,
+  VerificationConfig,
+)
 
 
 def _method(method: Any) -> Any:
@@ -107,13 +112,19 @@ class DecodingConfig(Declared):
 
     super().__post_init__()
     config = self.verification_config
-    config.check(self.method, self.drafts)
+    # Raises if the name is unknown, or its number is wrong.
+    window = config.window or 0
+    if self.drafts > 1 and not config.kind.any_drafts:
+      raise ValueError(
+        f'verification: {self.verification!r} verifies one draft per block, got'
+        f' drafts {self.drafts}; take {", ".join(MULTI_DRAFT)}, or 1 draft.'
+      )
     if self.tree_size is not None:
       arguments.integer('tree_size', self.tree_size, self.drafts)
-    if 0 < self.gamma < (config.window or 0):
+    if 0 < self.gamma < window:
       raise ValueError(
-        f'verification: {self.verification!r} looks at {config.window} drafts,'
-        f' but gamma is {self.gamma}; raise gamma to {config.window}, or give a'
+        f'verification: {self.verification!r} looks at {window} drafts,'
+        f' but gamma is {self.gamma}; raise gamma to {window}, or give a'
         ' smaller number.'
       )
 

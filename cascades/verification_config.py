@@ -31,7 +31,6 @@ class Verification:
       `VerificationInputs` and uniform numbers, and with the keyword `window`
       if there is one; returns a `Verdict`.
     any_drafts: True if a block may have several drafts.
-    single_target: True if the method must have `Method.single_target`.
     keeps_law: True if each token follows the method's law, wherever blocks
       begin. Otherwise a text has no single probability.
     draws_tokens: True if a token is drawn at each position; each then gets
@@ -47,7 +46,6 @@ class Verification:
 
   decide: Callable[..., Any]
   any_drafts: bool = False
-  single_target: bool = False
   keeps_law: bool = True
   draws_tokens: bool = False
   window: int | None = None
@@ -100,20 +98,6 @@ class VerificationConfig:
     if self.window is None:
       return self.kind.decide
     return functools.partial(self.kind.decide, window=self.window)
-
-  def check(self, method: Any, drafts: int = 1) -> None:
-    """Refuses a method or a number of drafts that cannot be verified so."""
-    _ = self.window
-    if self.kind.single_target and not method.single_target:
-      raise ValueError(
-        f'verification: {self.verification!r} needs a method with a single'
-        f" target, and {method.name} has a target per token; take 'token'."
-      )
-    if drafts > 1 and not self.kind.any_drafts:
-      raise ValueError(
-        f'verification: {self.verification!r} verifies one draft per block, got'
-        f' drafts {drafts}; take {", ".join(MULTI_DRAFT)}, or 1 draft.'
-      )
 
 
 # Token verification, with raw gates and the bonus token from the target.

@@ -105,8 +105,7 @@ def test_a_wrong_method_fails_with_a_counterexample(
 def test_a_right_method_passes(name):
   found = cascades.audit(name)
   assert found.passed, str(found)
-  # Block verification is tried too, where the method has a single target.
-  assert len(found.checks) == (13 if name == 'token_v3' else 11)
+  assert len(found.checks) == (13 if name == 'token_v3' else 12)
   # A row of the report has the limit and, of samples, their leniences.
   row = 'sampled law, token verification: largest z +ok +[0-9.]+ .limit 5. at'
   assert re.search(f'  {row} lenience [0-9.]+, [0-9.]+\n', str(found))

@@ -99,12 +99,6 @@ VERIFICATIONS |= dict.fromkeys(verification.MULTI_DRAFT, 3)
 ONE_DRAFT = tuple(x for x, drafts in VERIFICATIONS.items() if drafts == 1)
 
 
-def supported(config):
-  """The methods that a verification takes."""
-  single = config.kind.single_target
-  return [x for x in METHODS if x[0].single_target or not single]
-
-
 def distributions(config, sampling, drafter_table=DRAFTER):
   """The distributions that the loop sees in each context."""
   return table_models.table_distributions(

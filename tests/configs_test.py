@@ -258,8 +258,8 @@ def test_curves_take_what_they_are_not_given_from_the_config():
 def test_a_curve_that_is_not_asked_for_may_be_one_that_cannot_be():
   config = {'gamma': 4, 'method': 'chow', 'verification': 'block'}
   config |= {'lenience': (0.3,), 'temperature': 0.5}
-  module = _added(('cactus', [0.5], {}), ('chow', [1], {}))
-  with pytest.raises(ValueError, match='cactus has a target per'):
+  module = _added(('diff', [0.5], {'drafts': 2}), ('chow', [1], {}))
+  with pytest.raises(ValueError, match='verifies one draft per block'):
     curve_plan.plan_curves(config, module, {'verification': 'block'})
   given = {'method': 'chow', 'verification': 'block'}
   assert curve_plan.plan_curves(config, module, given) == [

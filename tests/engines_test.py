@@ -326,7 +326,6 @@ _NAN = small.of_target(lambda d, lenience: d.p * np.nan)
         (lambda q, p, d, rng: ['a'], 'got .*a'),
       )
     ),
-    (_token, dict(rule='cactus'), 'rule: cactus has no single target'),
     (_token, dict(rule='contrastive'), 'lenience: must be given for contr'),
     (_token, dict(rule='margin', lenience=1), 'method: margin needs raw log'),
     (_token, dict(rule='ensemble', lenience=np.nan), 'lenience: must be a nu'),

@@ -58,7 +58,7 @@ def from_tables(
     return lambda d, i: jnp.asarray(table)[i.astype(jnp.int32), find(d)]
 
   fields = {name: look_up(name) for name in _FIELDS}
-  return _combined('from_tables', single_target=True, **fields)
+  return _combined('from_tables', **fields)
 
 
 def _context_finder(
@@ -145,7 +145,6 @@ def from_functions(
 
   return _combined(
     'from_functions',
-    single_target=all(method.single_target for method, _ in pairs),
     rule=switch('rule') if with_rules else None,
     **{name: switch(name) for name in _FIELDS},
   )

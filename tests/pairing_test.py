@@ -168,7 +168,6 @@ _LARGE = dict(drafts=8, verification='match', gamma=8, cache_length=100)
     ('tiny-drafter', dict(drafts=0), 'drafts: must be 1 or more, got 0'),
     ('tiny-drafter', dict(stop_below=2), 'stop_below: .* from 0 to 1, got 2'),
     ('tiny-recurrent', _TWO | dict(beam=True), "'k_seq' needs independent dra"),
-    ('tiny-drafter', _TWO | dict(method='cactus'), "'k_seq' needs a .* single"),
   ],
 )
 def test_what_does_not_go_together_is_refused(drafter, options, said):

@@ -84,8 +84,6 @@ class Method:
     law_uses_q: True if the law depends on q.
     rule: True for the tokens that are deferred to the verifier, bool, [] or
       [V]; None if the method has no deferral rule.
-    single_target: True if all tokens are verified against one distribution, the
-      law. If False, only token verification is supported.
     strict_up_to: The law is exactly p at every lenience up to this number, too;
       None: at `strict` alone.
     has_lenience: True if the functions read the lenience.
@@ -102,7 +100,6 @@ class Method:
   drafter_only: float | None
   law_uses_q: bool = True
   rule: Rule | None = None
-  single_target: bool = True
   strict_up_to: float | None = None
   has_lenience: bool = True
   reads_gates: bool = True

@@ -319,7 +319,6 @@ def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
   strict=0.0,
   strict_up_to=0.0,
   drafter_only=None,
-  single_target=False,
 )
 def cactus(d: Distributions, lenience: Lenience) -> Probs:
   """The target for x is p raised to h(x) at x."""

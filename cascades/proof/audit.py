@@ -126,8 +126,8 @@ def audit(
     samples: Sequences drawn through the loop at each sampled lenience; fewer
       than 20,000 can miss a random key that is used twice.
     seed: Seed of the random distributions, leniences and samples.
-    verifications: Verifications to sample the loop with; those that the method
-      does not support are skipped. Multi-draft ones have two drafts a block.
+    verifications: Verifications to sample the loop with. Multi-draft ones have
+      two drafts a block.
 
   Returns:
     The result; `passed` is the verdict, `str()` a report.

@@ -36,12 +36,10 @@ __all__ = (
   ' VerificationInputs verify'
 ).split()
 
-_of_drafts = functools.partial(
-  Verification, any_drafts=True, single_target=True
-)
+_of_drafts = functools.partial(Verification, any_drafts=True)
 for _name, _entry in {
   'token': Verification(decide=single_draft.token),
-  'block': Verification(decide=single_draft.block, single_target=True),
+  'block': Verification(decide=single_draft.block),
   'multi_round': _of_drafts(decide=multi_draft.walk),
   'k_seq': _of_drafts(decide=multi_draft.walk),
   'match': _of_drafts(decide=multi_draft.walk, draws_tokens=True),

@@ -54,7 +54,7 @@ def _pairs(config):
   Strict ones, where a text has no law of its own.
   """
   pairs = []
-  for method, _ in cases.supported(config):
+  for method, _ in cases.METHODS:
     ends = [x for x in (method.strict, method.drafter_only) if x is not None]
     leniences = [*ends, 0.1, 0.3, 0.8]
     if not config.kind.keeps_law:
@@ -361,7 +361,7 @@ def check_loop(
 
   No method is at a limit; they share the rows evenly.
   """
-  pairs = cases.supported(config)
+  pairs = cases.METHODS
   bound, table = cases.drafter(name)
   every = [cases.distributions(config, cases.SAMPLING[x], table) for x in of]
   tables = [table_models.Table.from_methods(pairs, d) for d in every]

@@ -78,7 +78,6 @@ _OPTIONS = [
     for name in ('method', 'verification', 'gate', 'bonus')
     for x in (10**5000, 'x' * 5000, b'1', None, 1.5)
   ),
-  (dict(method='cactus', verification='block'), '.*cactus has a target per'),
   *(
     (dict(dtype='bfloat16', **drafter), 'dtype: .bfloat16. has no effect')
     for drafter in ({}, dict(drafter='ngram'))

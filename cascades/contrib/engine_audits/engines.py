@@ -141,11 +141,6 @@ def declared(
 ) -> tuple[methods.Method, float]:
   """Returns the method of a rule, and the lenience of the declared law."""
   method = methods.get_method(rule)
-  if not method.single_target:
-    raise ValueError(
-      f'rule: {method.name} has no single target, so it declares no law; choose'
-      ' a method with a single target.'
-    )
   lenience = method.or_strict(lenience)
   if math.isnan(lenience):
     raise ValueError('lenience: must be a number, got nan.')
