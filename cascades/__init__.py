@@ -37,7 +37,6 @@ _NAMES = {
   'models.checkpoints': 'load_model',
   'models.chat': 'Conversation',
   'proof.audit': 'AuditResult audit',
-  'sampler.agreement': 'agreement',
   'sampler.scoring': 'explain',
   'sampler.sampler': 'SampleOutput Sampler',
 }

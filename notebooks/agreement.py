@@ -19,10 +19,10 @@
 # [badge]: https://colab.research.google.com/assets/colab-badge.svg
 # [colab]: https://colab.research.google.com/github/
 #
-# The drafter continues a prompt greedily, and the verifier reads the
-# continuation in one pass: where do the models first differ? Speculative
-# decoding repeats this step. A cascade repeats this step with its own rule for
-# what counts as a difference.
+# The drafter drafts a few tokens greedily, and the verifier reads them in one
+# pass: where do the models first differ? Speculative decoding repeats this
+# step. A cascade repeats this step with its own rule for what counts as a
+# difference.
 
 # %%
 # Makes the project's checkout importable. In Colab, clones and installs it.
@@ -55,6 +55,9 @@ jax.devices()
 
 # %% [markdown]
 # ## 1. Draft greedily, check in one pass
+#
+# At a difference, take the verifier's token and draft again after it. The
+# answer equals the verifier's, with fewer passes of the verifier than tokens.
 
 # %%
 import cascades
@@ -65,57 +68,6 @@ drafter = cascades.load_model('tiny-drafter')
 examples = list(TASKS['word_problems'].load(split='test', num_examples=40))
 prompts = [example.prompt for example in examples]
 
-agreements = cascades.agreement((verifier, drafter), prompts, max_new_tokens=96)
-full_matches = sum(result.is_full_match for result in agreements)
-print(
-  f"{full_matches} of {len(agreements)} continuations equal the verifier's."
-)
-
-# %% [markdown]
-# ## 2. Where do they differ?
-#
-# The first continuation that differs: the text before the difference, then the
-# token that each model prefers, and the probabilities of this token.
-
-# %%
-result = next(x for x in agreements if not x.is_full_match)
-print(result.prompt + ''.join(result.token_strings[: result.matched_length]))
-place = result.first_mismatch
-for name, token, q, p in (
-  (
-    'drafter',
-    place.drafter_token,
-    place.q_drafter_token,
-    place.p_drafter_token,
-  ),
-  (
-    'verifier',
-    place.verifier_token,
-    place.q_verifier_token,
-    place.p_verifier_token,
-  ),
-):
-  text = verifier.tokenizer.token_strings([token])[0]
-  print(f'the {name} prefers {text!r}: q = {q:.3f}, p = {p:.3f}')
-
-# %% [markdown]
-# How many tokens come before the first difference?
-
-# %%
-import matplotlib.pyplot as plt
-
-figure, axes = plt.subplots(figsize=(5, 3))
-axes.hist([result.matched_length for result in agreements], bins=15)
-axes.set(xlabel='tokens before the first difference', ylabel='continuations')
-figure.tight_layout()
-
-# %% [markdown]
-# ## 3. Check as you go: greedy speculative decoding
-#
-# At a difference, take the verifier's token and draft again after it. The
-# answer equals the verifier's, with fewer passes of the verifier than tokens.
-
-# %%
 greedy = cascades.Sampler(
   verifier,
   drafter,
@@ -142,7 +94,42 @@ tokens = sum(len(a.tokens) for a in answers)
 print(f'{calls} passes of the verifier for {tokens} tokens')
 
 # %% [markdown]
-# ## 4. And sampled
+# ## 2. Where do they differ?
+#
+# The first answer with a rejected draft: the text before the difference, and
+# the token that each model prefers.
+
+# %%
+import math
+
+from cascades.verification_config import RESIDUAL
+
+prompt, answer = next(
+  (prompt, answer)
+  for prompt, answer in zip(prompts, answers, strict=True)
+  if RESIDUAL in answer.sources
+)
+place = answer.sources.index(RESIDUAL)
+print(prompt + ''.join(answer.token_strings[:place]))
+ids = [answer.drafts[place], answer.tokens[place]]
+texts = verifier.tokenizer.token_strings(ids)
+print('the drafter prefers {!r}, the verifier {!r}'.format(*texts))
+print(f"the verifier's token has p = {math.exp(answer.logprobs[place]):.3f}")
+
+# %% [markdown]
+# How many tokens come before the first difference?
+
+# %%
+import matplotlib.pyplot as plt
+
+lengths = [[*a.sources, RESIDUAL].index(RESIDUAL) for a in answers]
+figure, axes = plt.subplots(figsize=(5, 3))
+axes.hist(lengths, bins=15)
+axes.set(xlabel='tokens before the first difference', ylabel='answers')
+figure.tight_layout()
+
+# %% [markdown]
+# ## 3. And sampled
 #
 # At temperature 1 a drafted token is accepted with probability min(1, p / q),
 # else replaced by a draw from the residual: every token is an exact draw from

@@ -178,15 +178,6 @@ def test_odd_requests_of_a_score(requests, say):
   assert said is None or len(said) == len(requests)
 
 
-@_many(50)
-@hypothesis.given(
-  st.tuples(_TEXTS, _TEXTS), _mixed(['four', ['two']]), _NUMBERS
-)
-def test_odd_agreements(pair, prompts, new):
-  # Names are looked for, and there are none of these.
-  _answer_or_sentence(lambda: cascades.agreement(pair, prompts, new))
-
-
 def test_arrays_and_large_numbers_are_as_good_as_any():
   run = functools.partial(_sampler().sample, 'four', max_new_tokens=8)
   want = run(stop_tokens=[5, 6], forbidden_tokens=[7])

@@ -16,7 +16,7 @@ from cascades import decoding, methods, verification
 from cascades.decoding import faults
 from cascades.decoding.step import end_drafts
 from cascades.methods.processing import SamplingParams
-from cascades.sampler import agreement, scoring
+from cascades.sampler import scoring
 from experiments.sweeps import curve_plan, worker
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -114,7 +114,6 @@ def test_whatever_is_asked_for_ends(culprit):
     (lambda: list(sampler.stream(_PROMPT, **new)), 'its logits'),
     (lambda: sampler.sample_curve(['x'], [0.3], **new), 'its logits'),
     (lambda: scoring.score(sampler, [([2, 7], [8, 9])]), '.* at position 2 of'),
-    (lambda: agreement.agreement(pair, _PROMPT, 4), 'its logits are not'),
   ):
     with pytest.raises(ValueError, match=f'^{culprit}: {said}'):
       call()

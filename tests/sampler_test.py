@@ -20,6 +20,7 @@ from cascades.sampler import batching
 from cascades.sampler.requests import StopCondition
 from cascades.verification_config import BONUS
 from experiments.tasks import TASKS
+from experiments.training import tokenizer_training
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
 
@@ -294,6 +295,21 @@ def test_where_a_drafter_stops_is_an_option_and_no_model(pair):
   stopping = [small.sampler(*pair, stop_below=x) for x in (0.2, 0.6)]
   state_of_one = stopping[0].sample('x', max_new_tokens=5, return_state=True)
   stopping[1].sample('y', last_state=state_of_one.state, max_new_tokens=5)
+
+
+def test_pairs_that_will_not_do_are_refused(pair):
+  words = tokenizer_training.train(['the quick brown fox ' * 20] * 3, 280)
+  others = [model._replace(tokenizer=words) for model in pair]
+  fewer = dataclasses.replace(pair[1].model, vocab_size=100)
+  foreign = r'tokenizer: must have a piece for each of the 768 logits .* 280'
+  for models, said in (
+    (others, foreign),
+    ((pair[0], others[1]), r'drafter: its tok.* \(280'),
+    ((pair[0], pair[1]._replace(model=fewer)), 'drafter: must have as many'),
+    (pair[:1], 'drafter: none is given'),
+  ):
+    with pytest.raises(ValueError, match=f'^{said}'):
+      cascades.Sampler(*models)
 
 
 def test_a_state_of_other_models_is_refused(pair, prompts):

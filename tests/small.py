@@ -243,12 +243,12 @@ def check_continued(verifier, bound_drafter, text, greedy, law) -> None:
 
 
 def sampler(
-  verifier, drafter=None, tokenizer=None, *, mesh=(1, 1), dtype=None, **options
+  verifier, drafter=None, *, mesh=(1, 1), dtype=None, **options
 ) -> cascades.Sampler:
   """Makes a sampler of options of decoding and of the drafter, by name."""
   own = {k: options.pop(k) for k in options_of(DecodingConfig) if k in options}
   drafter = drafters.parse(drafter, **options)
   config = DecodingConfig(**own)
   return cascades.Sampler(
-    verifier, drafter, tokenizer, config=config, mesh=mesh, dtype=dtype
+    verifier, drafter, config=config, mesh=mesh, dtype=dtype
   )

@@ -4,5 +4,4 @@ sampler    `Sampler`: a pair of models that answers; outputs, conversations
 requests   options of an answer, its prompts, keys and stop conditions
 batching   continuous batching: the row of a finished answer takes the next
 scoring    probabilities of given texts, and of the drafts of an answer
-agreement  greedy agreement between a drafter and a verifier
 """

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from cascades import arguments, compilation, decisions, decoding, drafters
 from cascades.config import DecodingConfig
 from cascades.methods import processing
-from cascades.models import chat, checkpoints, memory, sharding, tokenizers
+from cascades.models import chat, checkpoints, memory, sharding
 from cascades.models.chat import Prompt
 from cascades.sampler import batching
 from cascades.sampler.requests import (
@@ -138,7 +138,6 @@ class Sampler:
     drafter: A `Checkpoint`; a name, such as a model's, 'ngram', 'self:3' (the
       verifier's first 3 layers) or the folder of a head; a drafter such as
       `cascades.NgramDrafter(min_match=3)`, also bound. None only with gamma 0.
-    tokenizer: The tokenizer of both models; None takes the verifier's.
     config: The options of decoding; None takes every default.
     mesh: (data, model): numbers of devices to split rows and parameters over.
     dtype: 'float32', 'bfloat16' or 'int8', the dtype of the parameters of
@@ -161,7 +160,6 @@ class Sampler:
     self,
     verifier: checkpoints.Checkpoint | str,
     drafter: Any = None,
-    tokenizer: tokenizers.Tokenizer | None = None,
     *,
     config: DecodingConfig | None = None,
     mesh: tuple[int, int] = (1, 1),
@@ -188,7 +186,7 @@ class Sampler:
       verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     self.verifier = verifier = verifier.shard(self._mesh)
     drafter = drafters.load(drafter, dtype, self._mesh)
-    self.tokenizer: Any = tokenizer or verifier.tokenizer
+    self.tokenizer: Any = verifier.tokenizer
     drafters.check_tokenizer(verifier, self.tokenizer)
     self.drafter, self.bound_drafter = drafter, None
     if drafter is not None:
@@ -247,7 +245,7 @@ class Sampler:
   def suppress_tokens(self) -> tuple[int, ...]:
     """Ids that answers do not contain unless forbidden_tokens is given."""
     # The tokenizer may be None.
-    return getattr(self.verifier.tokenizer, 'suppress_tokens', ())
+    return getattr(self.tokenizer, 'suppress_tokens', ())
 
   @overload
   def sample(

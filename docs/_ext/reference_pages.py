@@ -22,9 +22,8 @@ PAGES = {
     'sampler.sampler.Sampler sampler.requests.SampleRequest'
     ' sampler.sampler.SampleOutput sampler.sampler.ConversationState'
     ' config.DecodingConfig decisions.Decision models.checkpoints.load_model'
-    ' models.chat.Conversation sampler.agreement.agreement'
-    ' sampler.scoring.explain methods.method methods.register'
-    ' methods.get_acceptance_residual_fns',
+    ' models.chat.Conversation sampler.scoring.explain methods.method'
+    ' methods.register methods.get_acceptance_residual_fns',
   ),
   'extensions': (
     'Extension points',
