@@ -1,8 +1,8 @@
 """Tests that a method emits the law that it declares.
 
 Command: python -m experiments.audit --method=token_v3
-Shows: every check with its largest error, tokens per block, and a picture of
-the target. If a check fails: its counterexample, and exit code 1.
+Shows: every check with its largest error. If a check fails: its counterexample,
+and exit code 1.
 
 To audit the verification of another engine, put `verify(q_probs, p_probs,
 drafts, rng) -> tokens` (see `cascades.contrib.engine_audits.engines`) into a
@@ -22,6 +22,7 @@ To audit your own rule, put `cascades.register(...)` into a file and give
 import json
 import pathlib
 import sys
+from typing import Any
 
 from absl import app, flags
 
@@ -29,7 +30,7 @@ from experiments import cli
 
 _METHOD = flags.DEFINE_string('method', None, "Name of a method, or 'all'.")
 _LENIENCE = flags.DEFINE_list(
-  'lenience', None, 'Leniences; by default several, strict to drafter-only.'
+  'lenience', None, 'Leniences to sample at; by default two.'
 )
 cli.define_import()
 _FUNCTION = flags.DEFINE_string(
@@ -93,28 +94,20 @@ def _certify_trace(leniences: list[float] | None) -> None:
 
 def _report_certificates(name: str, certificates: list) -> None:
   """Writes and prints certificates; exits with code 1 if one fails."""
-  from experiments import records
-
-  workdir = pathlib.Path(_WORKDIR.value)
-  cli.make_folder(workdir)
-  fields = [certificate.to_dict() for certificate in certificates]
-  text = json.dumps(fields, indent=2, allow_nan=False) + '\n'
-  records.write_text(workdir / f'{name}.json', text)
+  _write(name, [certificate.to_dict() for certificate in certificates])
   print('\n'.join(map(str, certificates)))
   if not all(certificate.passed for certificate in certificates):
     sys.exit(1)
 
 
-def _write_audit(workdir: pathlib.Path, name: str, result) -> None:
-  """Writes the result of an audit, and a picture of its examples."""
+def _write(name: str, result: Any) -> None:
+  """Writes a result to the workdir, which is made if needed."""
   from experiments import records
-  from experiments.reports import targets
 
-  text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + '\n'
+  workdir = pathlib.Path(_WORKDIR.value)
+  cli.make_folder(workdir)
+  text = json.dumps(result, indent=2, allow_nan=False) + '\n'
   records.write_text(workdir / f'{name}.json', text)
-  if result.examples is not None:
-    path = workdir / f'{name}.png'
-    targets.draw(path, name, result.leniences, result.examples)
 
 
 def main() -> None:
@@ -143,8 +136,7 @@ def main() -> None:
     verifications = [
       kind.shortest or name for name, kind in verification.VERIFICATIONS.items()
     ]
-  workdir = pathlib.Path(_WORKDIR.value)
-  cli.make_folder(workdir)
+  cli.make_folder(pathlib.Path(_WORKDIR.value))
   bar = cli.progress(len(names), 'auditing')
   failed = []
   for name in names:
@@ -157,14 +149,16 @@ def main() -> None:
       verifications=verifications,
     )
     bar.write(str(result) + '\n')
-    _write_audit(workdir, name, result)
+    _write(name, result.to_dict())
     if not result.passed:
       failed.append(name)
     # Compiled loops take mapped memory, which is limited per process.
     jax.clear_caches()
     bar.update()
   bar.close()
-  print(f'{len(names) - len(failed)} of {len(names)} passed; see {workdir}.')
+  print(
+    f'{len(names) - len(failed)} of {len(names)} passed; see {_WORKDIR.value}.'
+  )
   if failed:
     print(f'FAILED: {", ".join(failed)}', file=sys.stderr)
     sys.exit(1)

@@ -1,6 +1,5 @@
 """The audit: it passes correct methods, and shows why a wrong one fails."""
 
-import dataclasses
 import json
 import math
 import re
@@ -109,13 +108,6 @@ def test_a_right_method_passes(name):
   # A row of the report has the limit and, of samples, their leniences.
   row = 'sampled law, token verification: largest z +ok +[0-9.]+ .limit 5. at'
   assert re.search(f'  {row} lenience [0-9.]+, [0-9.]+\n', str(found))
-  long = dataclasses.replace(found.checks[-1], name='of block:8:' * 9)
-  assert f'{long.name}  ok' in str(dataclasses.replace(found, checks=(long,)))
-  assert found.acceptance[0] < found.acceptance[-1]
-  b = found.acceptance[-2]
-  assert found.tokens_per_block[-2] == pytest.approx((1 - b**5) / (1 - b))
-  assert found.trend.startswith('rises')
-  assert found.examples['targets'].shape == (len(found.leniences), 3, 9)
   assert json.loads(json.dumps(found.to_dict(), allow_nan=False))['passed']
 
 
@@ -134,14 +126,13 @@ def test_a_law_that_only_sampling_disproves_is_shown(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_launcher_passes_and_draws(tmp_path):
+def test_the_launcher_passes_and_writes(tmp_path):
   flags = '--method=chow', '--lenience=0.5,0.2', f'--workdir={tmp_path}'
   done = launching.run('experiments.audit', *flags)
   assert done.returncode == 0, done.stderr
   assert '1 of 1 passed' in done.stdout
   found = json.loads((tmp_path / 'chow.json').read_text())
-  assert found['leniences'] == [0.2, 0.5]
-  assert (tmp_path / 'chow.png').stat().st_size > 10_000
+  assert found['checks'][-1]['leniences'] == [0.2, 0.5]
 
 
 def test_the_launcher_fails_with_a_counterexample(tmp_path):
@@ -173,13 +164,10 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
   ('given', 'said'),
   [
     (dict(method='token_v33'), 'method: .*did you mean'),
-    (dict(reported=[math.nan]), 'lenience: must be numbers, got nan'),
-    (dict(reported=[]), 'lenience: must not be an empty list'),
-    *(
-      ({name: value}, f'{name}: ')
-      for name in ('samples', 'seed')
-      for value in (-1, 1.5, 2**32, 10**5000, '1')
-    ),
+    (dict(leniences=[math.nan]), 'lenience: must be one number or more'),
+    (dict(leniences=[]), 'lenience: must be one number or more'),
+    *((dict(samples=x), 'samples: ') for x in (0, 1.5, 10**5000)),
+    *((dict(seed=x), 'seed: ') for x in (-1, 1.5, 2**32, '1')),
   ],
 )
 def test_what_no_audit_can_have_is_named(given, said):
@@ -200,20 +188,7 @@ def test_all_verifications_of_a_method_pass(name):
   assert len(sampled) == len(kinds)
 
 
-def test_leniences_hold_the_limits_and_many_more():
+def test_trial_leniences_hold_the_limits():
   for method in methods.METHODS.values():
-    found = audit.trial_leniences(method)
-    assert len(found) >= 50
-    assert {method.strict, method.drafter_only} - {None} <= set(found)
-  found = audit.trial_leniences(methods.METHODS['chow'])
-  assert all(map(math.isfinite, found))
-
-
-@pytest.mark.slow
-def test_a_rule_of_ones_own_is_proven_like_any_other():
-  def blend(d, lenience):
-    share = jnp.clip(lenience, 0, 1) ** 2
-    return share * d.q + (1 - share) * d.p
-
-  method = _method(blend, strict=0.0, drafter_only=1.0)
-  assert audit.audit(method, [0.0, 0.5, 1.0]).passed
+    tried = audit.trial_leniences(method)
+    assert {method.strict, method.drafter_only} - {None} <= {*tried}

@@ -39,10 +39,6 @@ MODEL = table_models.TableModel.injective(SIZE, 3)
 VERIFIER, DRAFTER = table_models.random_tables(
   MODEL, [jax.random.key(83), jax.random.key(84)]
 )
-table_models.check_distances(
-  *(np.asarray(jax.nn.softmax(x)) for x in (DRAFTER, VERIFIER)),
-  table_models.context_pairs(MODEL, PROMPT, 3),
-)
 # Its favourites are the verifier's now and then.
 NEAR = DRAFTER + 0.7 * VERIFIER
 

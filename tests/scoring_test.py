@@ -24,8 +24,7 @@ _EVERY = list(itertools.product(range(4), repeat=2))
 @functools.cache
 def _pair():
   keys = [jax.random.key(i) for i in range(2)]
-  sampling = processing.SamplingParams(temperature=1.0)
-  tables, _ = table_models.random_models(_MODEL, keys, sampling, _PROMPT, 3)
+  tables = table_models.random_tables(_MODEL, keys)
   return tuple(checkpoints.Checkpoint(_MODEL, x, None) for x in tables)
 
 

@@ -24,8 +24,7 @@ def test_rows_of_a_block_differ_and_of_a_draft_where_not_all_fit(size, depth):
     # Wherever the block begins, and whatever is before it.
     for start in range(depth + 2):
       prompt = [(3 * i + start) % size for i in range(start)]
-      pairs = table_models.context_pairs(model, prompt, depth)
-      assert len(pairs) == texts * (texts + 1) // 2
+      pairs = table_models.draft_pairs(model, prompt, depth)
       assert len(np.unique(pairs)) == texts
   rng = np.random.default_rng(0)
   for _ in range(50):
@@ -45,39 +44,14 @@ def test_a_token_counts_wherever_it_stands(size, contexts):
     assert (0 in alone) == (size == contexts)
 
 
-def test_texts_that_share_a_context_are_named():
-  with pytest.raises(ValueError, match=r'the same context \d of 7; give'):
-    table_models.context_pairs(table_models.TableModel(3), (1, 2), 2)
-  # Along a draft it has enough.
-  pairs = table_models.context_pairs(
-    table_models.TableModel.injective(3, 2), (1, 2), 2, along_drafts=True
-  )
-  own, others = (pairs[:, 0] == pairs[:, 1]).sum(), len(pairs)
-  assert (own, others - own) == (13, 3 + 9 * 2)
-
-
-def test_distributions_that_are_too_near_are_named():
-  q = np.array([[0.5, 0.5, 0.0], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
-  p = q[:, ::-1]
-  table_models.check_distances(q, p)
-  near = p.copy()
-  near[2] = [0.105, 0.1, 0.795]
-  with pytest.raises(
-    ValueError, match=r'context 1 and p of .* 2 differ by 0\.005'
-  ):
-    table_models.check_distances(q, near)
-  table_models.check_distances(q, near, np.array([[0, 1], [0, 2], [2, 2]]))
-  with pytest.raises(ValueError, match='p of context 0 and p of context 1'):
-    table_models.check_distances(q, p[[0, 0, 2]])
-
-
 @pytest.mark.parametrize(
   ('count', 'size'), [(7, 3), (121, 3), (64, 9), (20, 2)]
 )
 def test_random_rows_differ(count, size):
   for seed in range(4):
     d = law_checks.draw_distributions('random', count, size, seed)
-    table_models.check_distances(d.q, d.p)
+    # Nothing of it is drawn again.
+    separate(d.q, d.p, None)
     np.testing.assert_allclose([d.q.sum(1), d.p.sum(1)], 1)
   with pytest.raises(ValueError, match='120 distributions of 2 tokens do not'):
     law_checks.draw_distributions('random', 60, 2)

@@ -4,7 +4,7 @@
   enumeration   Laws by enumeration of every block that can be emitted.
   law_checks    Equation (L) on distributions of every kind.
   sampled       Samples of the loop against the declared law.
-  audit         Audit of any method: a verdict, a curve and examples.
+  audit         Audit of any method: a verdict, and counterexamples.
 
 Audits of other engines are in `cascades.contrib.engine_audits`.
 """

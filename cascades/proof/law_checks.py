@@ -7,7 +7,7 @@ in [0, 1], its residual and law must be distributions, and equation (L) of
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,8 +24,6 @@ _module: Any = jax if hasattr(jax, 'enable_x64') else experimental
 enable_x64 = _module.enable_x64
 DISTRIBUTION_KINDS = ('random', 'equal', 'disjoint', 'one_hot', 'near_equal')
 _FIELDS = ('acceptance', 'residual', 'law')
-# Largest error that passes in float64 and in float32.
-_TOLERANCE_64, _TOLERANCE_32 = 1e-9, 1e-5
 
 # Values of one kind of distribution: q and p, [positions, V], and by the names
 # in _FIELDS the method's functions, [leniences, positions, V].
@@ -51,21 +49,6 @@ class Check:
   detail: str = ''
   limit: float = math.nan
   leniences: tuple[float, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation:
-  """A method's functions on distributions of every kind."""
-
-  leniences: Sequence[float]
-  x64: bool
-  values: dict[str, _Values]
-
-  @property
-  def expected_acceptance(self) -> np.ndarray:
-    """Sum q * a of the random distributions, [leniences, positions]."""
-    random = self.values['random']
-    return (random['q'] * random['acceptance']).sum(-1)
 
 
 def draw_distributions(
@@ -129,9 +112,65 @@ def check_shapes(method: methods.Method) -> Check:
   return Check(name=name, passed=True)
 
 
-def evaluate(
+def check_law(
   method: methods.Method, leniences: Sequence[float], x64: bool, seed: int = 0
-) -> Evaluation:
+) -> list[Check]:
+  """Checks that all values are probabilities, and if so, equation (L).
+
+  In float64 also that the law is p or q at the leniences that declare it.
+  """
+  values = _evaluate(method, leniences, x64, seed)
+  bits, tolerance = ('float64', 1e-9) if x64 else ('float32', 1e-5)
+
+  def check(name, fields, errors_of):
+    # Errors of each kind, [leniences, positions, V].
+    errors = {kind: errors_of(x) for kind, x in values.items()}
+    kind = max(errors, key=lambda kind: errors[kind].max())
+    index = np.unravel_index(errors[kind].argmax(), errors[kind].shape)
+    value, detail = float(errors[kind][index]), ''
+    if not value <= tolerance:
+      place = (
+        f'{kind} distributions {index[1]}, lenience {leniences[index[0]]:g}'
+      )
+      detail = f'{place}, token {index[2]}:\n'
+      detail += _counterexample(values[kind], *index[:2], fields)
+    return Check(
+      name=name, passed=not detail, value=value, detail=detail, limit=tolerance
+    )
+
+  checks = [
+    check(f'acceptance is in [0, 1] ({bits})', _FIELDS[:1], _unit_errors),
+    *(
+      check(
+        f'{name} is a distribution ({bits})',
+        (name,),
+        lambda x, name=name: _simplex_errors(x[name]),
+      )
+      for name in _FIELDS[1:]
+    ),
+  ]
+  if not all(check.passed for check in checks):
+    return checks
+  name = f'law = q a + (1 - sum q a) residual ({bits})'
+  checks.append(check(name, _FIELDS, lambda x: abs(_emitted(x) - x['law'])))
+  for field, side in (('strict', 'p'), ('drafter_only', 'q')):
+    limit = getattr(method, field)
+    if x64 and checks[3].passed and limit is not None:
+      at_limit = (np.asarray(leniences) == limit)[:, None, None]
+      name = f'at {field} lenience {limit:g} the law is {side}'
+      checks.append(
+        check(
+          name,
+          ('law',),
+          lambda x, at=at_limit, side=side: at * abs(x['law'] - x[side]),
+        )
+      )
+  return checks
+
+
+def _evaluate(
+  method: methods.Method, leniences: Sequence[float], x64: bool, seed: int
+) -> dict[str, _Values]:
   """Evaluates a method on distributions of every kind."""
 
   def all_fields(d, lenience):
@@ -146,100 +185,20 @@ def evaluate(
       d = jax.tree.map(lambda x: jnp.asarray(x, dtype), d)
       fields = jax.device_get(over_grid(d, jnp.asarray(leniences, dtype)))
       values[kind] = fields | {'q': np.asarray(d.q), 'p': np.asarray(d.p)}
-  return Evaluation(leniences=leniences, x64=x64, values=values)
+  return values
 
 
-def check_law(
-  evaluation: Evaluation, tolerance: float | None = None
-) -> Iterator[Check]:
-  """Checks that all values are probabilities, and if so, equation (L)."""
-  bits = 'float64' if evaluation.x64 else 'float32'
-  if tolerance is None:
-    tolerance = _TOLERANCE_64 if evaluation.x64 else _TOLERANCE_32
-  # Name, fields of a counterexample, and errors [leniences, positions, V].
-  tests = (
-    ('acceptance is in [0, 1]', ('acceptance',), _unit_errors),
-    ('residual is a distribution', ('residual',), _simplex_errors),
-    ('law is a distribution', ('law',), _simplex_errors),
-    ('law = q a + (1 - sum q a) residual', _FIELDS, _law_errors),
-  )
-  sound = True
-  for name, fields, errors_of in tests:
-    if errors_of is _law_errors and not sound:
-      return
-    errors = {
-      kind: errors_of(values, fields[0])
-      for kind, values in evaluation.values.items()
-    }
-    check = _check_errors(
-      evaluation, f'{name} ({bits})', errors, fields=fields, tolerance=tolerance
-    )
-    sound &= check.passed
-    yield check
-
-
-def check_limits(
-  method: methods.Method, evaluation: Evaluation
-) -> Iterator[Check]:
-  """Checks that the law is p or q at the leniences that declare it."""
-  for field, side in (('strict', 'p'), ('drafter_only', 'q')):
-    limit = getattr(method, field)
-    if limit is None:
-      continue
-    at_limit = (np.asarray(evaluation.leniences) == limit)[:, None, None]
-    errors = {
-      kind: np.where(at_limit, np.abs(values['law'] - values[side]), 0)
-      for kind, values in evaluation.values.items()
-    }
-    name = f'at {field} lenience {limit:g} the law is {side}'
-    yield _check_errors(
-      evaluation, name, errors, fields=('law',), tolerance=_TOLERANCE_64
-    )
-
-
-def _check_errors(
-  evaluation: Evaluation,
-  name: str,
-  errors: dict[str, np.ndarray],
-  *,
-  fields: Sequence[str],
-  tolerance: float,
-) -> Check:
-  """Checks the largest error."""
-  kind = max(errors, key=lambda kind: errors[kind].max())
-  error = errors[kind]
-  index = np.unravel_index(error.argmax(), error.shape)
-  passed = bool(error[index] <= tolerance)
-  detail = '' if passed else _counterexample(evaluation, kind, index, fields)
-  return Check(
-    name=name,
-    passed=passed,
-    value=float(error[index]),
-    detail=detail,
-    limit=tolerance,
-  )
-
-
-# Errors, [leniences, positions, V], of the values of one kind.
-
-
-def _unit_errors(values: _Values, field: str) -> np.ndarray:
-  """Computes the distance of each entry from [0, 1]."""
-  x = values[field]
+def _unit_errors(values: _Values) -> np.ndarray:
+  """Computes the distance of each acceptance from [0, 1]."""
+  x = values['acceptance']
   return np.where(np.isfinite(x), np.abs(x - np.clip(x, 0, 1)), np.inf)
 
 
-def _simplex_errors(values: _Values, field: str) -> np.ndarray:
+def _simplex_errors(x: np.ndarray) -> np.ndarray:
   """Computes the negative part of an entry, or the error of the sum over V."""
-  x = values[field]
   sum_error = np.abs(x.sum(-1, keepdims=True) - 1)
   error = np.maximum(np.maximum(0, -x), sum_error)
-  return np.where(np.isfinite(x), error, np.inf)
-
-
-def _law_errors(values: _Values, _: str) -> np.ndarray:
-  """Computes the distance of each entry of the emitted law from the law."""
-  return np.abs(_emitted(values) - values['law'])
+  return np.where(np.isfinite(error), error, np.inf)
 
 
 def _emitted(values: _Values) -> np.ndarray:
@@ -251,22 +210,15 @@ def _emitted(values: _Values) -> np.ndarray:
 
 
 def _counterexample(
-  evaluation: Evaluation,
-  kind: str,
-  index: Sequence[Any],
-  fields: Sequence[str],
+  values: _Values, i: int, n: int, fields: Sequence[str]
 ) -> str:
-  """Describes the distributions of an error, and the method's values."""
-  i, n, v = index
-  values = evaluation.values[kind]
+  """Lists distributions n, and the method's values at lenience i."""
 
   def line(name, row):
     numbers = ' '.join(f'{x:.4g}' for x in row)
     return f'{name:<11}{numbers}'
 
-  lenience = evaluation.leniences[i]
   text = [
-    f'{kind} distributions {n}, lenience {lenience:g}, token {v}:',
     line('q', values['q'][n]),
     line('p', values['p'][n]),
     *(line(name, values[name][i, n]) for name in fields),

@@ -227,59 +227,17 @@ class TableModel:
     return params[self.context(tokens, jnp.arange(len(tokens)))]
 
 
-def context_pairs(
-  model: TableModel,
-  prompt: Sequence[int],
-  depth: int,
-  *,
-  along_drafts: bool = False,
+def draft_pairs(
+  model: TableModel, prompt: Sequence[int], depth: int
 ) -> Int[np.ndarray, 'N 2']:
-  """Finds the contexts whose distributions a proof must distinguish."""
-  texts = [
-    text
-    for length in range(depth + 1)
-    for text in itertools.product(range(model.vocab_size), repeat=length)
-  ]
-  contexts = {text: model.context_after([*prompt, *text]) for text in texts}
-  distinct = sorted(set(contexts.values()))
-  if along_drafts:
-    pairs = [
-      (text[:length], text) for text in texts for length in range(len(text))
-    ]
-  else:
-    pairs = list(itertools.combinations(texts, 2))
-  compared = np.array([(contexts[a], contexts[b]) for a, b in pairs])
-  compared = compared.reshape(-1, 2)
-  equal = np.flatnonzero(compared[:, 0] == compared[:, 1])
-  if len(equal):
-    text_a, text_b = (list(text) for text in pairs[equal[0]])
-    raise ValueError(
-      f'contexts: after {list(prompt)}, the texts {text_a} and {text_b} have'
-      f' the same context {compared[equal[0], 0]} of {model.contexts}; give the'
-      ' model more contexts.'
-    )
-  itself = np.stack([distinct, distinct], 1)
-  return np.unique(np.concatenate([compared, itself]), axis=0)
-
-
-def check_distances(
-  q: Float[np.ndarray, 'contexts V'],
-  p: Float[np.ndarray, 'contexts V'],
-  pairs: Int[np.ndarray, 'N 2'] | None = None,
-) -> None:
-  """Refuses distributions that a proof could mistake for each other."""
-  probs = np.concatenate([q, p])
-  pairs = _indices(len(q), pairs)
-  distances = _distances(probs, pairs)
-  worst = int(np.argmin(distances)) if len(pairs) else 0
-  if len(pairs) and distances[worst] < LEAST_DISTANCE:
-    name_a, name_b = (
-      f'{"qp"[i // len(q)]} of context {i % len(q)}' for i in pairs[worst]
-    )
-    raise ValueError(
-      f'tables: {name_a} and {name_b} differ by {distances[worst]:.2g} in total'
-      f' variation; let them differ by {LEAST_DISTANCE} or more.'
-    )
+  """Lists pairs of contexts along drafts, whose distributions must differ."""
+  pairs = set()
+  for length in range(depth + 1):
+    for text in itertools.product(range(model.vocab_size), repeat=length):
+      ends = range(len(prompt), len(prompt) + length + 1)
+      along = [model.context_after([*prompt, *text][:end]) for end in ends]
+      pairs |= {(context, along[-1]) for context in along}
+  return np.array(sorted(pairs))
 
 
 def separate(
@@ -289,13 +247,20 @@ def separate(
   pairs: Int[np.ndarray, 'N 2'] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Draws distributions again until no two are too near."""
-  probs = np.concatenate([q, p])
-  indices = _indices(len(q), pairs)
+  probs, count = np.concatenate([q, p]), len(q)
+  if pairs is None:
+    indices = np.stack(np.triu_indices(2 * count, 1), 1)
+  else:
+    # Pairs of q, pairs of p, and q beside p.
+    distinct, q_to_p = pairs[pairs[:, 0] != pairs[:, 1]], np.array([0, count])
+    indices = distinct, distinct + count, pairs + q_to_p
+    indices = np.concatenate([*indices, distinct[:, ::-1] + q_to_p])
   rng = np.random.default_rng(0)
   for _ in range(_MOST_DRAWS):
-    near = _distances(probs, indices) < LEAST_DISTANCE
+    near = np.abs(probs[indices[:, 0]] - probs[indices[:, 1]]).sum(-1) / 2
+    near = near < LEAST_DISTANCE
     if not near.any():
-      return probs[: len(q)], probs[len(q) :]
+      return probs[:count], probs[count:]
     rejected = np.unique(indices[near].max(1))
     probs[rejected] = draw(rng, len(rejected))
   raise ValueError(
@@ -325,31 +290,6 @@ def random_tables(
       tables, (verifier_probs, drafter_probs), separate_probs, strict=True
     )
   ]
-
-
-def _indices(
-  contexts: int, pairs: Int[np.ndarray, 'N 2'] | None
-) -> Int[np.ndarray, 'M 2']:
-  """Turns pairs of contexts into pairs of indices into [q, p]."""
-  if pairs is None:
-    return np.stack(np.triu_indices(2 * contexts, 1), 1)
-  distinct = pairs[pairs[:, 0] != pairs[:, 1]]
-  q_to_p = np.array([0, contexts])
-  return np.concatenate(
-    [
-      distinct,
-      distinct + contexts,
-      pairs + q_to_p,
-      distinct[:, ::-1] + q_to_p,
-    ]
-  )
-
-
-def _distances(
-  probs: Float[np.ndarray, 'n V'], pairs: Int[np.ndarray, 'N 2']
-) -> Float[np.ndarray, 'N']:
-  """Computes the total variation of each pair."""
-  return np.abs(probs[pairs[:, 0]] - probs[pairs[:, 1]]).sum(-1) / 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -427,20 +367,3 @@ def table_distributions(
     )
 
   return jax.vmap(at_context)(drafter_table, verifier_table)
-
-
-def random_models(
-  model: TableModel,
-  keys: Sequence[jax.Array] | jax.Array,
-  sampling: processing.SamplingParams,
-  prompt: Sequence[int],
-  depth: int,
-  scale: float = 2.0,
-) -> tuple[list[Logits], methods.Distributions]:
-  """Draws a verifier and a drafter whose contexts all differ."""
-  tables = random_tables(model, keys, scale)
-  verifier_table, drafter_table = tables
-  d = table_distributions(verifier_table, drafter_table, sampling)
-  pairs = context_pairs(model, prompt, depth)
-  check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
-  return tables, d

@@ -13,7 +13,7 @@ import numpy as np
 
 from cascades import Sampler, drafters, load_model, methods, verification
 from cascades.config import DecodingConfig
-from cascades.proof import audit, sampled
+from cascades.proof import sampled
 from cascades.sampler.sampler import SampleOutput
 from experiments import tasks
 from experiments.accelerators.device_phases import Measurement, Sizes
@@ -103,8 +103,8 @@ def _law(
 ) -> dict[str, Any]:
   """Compares samples of the compiled loop with the enumerated law."""
   method = methods.get_method(_METHOD)
-  reported = audit.reported_leniences(method)
-  (check,) = sampled.check_samples(method, reported, sizes.samples, [config])
+  leniences = 0.2, 0.5
+  (check,) = sampled.check_samples(method, leniences, sizes.samples, [config])
   return {
     'samples': sizes.samples,
     'z': min(check.value, 1e30),

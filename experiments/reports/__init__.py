@@ -19,7 +19,6 @@ Frames and numbers come from `analysis`; this package presents them.
   tables           Tables as HTML, CSV and Markdown; `columns` has columns.
   figures          Plots; `drawings` makes SVG elements and files of them.
   styles           Styles of curves and formats of numbers.
-  targets          A picture for the audit, not for the page.
 
 A further section takes two functions and a line. The first function is in
 `analysis` and makes a frame of `Points`, or of the frame that
