@@ -1,9 +1,8 @@
 """Decisions: a setting that was chosen on a user's data, with its evidence.
 
-`python -m experiments.sweep` with a config that has a field `decision` writes
-decision.json. `Sampler.from_decision` decodes with what the file holds, and
-refuses other models than those that the evidence was gathered with: `weights`
-hashes the weights, settings and tokenizer of a pair.
+A sweep whose config has a field `decision` writes decision.json.
+`Sampler.from_decision` decodes with what the file holds, and refuses other
+models than those of the evidence: `weights` hashes a pair.
 """
 
 import dataclasses
@@ -21,7 +20,6 @@ from cascades.files import Schema, digest, plain
 from cascades.models import checkpoints, sharding
 
 _ADVICE = 'decide again with experiments.sweep'
-_Hash = Annotated[str, pydantic.Field(pattern='^[0-9a-f]{64}$')]
 
 
 class _Answers(Schema):
@@ -35,29 +33,26 @@ class _Evidence(Schema):
   """The facts of the evidence that are read again."""
 
   tasks: dict[str, _Answers]
-  imports: list[str] | None = None
 
 
 def _config(options: Any) -> Any:
   """Returns the options of decoding that a decision.json has."""
   if not isinstance(options, dict):
     return options
+  # JSON has infinity as text; a decision has numbers in effect, never None.
   return DecodingConfig.from_dict(
     {
-      # Numbers that JSON cannot hold are texts.
       name: float(value) if value in ('inf', '-inf') else value
       for name, value in options.items()
-      # None is a config's default; a decision has the numbers in effect.
       if value is not None or name not in ('lenience', 'gamma')
     }
   )
 
 
-class Decision(Schema):
+class Decision(Schema, extra='forbid'):
   """A setting, the models that it was chosen for, and the evidence.
 
   Attributes:
-    format: Number of the form of the file.
     sentence: The decision in words.
     verifier: Name of the verifier, as `load_model` takes it.
     drafter: Name of the drafter; None if the verifier decodes alone.
@@ -69,7 +64,6 @@ class Decision(Schema):
     evidence: Facts about the data and the statistics, by name.
   """
 
-  model_config = pydantic.ConfigDict(extra='forbid')
   format: int = pydantic.Field(ge=1, le=1)
   sentence: str
   verifier: str
@@ -80,79 +74,48 @@ class Decision(Schema):
   config: Annotated[
     pydantic.InstanceOf[DecodingConfig], pydantic.BeforeValidator(_config)
   ]
-  weights: dict[str, _Hash]
-  evidence: dict[str, Any]
+  weights: dict[str, str]
+  evidence: Annotated[
+    dict[str, Any],
+    pydantic.AfterValidator(lambda facts: _Evidence.parse(facts) and facts),
+  ]
 
   @classmethod
   def load(cls, path: str | pathlib.Path) -> Self:
-    """Reads a decision.json.
-
-    Args:
-      path: The file, or the workdir that holds it.
-
-    Raises:
-      ValueError: The file is missing or damaged, or an option is out of range.
-    """
+    """Reads a decision.json, or that of a workdir."""
     path = pathlib.Path(path)
     path = path / 'decision.json' if path.is_dir() else path
     if not path.exists():
-      raise ValueError(
-        f'decision: there is no {path}; give the decision.json of a sweep whose'
-        ' config has a decision.'
-      )
-    fields, location = files.read_fields(path, 'decision'), f'decision: {path}'
-    evidence = fields.get('evidence')
-    evidence = _Evidence.check(evidence, f'{location}: evidence', _ADVICE)
-    try:
-      return cls.check(fields, location, _ADVICE)
-    except ValueError as error:
-      # Nothing is imported because a file names it.
-      imports = [f' --import={x}' for x in evidence.imports or ()]
-      if not imports or 'is not known;' not in str(error):
-        raise
-      advice = f'The sweep had{"".join(imports)}; import the same.'
-      raise ValueError(f'{error} {advice}') from None
+      raise ValueError(f'decision: there is no {path}; {_ADVICE}.')
+    fields = files.read_fields(path, 'decision', _ADVICE)
+    return cls.check(fields, f'decision: {path}', _ADVICE)
 
   @property
   def sample_options(self) -> dict[str, Any]:
-    """Options of `Sampler.sample` that the answers of the evidence had.
-
-    They are apply_chat_template, and max_new_tokens and stop_strings if all
-    tasks of the evidence had the same.
-    """
+    """Options of `Sampler.sample` that all answers of the evidence had."""
     options: dict[str, Any] = {'apply_chat_template': self.chat}
-    tasks = [*self.evidence.get('tasks', {}).values()]
     for name in ('max_new_tokens', 'stop_strings'):
-      if tasks and all(task[name] == tasks[0][name] for task in tasks):
-        options[name] = tasks[0][name]
+      values = [task[name] for task in self.evidence['tasks'].values()]
+      if values and values == values[:1] * len(values):
+        options[name] = values[0]
     return options
 
   def load_models(
     self, verifier: Any = None, drafter: Any = None
   ) -> tuple[Any, Any]:
-    """Returns the verifier and the drafter, loaded where none is given.
-
-    Args:
-      verifier: A checkpoint or a name; None for the decision's.
-      drafter: A checkpoint, name or drafter; None for the decision's.
-
-    Raises:
-      ValueError: A model is absent, or its hash is not the decision's.
-    """
+    """Returns the pair, of which what is not given is the decision's."""
     verifier = self.verifier if verifier is None else verifier
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, self.dtype)
-    drafter, bound = self.drafter if drafter is None else drafter, None
+    drafter = self.drafter if drafter is None else drafter
     if isinstance(drafter, str):
       drafter = drafters.load(drafter, self.dtype, **self.drafter_options)
-    if drafter is not None:
-      bound = drafters.bind_drafter(verifier, drafter)
+    bound = drafter and drafters.bind_drafter(verifier, drafter)
     for name, value in weights(verifier, bound).items():
       if self.weights.get(name) != value:
         raise ValueError(
-          f'decision: was made with {self.verifier!r} and {self.drafter!r}, and'
-          f' the hash of the {name} of the models given differs; give those'
-          f' models, or {_ADVICE}.'
+          f'decision: the hash of the {name} differs from that of'
+          f' {self.verifier!r} and {self.drafter!r}; give these, or {_ADVICE}.'
         )
     return verifier, drafter
 
@@ -160,11 +123,11 @@ class Decision(Schema):
 def fingerprint(params: Any) -> str:
   """Hashes parameters, from a checksum of each array on its own device."""
   leaves, treedef = jax.tree.flatten(params)
-  checksums = [str(treedef)]
+  text = str(treedef)
   for leaf in leaves:
     first, second = sharding.fetch(_checksum(leaf))
-    checksums.append(f'{leaf.dtype}{leaf.shape}{first:08x}{second:08x}')
-  return hashlib.sha256('\n'.join(checksums).encode()).hexdigest()
+    text += f'\n{leaf.dtype}{leaf.shape}{first:08x}{second:08x}'
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 @jax.jit
@@ -193,12 +156,11 @@ def weights(
     'tokenizer': hashlib.sha256(tokenizer.proto).hexdigest(),
   }
   if bound_drafter is not None:
-    template = tokenizer.chat_template
     settings = [
       *map(_values, (verifier.model, bound_drafter.drafter)),
       list(tokenizer.stops),
       *tokenizer.suppress_tokens,
-      *([template] if template else []),
+      *filter(None, [tokenizer.chat_template]),
     ]
     hashes['drafter'] = fingerprint(bound_drafter.params)
     hashes['settings'] = digest(plain(settings))
@@ -211,9 +173,8 @@ def _values(model: Any) -> Any:
   if config is not None:
     return [repr(config), model.vocab_size]
   if dataclasses.is_dataclass(model):
-    names = [field.name for field in dataclasses.fields(model)]
-    return [_values(getattr(model, name)) for name in names]
+    return [_values(getattr(model, x.name)) for x in dataclasses.fields(model)]
   if isinstance(model, tuple | list):
     return [_values(x) for x in model]
-  is_value = model is None or isinstance(model, bool | int | float | str)
+  is_value = isinstance(model, bool | int | float | str | None)
   return model if is_value else type(model).__name__

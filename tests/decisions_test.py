@@ -305,19 +305,12 @@ def test_other_models_than_the_decisions_are_refused(decided):
   ('change', 'words'),
   [
     ({'format': 2}, 'format'),
-    ({'weights': {'verifier': 'x'}}, 'weights'),
+    ({'weights': {'verifier': 5}}, 'weights'),
     ({'config': {'gamma': -1}}, 'gamma'),
     ({'config': 5}, 'config'),
     ({'config': {'magic': 1}}, 'magic'),
     ({'more': 1}, 'more'),
-    ({'evidence': {'tasks': {'a': 1}}}, 'evidence: tasks'),
-    (
-      {
-        'config': {'method': 'mine'},
-        'evidence': {'tasks': {}, 'imports': ['mine.py']},
-      },
-      'The sweep had --import=mine.py; import the same.',
-    ),
+    ({'evidence': {'tasks': {'a': 1}}}, 'evidence tasks'),
   ],
 )
 def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):
