@@ -97,7 +97,8 @@ def test_echo_says_what_was_asked_to_the_letter(pair):
   then = sampler.sample(
     ' d\u2581e', max_new_tokens=8, last_state=plain.state, echo=True
   )
-  assert then.text.startswith(prompt + plain.text + ' d\u2581e')
+  before = pair[0].tokenizer.decode(plain.state.tokens)
+  assert then.text.startswith(before + ' d\u2581e')
 
 
 def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
@@ -316,19 +317,16 @@ def test_a_state_of_other_models_is_refused(pair, prompts):
   made = cascades.Sampler(*pair)
   state = made.sample(prompts[0], max_new_tokens=5, return_state=True).state
   others = [small.sampler(*pair, gamma=0)]
-  # Of the same shapes, and yet others; of the same values, and so the same.
-  for which, factor in itertools.product(range(2), (1.001, 1.0)):
+  # Of the same shapes, and yet others.
+  for which in range(2):
     models = list(pair)
-    params = jax.tree.map(lambda x, f=factor: f * x, pair[which].params)
+    params = jax.tree.map(lambda x: 1.001 * x, pair[which].params)
     models[which] = pair[which]._replace(params=params)
     others.append(cascades.Sampler(*models))
-  for i, sampler in enumerate(others):
-    if i in (2, 4):
-      sampler.sample('x', last_state=state, max_new_tokens=5)
-      continue
+  for sampler in others:
     with pytest.raises(ValueError, match='last_state: was made by other'):
       sampler.sample('x', last_state=state)
-  with pytest.raises(ValueError, match='prompts: must be one prompt'):
+  with pytest.raises(ValueError, match='return_state: takes one prompt'):
     made.sample(['x', 'y'], last_state=state)
   with pytest.raises(ValueError, match='do not fit into cache_length'):
     small.sampler(*pair, cache_length=100).sample(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, Unpack, overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -97,36 +96,16 @@ class ConversationState:
     row: One row, with the caches of both models.
     models: The verifier and the drafter that read it.
     params: Their parameters.
-    token_strings: The text of each token.
   """
 
   row: decoding.Row
   models: tuple[Any, Any]
   params: PyTree
-  token_strings: list[str]
 
   @property
   def tokens(self) -> list[int]:
     """The conversation's token ids."""
     return np.asarray(self.row.tokens[0])[: int(self.row.length[0])].tolist()
-
-  def is_read_by(self, models: tuple[Any, Any], params: PyTree) -> bool:
-    """True if these models read the conversation.
-
-    Scalars of their parameters, such as the threshold at which a drafter stops,
-    are options, which may change from one turn to the next.
-    """
-
-    def is_same(x, y):
-      is_option = jnp.ndim(x) == jnp.ndim(y) == 0
-      return (
-        is_option or x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
-      )
-
-    trees = jax.tree.structure(self.params), jax.tree.structure(params)
-    if self.models != models or trees[0] != trees[1]:
-      return False
-    return jax.tree.all(jax.tree.map(is_same, self.params, params))
 
 
 class Sampler:
@@ -302,14 +281,10 @@ class Sampler:
       (answers,) = self.sample_curve(prompts, leniences, **options)
       return answers[0] if is_single else answers
     request = SampleRequest(**options)
-    if not is_single:
+    if not is_single or (return_state and request.stop_strings):
       raise ValueError(
-        'prompts: must be one prompt with return_state or last_state.'
-      )
-    if return_state and request.stop_strings:
-      raise ValueError(
-        'stop_strings: cannot be combined with return_state, since they may cut'
-        ' the answer; leave return_state out, or give stop_tokens.'
+        'return_state: takes one prompt, as last_state does, and no'
+        ' stop_strings, which may cut the answer; give stop_tokens.'
       )
     *_, (answer, _) = self._continue(prompts, request, last_state)
     return answer
@@ -326,14 +301,12 @@ class Sampler:
     Args:
       prompt: One text.
       last_state: The state of an earlier answer to continue; None for none.
-      **options: As in `sample`, without echo and return_logits.
+      **options: As in `sample`; with echo the prompt comes first.
 
     Yields:
       The text that each block adds, as soon as it is decoded; all of them
       together are the text that `sample` returns.
     """
-    if {'echo', 'return_logits'} & options.keys():
-      raise TypeError('echo, return_logits: are for sample, not for stream.')
     length, request = 0, SampleRequest(**options)
     for _, text in self._continue(prompt, request, last_state, max_blocks=1):
       if len(text) > length:
@@ -391,27 +364,32 @@ class Sampler:
   ) -> Iterator[tuple[SampleOutput, str]]:
     """Answers one prompt of a conversation, `max_blocks` blocks at a time."""
     models, params = self._step_config.models, self._params
-    if state is not None and not state.is_read_by(models, params):
-      raise ValueError(
-        'last_state: was made by other models; continue with the sampler that'
-        ' made it.'
+    row, previous = (state.row, state.tokens) if state else (None, [])
+    if state:
+      leaves = map(jax.tree.leaves, (state.params, params))
+      # Scalars, such as the threshold at which a drafter stops, are options.
+      is_same = all(
+        x is y or not np.ndim(x) for x, y in zip(*leaves, strict=False)
       )
+      if state.models != models or not is_same:
+        raise ValueError(
+          'last_state: was made by other models; continue with the sampler that'
+          ' made it.'
+        )
     engine, stop, ((text, ids),), batch = self._prepare(
-      [prompt], [self.config.effective_lenience], request, state
+      [prompt], [self.config.effective_lenience], request, previous
     )
-    row, strings, read = None, [], 0
-    if state is not None:
-      row, strings, read = state.row, state.token_strings, len(state.tokens)
-    self._fit_batch(engine, batch, read)
-    prefix = strings + self.tokenizer.token_strings(ids, text)
+    self._fit_batch(engine, batch, len(previous))
+    prefix = None
+    if request.echo:
+      before = self.tokenizer.token_strings(previous)
+      prefix = before + self.tokenizer.token_strings(ids, text)
     for so_far, final in batching.decode_single(
       engine, batch, row, max_blocks, stats=self.usage
     ):
-      answer = self._output(so_far, stop, prefix if request.echo else None)
+      answer = self._output(so_far, stop, prefix)
       if final is not None:
-        new = so_far.tokens[so_far.prompt_length : so_far.length].tolist()
-        strings = prefix + self.tokenizer.token_strings(new)
-        state = ConversationState(final, models, params, strings)
+        state = ConversationState(final, models, params)
         answer = dataclasses.replace(answer, state=state)
       text = answer.text
       yield answer, text if so_far.done else stop.stable_prefix(text)
@@ -421,7 +399,7 @@ class Sampler:
     prompts: Sequence[Prompt],
     leniences: Sequence[float],
     request: SampleRequest,
-    state: ConversationState | None = None,
+    previous: Sequence[int] = (),
   ) -> tuple[batching.Engine, StopCondition, list[Any], batching.BatchRequest]:
     """Encodes prompts; returns an engine, their end, texts and ids, a batch."""
     tokenizer, size = self.tokenizer, self.verifier.model.vocab_size
@@ -455,7 +433,6 @@ class Sampler:
       stop_tokens=stop.loop_tokens,
       mesh=self._mesh,
     )
-    previous = [] if state is None else state.tokens
     encoded = [
       encode(
         tokenizer,
@@ -472,7 +449,7 @@ class Sampler:
     self.usage = batching.DecodeStats()
     batch = batching.BatchRequest(
       prompts=[np.array(ids, np.int32) for _, ids in encoded],
-      keys=prompt_keys(request.seed, [previous + ids for _, ids in encoded]),
+      keys=prompt_keys(request.seed, [[*previous, *ids] for _, ids in encoded]),
       leniences=np.asarray(leniences, np.float32),
       max_new_tokens=request.max_new_tokens,
       return_logits=request.return_logits,

@@ -118,18 +118,40 @@ class Target(NamedTuple):
   forbidden: Sequence[int] = ()
 
 
-def _verifier_target(
-  decoder: sampler.Sampler, method: methods.Method, forbidden: Sequence[int]
+def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:
+  """True if a drafter gives the probability of each token of any text."""
+  model_drafters = drafters.ModelDrafter, drafters.SelfDrafter
+  return isinstance(getattr(bound_drafter, 'drafter', None), model_drafters)
+
+
+def _target(
+  decoder: sampler.Sampler,
+  method: methods.Method,
+  has_q: bool,
+  forbidden: Sequence[int] = (),
 ) -> Target:
-  """Returns a target that does not depend on q."""
-  verifier = decoder.verifier
-  return Target((verifier.model,), (verifier.params,), method, forbidden)
+  """Returns a method's law with both models, or with the verifier alone."""
+  verifier, bound = decoder.verifier, decoder.bound_drafter
+  models, params = (verifier.model,), (verifier.params,)
+  if has_q:
+    drafter: Any = bound and bound.drafter
+    if not is_language_model(bound):
+      raise ValueError(
+        f'drafter: {type(drafter).__name__} is not a language model, so that'
+        ' the target of a given text is unknown; take a model, or a strict'
+        ' lenience.'
+      )
+    drafter_params: PyTree = bound and bound.params
+    if getattr(drafter, 'adaptive', False):
+      # The threshold changes the lengths of drafts, not the law.
+      drafter_params, _ = drafter_params
+    models, params = (*models, drafter.model), (*params, drafter_params)
+  return Target(models, params, method, forbidden)
 
 
 def _target_of_text(decoder: sampler.Sampler) -> Target:
   """Returns the target that a sampler's texts are scored under."""
-  config = decoder.config
-  method, verification_config = config.method, config.verification_config
+  config, method = decoder.config, decoder.config.method
   if config.temperature < processing.GREEDY_BELOW:
     raise ValueError(
       'temperature: must be above 0, since at 0 the target is one token and all'
@@ -138,58 +160,26 @@ def _target_of_text(decoder: sampler.Sampler) -> Target:
   if config.is_lossless:
     # The law is the verifier's, with any drafter and verification.
     method = methods.METHODS['verifier_only']
-  elif verification_config.bonus == 'verifier':
+  elif (
+    config.bonus == 'verifier' or not config.verification_config.kind.keeps_law
+  ):
     raise ValueError(
-      "bonus: 'verifier' draws the token after a fully accepted block from p,"
-      " so that a text has no single probability; take 'target'."
-    )
-  elif not verification_config.kind.keeps_law:
-    raise ValueError(
-      f'verification: with {verification_config.verification!r} the law depends'
-      ' on where blocks begin, so that a text has no single probability; take'
-      " 'token' or 'block'."
+      f'verification: with {config.verification!r} and bonus {config.bonus!r}'
+      ' the law depends on where blocks begin, so that a text has no single'
+      " probability; take 'token' or 'block', and bonus 'target'."
     )
   # The score of a text is the models', as in transformers: no id is forbidden.
-  if not method.law_uses_q:
-    return _verifier_target(decoder, method, ())
-  return _target_of_both(decoder)._replace(forbidden=())
+  return _target(decoder, method, method.law_uses_q)
 
 
-def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:
-  """True if a drafter gives the probability of each token of any text."""
-  model_drafters = drafters.ModelDrafter, drafters.SelfDrafter
-  return isinstance(getattr(bound_drafter, 'drafter', None), model_drafters)
-
-
-def _target_of_both(decoder: sampler.Sampler) -> Target:
-  """Returns the method's law with both models, whether or not it uses q."""
-  verifier, bound_drafter = decoder.verifier, decoder.bound_drafter
-  drafter: Any = bound_drafter and bound_drafter.drafter
-  if not is_language_model(bound_drafter):
-    raise ValueError(
-      f'drafter: {type(drafter).__name__} is not a language model, so that the'
-      ' target of a given text is unknown; take a model, or a strict lenience.'
-    )
-  params: PyTree = bound_drafter and bound_drafter.params
-  if getattr(drafter, 'adaptive', False):
-    # The threshold changes the lengths of drafts, not the law.
-    params, _ = params
-  models = verifier.model, drafter.model
+def explained_target(decoder: sampler.Sampler, has_q: bool = False) -> Target:
+  """Returns the target of answers; ValueError if it is not known."""
   config = decoder.config
-  method = config.method if config.gamma else methods.METHODS['verifier_only']
-  params = verifier.params, params
-  return Target(models, params, method, decoder.suppress_tokens)
-
-
-def explained_target(
-  decoder: sampler.Sampler, is_lossless: bool = False
-) -> Target:
-  """Returns the target of explanations; ValueError if it is not known."""
-  is_lossless = is_lossless or decoder.config.is_lossless
-  if is_language_model(decoder.bound_drafter) or not is_lossless:
-    return _target_of_both(decoder)
-  method = methods.METHODS['verifier_only']
-  return _verifier_target(decoder, method, decoder.suppress_tokens)
+  has_q |= not config.is_lossless or is_language_model(decoder.bound_drafter)
+  method = config.method
+  if not has_q or not config.gamma:
+    method = methods.METHODS['verifier_only']
+  return _target(decoder, method, has_q, decoder.suppress_tokens)
 
 
 def score(decoder: sampler.Sampler, requests: Sequence[Request]) -> list[Score]:
@@ -210,7 +200,8 @@ def inspect_tokens(
   Meant for a few answers that a person reads: all are padded to one size, so
   that one program is compiled.
   """
-  results = map_tokens(decoder, requests, _token_view, one_size=True)
+  target = explained_target(decoder, has_q=True)
+  results = map_tokens(decoder, requests, _token_view, target, one_size=True)
   return [
     [TokenView(*row) for row in zip(*(x.tolist() for x in arrays), strict=True)]
     for arrays in results
@@ -245,11 +236,6 @@ def explain(
   # With `echo` the prompt's tokens come first.
   new = slice(len(answer.tokens) - count, None)
   tokens, sources = answer.tokens[new], answer.sources[new]
-  if len(answer.drafts) != count:
-    raise ValueError(
-      f'answer: has {len(answer.drafts)} drafts for {count} tokens; give an'
-      ' answer as Sampler.sample returns it.'
-    )
   examined = [
     token if draft is None else draft
     for token, draft in zip(tokens, answer.drafts, strict=True)
@@ -300,7 +286,7 @@ def map_tokens(
   decoder: sampler.Sampler,
   requests: Sequence[Request],
   token_fn: TokenFn,
-  target: Target | None = None,
+  target: Target,
   examined: Sequence[int] | None = None,
   *,
   one_size: bool = False,
@@ -308,10 +294,9 @@ def map_tokens(
   """Applies a function to the distributions at each token of continuations.
 
   Compiled once per rows and lengths, both of which come in few sizes; with
-  `one_size` all requests are padded to one. `target` is the law, None for that
-  of both models; `examined` tokens take the place of a single continuation's.
+  `one_size` all requests are padded to one. `target` is the law; `examined`
+  tokens take the place of a single continuation's.
   """
-  target = _target_of_both(decoder) if target is None else target
   vocab_size, limit = decoder.verifier.model.vocab_size, decoder.config
   sizes = []
   for i, (context, continuation) in enumerate(requests):

@@ -104,7 +104,7 @@ _REQUESTS = [
   (dict(stop_strings=None), 'stop_strings: must be a list of texts, got None'),
   (
     dict(stop_strings=['.'], return_state=True),
-    'stop_strings: cannot be combined with return_state',
+    'return_state: takes one prompt, .* no stop_strings',
   ),
   (dict(forbidden_tokens=[10**6]), 'forbidden_tokens: there is no'),
   (dict(forbidden_tokens=[True]), 'forbidden_tokens: there is no token True'),
