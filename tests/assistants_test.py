@@ -317,7 +317,7 @@ def test_an_assistant_is_no_model_of_its_own():
     small.sampler(verifier('shared'), name, method='drafter_only')
   # A published one is that of the hub, which no test reaches.
   published = 'gemma-4-E2B-it-assistant'
-  for name in (published, f'{published}@main', f'hub:google/{published}'):
+  for name in (published, f'{published}@main', f'google/{published}'):
     with pytest.raises(ValueError, match=f'google/{published}.* is no'):
       cascades.Sampler(verifier('shared'), name)
 

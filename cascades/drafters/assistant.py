@@ -53,7 +53,7 @@ from cascades.models import (
 _ORDER = 'masked_embedding.token_ordering'
 # Names of the published assistants.
 _PUBLISHED = re.compile(
-  r'(hub:)?(google/)?(gemma-4-(E2B|E4B|26B-A4B|31B)-it-assistant(@.*)?)'
+  r'(google/)?(gemma-4-(E2B|E4B|26B-A4B|31B)-it-assistant(@.*)?)'
 )
 
 
@@ -189,7 +189,7 @@ class Assistant(UnboundDrafter):
     checkpoints.check_dtype(dtype)
     published = _PUBLISHED.fullmatch(str(name))
     if published and not _is_folder(name):
-      name = f'google/{published[3]}'
+      name = f'google/{published[2]}'
     folder = pathlib.Path(hub.local_folder(name))
     config, text = _read_config(folder)
     tensors = tensor_files.open_folder(folder)
@@ -197,8 +197,8 @@ class Assistant(UnboundDrafter):
     params = stepwise.read_params(folder, tensors, layout, _ORDER)
     params = _arrange(config, text, params, folder)
     tokenizer = None
-    if tokenizers.find_file(folder).exists():
-      _, tokenizer = tokenizers.read_folder(folder, text.vocab_size)
+    if (file := tokenizers.find_file(folder)).exists():
+      tokenizer = tokenizers.read(file)
     params = param_dtypes.device_put_params(params, dtype, folder)
     return cls(params, config, text, tokenizer, hub.label(folder))
 

@@ -30,7 +30,7 @@ from cascades.models import (
 # Names of the checkpoints of the gemma library, such as 'gemma2-2b-it', and of
 # their repositories on the hub, such as 'google/gemma-2-2b-it@main'.
 _GEMMA_NAME = re.compile(
-  r'gemma\d\w*-[\w-]+|(hub:)?google/gemma-\d(?!.*assistant)[\w.-]*(@\S+)?'
+  r'gemma\d\w*-[\w-]+|google/gemma-\d(?!.*assistant)[\w.-]*(@\S+)?'
 )
 
 

@@ -546,7 +546,7 @@ def _one_sentence(name: Any) -> Iterator[None]:
 def _open_huggingface(name: NameOrPath) -> TensorSource:
   path = pathlib.Path(name)
   config = read_config(path)
-  _, tokenizer = tokenizers.read_folder(path, config.vocab_size)
+  tokenizer = tokenizers.read(tokenizers.find_file(path))
   tokenizer = _with_generation_config(path, tokenizer, config.vocab_size)
   tokenizer = tokenizer.with_chat_template(chat.read(path))
   tensors = tensor_files.open_folder(path)
@@ -686,8 +686,6 @@ def load_model(
   name: str | pathlib.Path,
   dtype: str | None = None,
   mesh: jax.sharding.Mesh | None = None,
-  *,
-  revision: str | None = None,
 ) -> Checkpoint:
   """Loads a model with its parameters and tokenizer.
 
@@ -705,8 +703,6 @@ def load_model(
       Stored float16 becomes float32, also if config.json names float16.
     mesh: Devices that the parameters are divided among as they are read, from
       `sharding.make_mesh`; None for the first device.
-    revision: Branch, tag or commit of a repository of the hub; None for its
-      default branch.
 
   Returns:
     (model, params, tokenizer). On a CPU the parameters are packed;
@@ -721,7 +717,6 @@ def load_model(
   if dtype == 'int8':
     language.cpu().int8.check_device()
   pack = jax.default_backend() == 'cpu'
-  name = hub.at_revision(name, revision)
   source = open_checkpoint(name)
   # After a wrong name was refused.
   _LOGGER.info('loading %s', name)

@@ -4,10 +4,8 @@ import codecs
 import enum
 import functools
 import itertools
-import json
 import pathlib
 import re
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -33,9 +31,8 @@ _NO_TEXT = re.compile(
   r'<\w+_soft_token>|<(start|end)_of_(image|audio|video)>|\[PAD\d+\]'
 )
 _BYTE = re.compile('<0x[0-9A-F]{2}>')
-# Gemma's tokenizer.model has 4.7 MB, and its tokenizer.json 33 MB, of which the
-# 6,415 added tokens end after 1.3 MB.
-_MAX_BYTES, _HEAD_CHARS = 2**29, 2**22
+# Gemma's tokenizer.model has 4.7 MB, and its tokenizer.json 33 MB.
+_MAX_BYTES = 2**29
 
 
 # Kinds of pieces, with the numbers of SentencePiece and llama.cpp. A text never
@@ -118,15 +115,6 @@ class Tokenizer:
     to the last of these tokens. With the text that was encoded, the result
     joins to it: a space and U+2581 differ in it, and have the same tokens.
     """
-    strings = self._decode_each(ids)
-    if text is None:
-      return strings
-    if len(''.join(strings)) != len(text):
-      return [text, *[''] * (len(strings) - 1)]
-    ends = itertools.accumulate(map(len, strings), initial=0)
-    return [text[a:b] for a, b in itertools.pairwise(ends)]
-
-  def _decode_each(self, ids: Sequence[int] | np.ndarray) -> list[str]:
     texts = []
     decoder = codecs.getincrementaldecoder('utf-8')('replace')
     for i in map(int, ids):
@@ -139,7 +127,12 @@ class Tokenizer:
       texts.append(incomplete + piece)
     if texts:
       texts[-1] += decoder.decode(b'', final=True)
-    return texts
+    if text is None:
+      return texts
+    if len(''.join(texts)) != len(text):
+      return [text, *[''] * (len(texts) - 1)]
+    ends = itertools.accumulate(map(len, texts), initial=0)
+    return [text[a:b] for a, b in itertools.pairwise(ends)]
 
   def piece(self, i: int) -> str:
     """Returns the piece of a token, also of a special token."""
@@ -201,18 +194,10 @@ class Tokenizer:
     return hash(self.proto)
 
 
-_models: weakref.WeakValueDictionary[
-  bytes, sentencepiece.SentencePieceProcessor
-] = weakref.WeakValueDictionary()
-
-
+@functools.lru_cache(maxsize=2)
 def _open_model(proto: bytes) -> sentencepiece.SentencePieceProcessor:
   """Returns the model of bytes, which the tokenizers of a pair share."""
-  model = _models.get(proto)
-  if model is None:
-    model = sentencepiece.SentencePieceProcessor(model_proto=proto)
-    _models[proto] = model
-  return model
+  return sentencepiece.SentencePieceProcessor(model_proto=proto)
 
 
 def _as_bytes(text: str) -> bytes:
@@ -307,50 +292,9 @@ def from_pieces(
 
 def find_file(folder: pathlib.Path) -> pathlib.Path:
   """Returns the path of a folder's tokenizer, which may not exist."""
-  file, json_file = folder / 'tokenizer.model', folder / 'tokenizer.json'
-  return json_file if json_file.exists() and not file.exists() else file
-
-
-def read_folder(
-  folder: pathlib.Path, table_size: int
-) -> tuple[pathlib.Path, Tokenizer]:
-  """Reads the tokenizer of a folder, and says from which file.
-
-  Tokens that were added or renamed later are in tokenizer.json alone.
-  """
-  file, json_file = find_file(folder), folder / 'tokenizer.json'
-  tokenizer = read(file)
-  if file == json_file or not json_file.exists():
-    return file, tokenizer
-  is_renamed = _renames_tokens(json_file, tokenizer)
-  if is_renamed is False and tokenizer.vocab_size >= table_size:
-    return file, tokenizer
-  try:
-    full = from_json(json_file)
-  except ValueError:
-    # Of another kind of tokenizer, the file says nothing about this one.
-    if is_renamed:
-      raise
-    return file, tokenizer
-  is_full = is_renamed is not False or full.vocab_size > tokenizer.vocab_size
-  return (json_file, full) if is_full else (file, tokenizer)
-
-
-def _renames_tokens(file: pathlib.Path, tokenizer: Tokenizer) -> bool | None:
-  """Returns True if a tokenizer.json renames tokens; None if it may."""
-  try:
-    files.check_regular(file, 'tokenizer', 'fetch it again')
-    with file.open(encoding='utf-8') as opened:
-      head = opened.read(_HEAD_CHARS)
-    array = head.partition('"added_tokens"')[2].lstrip(': \n\r\t')
-    tokens, _ = json.JSONDecoder().raw_decode(array)
-    return any(
-      token['content'].replace(' ', SPACE) != tokenizer.piece(token['id'])
-      for token in tokens
-      if token['id'] < tokenizer.vocab_size
-    )
-  except (LookupError, RecursionError, TypeError, ValueError):
-    return None
+  # Tokens that were added or renamed later are in the JSON alone.
+  file = folder / 'tokenizer.json'
+  return file if file.exists() else folder / 'tokenizer.model'
 
 
 def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
@@ -378,7 +322,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
   merges by scores of the merged piece, so the first pair that makes a piece
   decides its score.
   """
-  advice = 'give its tokenizer.model'
+  advice = 'give its tokenizer.model instead'
   content = files.read_json(file, 'tokenizer', advice, _MAX_BYTES)
   try:
     model, ranks = content['model'], dict[str, int]()
