@@ -18,7 +18,6 @@ import datetime
 import functools
 import itertools
 import json
-import logging
 import pathlib
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -31,7 +30,6 @@ import jinja2.sandbox
 from cascades import arguments, files
 from cascades.models import tokenizers
 
-_LOGGER = logging.getLogger(__name__)
 _ROLES = 'system', 'user', 'assistant'
 _OPTION = 'chat_template'
 # Files of a template, in the order in which transformers looks for them.
@@ -50,8 +48,8 @@ _FRAME = """{{ bos_token }}
 {%- set ns = namespace(last='assistant', system='') -%}
 {%- for m in messages -%}
   {%- if (m.role == 'assistant') != (ns.last == 'user') or m.role == ns.last -%}
-    {{ raise_exception('they must alternate between user and assistant, after'
-                       ' at most one of the system') }}
+    {{ raise_exception('they must alternate between user and assistant, with'
+                       ' at most one of the system before the user') }}
   {%- endif -%}
   {%- set ns.last = m.role -%}
   {%- if m.role == 'system' and not has_system_turn -%}
@@ -169,10 +167,7 @@ class ChatTemplate:
     tags: Collection[str] = (),
   ):
     """Compiles a template; tags are tokens of its turns, of any kind."""
-    self._special_tokens, self._is_frame = (
-      tokenizer.special_tokens(),
-      bool(tags),
-    )
+    self._special_tokens = tokenizer.special_tokens()
     self._ids = tokenizer.control_tokens()
     for tag in (*tags, self._special_tokens['bos_token']):
       if (i := tokenizer.token_id(tag)) is not None:
@@ -214,11 +209,6 @@ class ChatTemplate:
   ) -> list[str | int]:
     """Returns a turn as texts, and as ids of control tokens of its frame."""
     messages, is_later = as_conversation(prompt), last_token is not None
-    if self._is_frame and 'system' in [x.role for x in messages[1:]]:
-      raise ValueError(
-        'messages: must alternate between user and assistant, after at most one'
-        ' of the system.'
-      )
     history = [*_EARLIER * is_later, *messages]
     ends = {1: ''} if is_later else {}
     if messages.is_continued:
@@ -253,17 +243,10 @@ class ChatTemplate:
     tokenizer: tokenizers.Tokenizer,
     prompt: Prompt,
     last_token: int | None = None,
-    allow_control_tokens: bool = False,
     answer: str = '',
   ) -> list[int]:
     """Encodes a turn, and the beginning of its answer."""
     parts = [*self.split(prompt, last_token), answer]
-    if allow_control_tokens:
-      parts = [
-        x
-        for y in parts
-        for x in (self._split(y) if isinstance(y, str) else [y])
-      ]
     add_bos = parts[:1] == [tokenizers.BOS]
     return tokenizer.encode_framed(parts[add_bos:], add_bos=add_bos)
 
@@ -360,16 +343,14 @@ def _fault(reason: str) -> ValueError:
 
 
 def _reason(error: Exception) -> str:
-  """Returns the reason of an error, in one line."""
-  text = files.printable(' '.join(str(error).split()).rstrip('.'))
-  return text[:300] or type(error).__name__
+  return files.sentence(str(error)).rstrip('.') or type(error).__name__
 
 
 # Called with the source too: equal tokenizers may have several templates.
 @functools.lru_cache(maxsize=8)
 def _find_template(
   tokenizer: tokenizers.Tokenizer, source: str | None
-) -> ChatTemplate | None:
+) -> ChatTemplate:
   if source is not None:
     return ChatTemplate(tokenizer, source)
   for tags in _TAGS:
@@ -377,7 +358,10 @@ def _find_template(
       values = f'{tags[0]!r}, {tags[1]!r}, {tags == _TAGS[0]}'
       frame = f'{{% set start, end, has_system_turn = {values} %}}\n{_FRAME}'
       return ChatTemplate(tokenizer, frame, tags)
-  return None
+  raise ValueError(
+    'chat: apply_chat_template is not supported by a tokenizer without tokens'
+    ' for turns; give an instruction-tuned model, or leave out the option.'
+  )
 
 
 def with_turn_end(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
@@ -388,22 +372,4 @@ def with_turn_end(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 def require_template(tokenizer: tokenizers.Tokenizer) -> ChatTemplate:
   """Returns the template that came with a model, else the built-in frame."""
-  template = _find_template(tokenizer, tokenizer.chat_template)
-  if template is None:
-    raise ValueError(
-      'chat: apply_chat_template is not supported by a tokenizer without tokens'
-      ' for turns; give an instruction-tuned model, or leave out the option.'
-    )
-  is_builtin = tokenizer.chat_template is None
-  if is_builtin and template.end_token not in tokenizer.stops:
-    _warn_once(tokenizer)
-  return template
-
-
-@functools.cache
-def _warn_once(_: tokenizers.Tokenizer) -> None:
-  _LOGGER.warning(
-    'chat: no chat template came with the model, and its end-of-turn token does'
-    ' not end its answers; if it is pretrained and not instruction-tuned, its'
-    ' answers to messages may be poor.'
-  )
+  return _find_template(tokenizer, tokenizer.chat_template)

@@ -30,7 +30,6 @@ class RequestOptions(TypedDict, total=False):
   stop_tokens: Sequence[int | str] | None
   stop_strings: Sequence[str]
   apply_chat_template: bool
-  allow_control_tokens: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,6 @@ class SampleRequest:
       end-of-turn token ends the output. Control tokens spelled in the prompt,
       such as `<end_of_turn>`, stay text; without a template they are control
       tokens.
-    allow_control_tokens: With a template, encodes control tokens spelled in
-      messages as control tokens; only for messages from a trusted author.
   """
 
   max_new_tokens: int = 64
@@ -67,7 +64,6 @@ class SampleRequest:
   stop_tokens: Sequence[int | str] | None = None
   stop_strings: Sequence[str] = ()
   apply_chat_template: bool = False
-  allow_control_tokens: bool = False
 
   def __post_init__(self):
     checked = dict(
@@ -77,8 +73,7 @@ class SampleRequest:
       seed=arguments.integer('seed', self.seed, 0, 2**64 - 1),
       stop_strings=arguments.text_tuple('stop_strings', self.stop_strings),
     )
-    names = 'echo return_logits apply_chat_template allow_control_tokens'
-    for name in names.split():
+    for name in 'echo', 'return_logits', 'apply_chat_template':
       # 'no' would be true.
       value = getattr(self, name)
       arguments.instance(name, value, bool | np.bool_, 'True or False')
@@ -103,7 +98,6 @@ def encode(
   prompt: Prompt,
   apply_chat_template: bool = False,
   previous: Sequence[int] = (),
-  allow_control_tokens: bool = False,
 ) -> tuple[str, list[int]]:
   """Encodes a prompt that follows earlier tokens; returns its text too."""
   if not isinstance(prompt, Prompt):
@@ -112,10 +106,8 @@ def encode(
     return prompt, tokenizer.encode(prompt, add_bos=not previous)
   template = chat.require_template(tokenizer)
   last = previous[-1] if previous else None
-  return (
-    template.format_turn(prompt, last),
-    template.encode(tokenizer, prompt, last, allow_control_tokens),
-  )
+  text = template.format_turn(prompt, last)
+  return text, template.encode(tokenizer, prompt, last)
 
 
 def token_ids(

@@ -263,8 +263,8 @@ class Sampler:
         appended to the conversation, which is not read again. The state stays
         valid and may be continued several times.
       **options: max_new_tokens, seed, echo, return_logits, forbidden_tokens,
-        stop_tokens, stop_strings, apply_chat_template and
-        allow_control_tokens: fields of `SampleRequest`.
+        stop_tokens, stop_strings and apply_chat_template: fields of
+        `SampleRequest`.
 
     Returns:
       An answer for a single prompt, else a list in the order of the prompts.
@@ -434,13 +434,7 @@ class Sampler:
       mesh=self._mesh,
     )
     encoded = [
-      encode(
-        tokenizer,
-        prompt,
-        request.apply_chat_template,
-        previous,
-        request.allow_control_tokens,
-      )
+      encode(tokenizer, prompt, request.apply_chat_template, previous)
       for prompt in prompts
     ]
     for i, (_, ids) in enumerate(encoded):

@@ -223,8 +223,8 @@ def explain(
   Args:
     decoder: The sampler that made the answer, at its own lenience.
     prompt: The prompt of the answer.
-    answer: An answer of `Sampler.sample` without `last_state`,
-      `forbidden_tokens` and `allow_control_tokens`.
+    answer: An answer of `Sampler.sample` without `last_state` and
+      `forbidden_tokens`.
     apply_chat_template: As it was for the answer.
 
   Raises:

@@ -113,7 +113,6 @@ _REQUESTS = [
     ({name: 'no'}, f'{name}: must be True or False')
     for name in 'echo return_logits apply_chat_template'.split()
   ),
-  (dict(allow_control_tokens='no'), 'allow_control_tokens: must be True or'),
   (dict(prompts='a\ud800b'), r"text: '\\ud800' at 1 is half of a"),
   (dict(seed=-1), 'seed: must be 0 or more'),
   (dict(seed=2**64), 'seed: must be 18446744073709551615 or less'),
