@@ -22,6 +22,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import traceback
 import unicodedata
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -55,7 +56,8 @@ FailFast = pydantic.Field(fail_fast=True)
 _VISIBLE = '\n\t\u200c\u200d'
 # Blank letters and symbols: fillers of Hangul, an empty Braille cell.
 _BLANK = '\u115f\u1160\u3164\uffa0\u2800'
-_URL = re.compile(r'(\w[\w+.-]*://)([^\s\'"<>]+)')
+# The beginning of a URL, and the characters that end one.
+_SCHEME, _END = r'\w[\w+.-]*://', r'\s\'"<>'
 
 
 def is_invisible(character: str) -> bool:
@@ -80,18 +82,9 @@ def sentence(text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-  """Returns a text whose URLs have no password, token, query or fragment."""
-
-  def hide(url: re.Match) -> str:
-    place, *rest = re.split('[?#]', url[2], maxsplit=1)
-    user, at, host = place.rpartition('@')
-    name, colon, _ = user.partition(':')
-    # An '@' after a '/' belongs to a path, unless a password contains the '/'.
-    if at and ('/' not in user or (colon and '/' not in name)):
-      place = f'{name if colon else ""}{colon}***@{host}'
-    return url[1] + place + ('?***' if rest else '')
-
-  return _URL.sub(hide, text)
+  """Returns a text whose URLs have no user, password, query or fragment."""
+  text = re.sub(rf'({_SCHEME})[^?#{_END}]*@', r'\1***@', text)
+  return re.sub(rf'({_SCHEME}[^?#{_END}]*)[?#][^{_END}]*', r'\1?***', text)
 
 
 def _refusal(
@@ -211,8 +204,7 @@ def sibling(folder: pathlib.Path, name: str, location: str) -> pathlib.Path:
 
   The file itself may be a link, as in the hub's cache.
   """
-  is_long = len(name.encode(errors='replace')) > 255
-  if is_long or name in ('', '.', '..') or {'/', '\\', '\0'} & {*name}:
+  if name in ('', '.', '..') or {'/', '\\', '\0'} & {*name}:
     raise ValueError(
       f'{location} must name a file beside it, got {arguments.quote(name)};'
       ' fetch it again.'
@@ -241,15 +233,15 @@ def one_of(*allowed: Any) -> pydantic.PlainValidator:
   Used as `Annotated[Any, one_of(...)]`. Floats are compared as in float32,
   and null equals False.
   """
-  is_nullable = any(x is False for x in allowed)
 
-  def equal(a: Any, b: Any) -> bool:
-    is_float = isinstance(a, float) and isinstance(b, float)
-    return math.isclose(a, b, rel_tol=1e-7) if is_float else a == b
+  def is_equal(value: Any, x: Any) -> bool:
+    if type(value) is not type(x):
+      return value is None and x is False
+    is_float = isinstance(x, float)
+    return math.isclose(value, x, rel_tol=1e-7) if is_float else value == x
 
   def check(field: Any) -> Any:
-    value = False if field is None and is_nullable else field
-    if any(type(value) is type(x) and equal(value, x) for x in allowed):
+    if any(is_equal(field, x) for x in allowed):
       return field
     raise ValueError(f'Input should be {" or ".join(map(repr, allowed))}')
 
@@ -339,49 +331,37 @@ def write_bytes(path: pathlib.Path, content: bytes) -> None:
 @contextlib.contextmanager
 def replace_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Replaces a file by the file that the caller writes."""
-  with name_path_in_errors(path), create_folder(path.parent):
-    part = path.parent / f'.{secrets.token_hex(8)}.part'
-    try:
-      yield part
-      _flush(part)
-      # Some libraries, such as safetensors, write files for their owner only.
-      mask = os.umask(0)
-      os.umask(mask)
-      mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
-      part.chmod(mode)
-      os.replace(part, path)
-    finally:
-      part.unlink(missing_ok=True)
+  with replace_files(path.parent, path.name) as part:
+    yield part / path.name
 
 
 @contextlib.contextmanager
-def replace_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Replaces some files of a folder by the files that the caller writes."""
-  with name_path_in_errors(folder), create_folder(folder):
+def replace_files(
+  folder: pathlib.Path, name: str = ''
+) -> Iterator[pathlib.Path]:
+  """Replaces files of a folder by those that the caller writes in another."""
+  with name_path_in_errors(folder / name), create_folder(folder):
     # Inside of the folder, since its parent may be on another disk.
     part = folder / f'.{secrets.token_hex(8)}.part'
+    part.mkdir()
     try:
-      part.mkdir()
       yield part
-      files = sorted(part.iterdir())
-      for file in files:
-        with name_path_in_errors(file):
-          _flush(file)
-      for file in files:
+      mask = os.umask(0)
+      os.umask(mask)
+      written = sorted(part.iterdir())
+      for file in written:
+        old = folder / file.name
+        # Some libraries, such as safetensors, write for their owner only.
+        file.chmod(
+          old.stat().st_mode & 0o777 if old.exists() else 0o666 & ~mask
+        )
+        # A disk may be full only when the data is written to it.
+        with name_path_in_errors(old), file.open('rb') as opened:
+          os.fsync(opened.fileno())
+      for file in written:
         os.replace(file, folder / file.name)
-    except OSError as error:
-      name = pathlib.Path(error.filename or part)
-      if part in name.parents:
-        error.filename = str(folder / name.name)
-      raise
     finally:
       shutil.rmtree(part, ignore_errors=True)
-
-
-def _flush(path: pathlib.Path) -> None:
-  """Waits until the data of a file is on the disk: it may be full only then."""
-  with path.open('rb') as file:
-    os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -390,19 +370,18 @@ def name_path_in_errors(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    is_temporary = str(error.filename or '').endswith('.part')
-    if error.errno and (not error.filename or is_temporary):
-      raise OSError(error.errno, error.strerror, str(path)) from None
-    raise
+    file = pathlib.Path(str(error.filename or path))
+    if file.parent.suffix == '.part':
+      file = file.parent.parent / file.name
+    if not error.errno or str(file) == str(error.filename):
+      raise
+    raise OSError(error.errno, error.strerror, str(file)) from None
   except Exception as error:
     # A library's error may be caused by a full disk, or say so.
-    cause: BaseException | None = error
-    while cause is not None:
-      for code in errno.ENOSPC, errno.EDQUOT, errno.EFBIG:
-        text = os.strerror(code)
-        if text in str(cause) or f'(os error {code})' in str(cause):
-          raise OSError(code, text, str(path)) from error
-      cause = cause.__cause__
+    said = ''.join(traceback.format_exception(error))
+    for code in errno.ENOSPC, errno.EDQUOT, errno.EFBIG:
+      if os.strerror(code) in said or f'(os error {code})' in said:
+        raise OSError(code, os.strerror(code), str(path)) from error
     raise
 
 

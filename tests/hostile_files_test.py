@@ -916,7 +916,7 @@ def test_no_password_of_a_url_is_kept(monkeypatch):
   monkeypatch.setattr(sys, 'orig_argv', command)
   text = json.dumps(workdirs.provenance({}))
   assert 'hunter2secret' not in text
-  assert '--data=ftp://user:***@127.0.0.1' in text
+  assert '--data=ftp://***@127.0.0.1' in text
 
 
 @slow
