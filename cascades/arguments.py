@@ -13,14 +13,13 @@ This module imports no JAX.
 """
 
 import dataclasses
-import decimal
 import difflib
 import math
 import numbers
 import pathlib
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Self, get_args, get_type_hints
 
 import numpy as np
@@ -58,7 +57,7 @@ def number(name: str, value: Any, low: float, high: float) -> float:
   if getattr(value, 'ndim', None) == 0:
     # A scalar array, or a NumPy number.
     value = value.item()
-  is_real = isinstance(value, numbers.Real | decimal.Decimal)
+  is_real = isinstance(value, numbers.Real)
   try:
     real = float(value) if is_real and not isinstance(value, bool) else math.nan
   except (ValueError, OverflowError):
@@ -196,12 +195,11 @@ class Declared:
     """Makes an instance of the options that `to_dict` returned."""
     names = options_of(cls)
     for name in (*fields, *names):
-      if name not in names or name not in fields:
+      if not (name in fields and name in names):
         raise ValueError(
           f'{name}: is not an option of {cls.__name__}, or is missing; give all'
           f' of {", ".join(names)}.'
         )
-      names[name].validate(fields[name])
     return cls(**fields)
 
 
@@ -232,38 +230,25 @@ class Registry[Entry](dict[str, Entry]):
 
   Attributes:
     option: The option that takes the names as values; begins error messages.
-    kind: The type of every entry.
-    aliases: Entry names by their other names.
-    base: Of entries that are classes, the class that they derive from.
+    kind: The type of every entry, or the class that all derive from.
   """
 
-  def __init__(
-    self,
-    option: str,
-    kind: type[Entry],
-    aliases: Mapping[str, str] | None = None,
-    base: type = object,
-  ):
+  def __init__(self, option: str, kind: type):
     super().__init__()
-    self.base = base
-    self.option, self.kind, self.aliases = option, kind, dict(aliases or {})
+    self.option, self.kind = option, kind
     self._core: set[str] = set()
 
   def register(self, name: str, entry: Entry, builtin: bool = False) -> Entry:
     """Adds an entry; `builtin` marks the library's own."""
-    is_taken = super().get(name, entry) is not entry or name in self.aliases
-    is_entry = isinstance(entry, self.kind)
-    if is_entry and isinstance(entry, type):
-      is_entry = issubclass(entry, self.base)
+    is_class = isinstance(entry, type)
+    is_entry = (issubclass if is_class else isinstance)(entry, self.kind)
     # Records hold an entry's own name.
-    is_taken |= getattr(entry, 'name', name) != name
-    noun = self.kind.__name__
-    if self.kind is type:
-      noun = f'class that derives from {self.base.__name__}'
-    if is_taken or not is_entry or not _NAME.fullmatch(name):
+    is_free = self.get(name, entry) is entry
+    is_free &= getattr(entry, 'name', name) == name
+    if not (is_entry and is_free and _NAME.fullmatch(name)):
       raise ValueError(
         f'{self.option}: {quote(name)} cannot be registered; give a'
-        f' {noun}, and a name that is not taken, of letters,'
+        f' {self.kind.__name__}, and a name that is not taken, of letters,'
         ' digits, dots, hyphens and underscores.'
       )
     self[name] = entry
@@ -274,15 +259,11 @@ class Registry[Entry](dict[str, Entry]):
   def find(self, spec: str) -> tuple[Entry, str]:
     """Returns the entry of 'NAME' or 'NAME:ARGUMENT', and the argument."""
     name, argument = split(spec)
-    if name not in self and name not in self.aliases:
-      raise ValueError(self.unknown(spec))
     return self[name], argument
 
   def unknown(self, name: Any, option: str = '') -> str:
     """Returns the error for an unknown name, with the nearest and all names."""
-    near = difflib.get_close_matches(
-      str(name)[:99], [*self, *self.aliases], 1, 0.0
-    )
+    near = difflib.get_close_matches(str(name)[:99], self, 1, 0.0)
     guess = f' did you mean {near[0]!r}?' if near else ''
     return (
       f'{option or self.option}: {quote(name)} is not known;{guess}'
@@ -297,15 +278,8 @@ class Registry[Entry](dict[str, Entry]):
     """True if an entry is the library's own."""
     return name in self._core
 
-  def get(self, key: Any, default: Any = None) -> Any:
-    """Returns the entry of a name or an alias, else the default."""
-    name: Any = self.aliases.get(key, key)
-    return super().get(name, default)
-
   def __missing__(self, name: str) -> Entry:
-    if name not in self.aliases:
-      raise ValueError(self.unknown(name))
-    return self[self.aliases[name]]
+    raise ValueError(self.unknown(name))
 
 
 def missing(option: str, package: str, extra: str) -> str:

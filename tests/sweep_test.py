@@ -850,7 +850,9 @@ def _names(config):
 
 def test_points_are_named_by_what_changes_records(tmp_path, monkeypatch):
   rows = [{'prompt': f'{n}', 'reference': f'{n}'} for n in range(4)]
-  config = _file_config(_write(tmp_path / 'a.jsonl', rows), metric='exact')
+  config = _file_config(
+    _write(tmp_path / 'a.jsonl', rows), metric='exact_match'
+  )
   with config.unlocked():
     config.shard_size = 2
   names = _names(config)
@@ -927,10 +929,10 @@ def test_short_flags_set_fields_or_are_refused(monkeypatch):
   monkeypatch.setattr(sweep.flags, 'FLAGS', values)
   for name in sweep._SHORT:
     flags.DEFINE_string(name, None, '', flag_values=values)
-  values(['x', '--data=a.csv', '--metric=exact', '--drafter=ngram'])
+  values(['x', '--data=a.csv', '--metric=exact_match', '--drafter=ngram'])
   config = common.sweep('file')
   sweep._apply_short_flags(config)
-  assert (config.file.path, config.file.metric) == ('a.csv', 'exact')
+  assert (config.file.path, config.file.metric) == ('a.csv', 'exact_match')
   assert (config.drafter, config.verifier) == ('ngram', 'tiny-verifier')
   with pytest.raises(ValueError, match=r'^data: this config has no field file'):
     sweep._apply_short_flags(common.sweep())

@@ -144,7 +144,7 @@ def test_fields_are_mapped_and_numbers_are_texts(tmp_path):
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.parquet'])
 def test_several_references_or_none(name, tmp_path):
   rows = [{'prompt': 'a', 'reference': ['x', 'y', 'x', '']}]
-  examples, _, task = _load(_write(tmp_path / name, rows), metric='exact')
+  examples, _, task = _load(_write(tmp_path / name, rows), metric='exact_match')
   assert examples[0].reference == ('x', 'y')
   assert task.score('y', examples[0].reference) == {'exact_match': 1.0}
   rows = [{'prompt': 'a', 'reference': None}, {'prompt': 'b', 'reference': ' '}]
@@ -174,7 +174,7 @@ def test_chats_are_conversations_with_the_last_answer_as_reference(tmp_path):
   turns = [('system', 'Be brief.'), ('user', 'Hi'), ('assistant', 'Hello')]
   messages = [{'role': role, 'content': text} for role, text in turns]
   path = _write(tmp_path / 'a.jsonl', [{'messages': messages}])
-  (example,), *_ = _load(path, chat=True, metric='exact')
+  (example,), *_ = _load(path, chat=True, metric='exact_match')
   assert example.prompt == Conversation(turns[:2])
   assert example.reference == 'Hello'
   assert records.loads(records.dumps(example), Example) == example
@@ -240,7 +240,7 @@ def test_a_damaged_file_is_one_sentence(name, content, sentence, tmp_path):
   path = tmp_path / name
   path.write_bytes(content if isinstance(content, bytes) else content.encode())
   with pytest.raises(ValueError, match=r'^data: .*\.$') as error:
-    _load(path, metric='exact')
+    _load(path, metric='exact_match')
   separator = ', ' if sentence.startswith('line') else ' '
   start = f'data: {path.name}{separator}{sentence}'
   assert str(error.value).startswith(start)
@@ -250,7 +250,7 @@ def test_a_damaged_file_is_one_sentence(name, content, sentence, tmp_path):
   ('field', 'value', 'metric'),
   [
     *(('reference', x, 'json') for x in (nan, -1e999, ['r', nan], {'a': 'r'})),
-    *(('prompt', nan, ''), ('id', nan, 'exact')),
+    *(('prompt', nan, ''), ('id', nan, 'exact_match')),
   ],
 )
 def test_a_value_that_is_no_text_names_its_row(field, value, metric, tmp_path):
@@ -338,7 +338,7 @@ def test_changed_bytes_are_refused_or_read(name, tmp_path):
       changed[rng.randrange(len(changed))] = rng.randrange(256)
     (tmp_path / name).write_bytes(changed)
     try:
-      _load(tmp_path / name, metric='exact')
+      _load(tmp_path / name, metric='exact_match')
     except ValueError as error:
       sentences.add((type(error), str(error)))
   assert len(sentences) > 2
@@ -404,7 +404,7 @@ def peak():
   return int(re.search(r'VmHWM:\\s+(\\d+) kB', status)[1]) / 1024
 
 config = common.sweep('file', tasks=('file',), num_examples=int(sys.argv[2]))
-config.file.path, config.file.metric = sys.argv[1], 'exact'
+config.file.path, config.file.metric = sys.argv[1], 'exact_match'
 (task,) = plan.configured_tasks(config).values()
 before = peak()
 examples, _ = plan.load_examples(config, task)

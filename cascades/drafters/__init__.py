@@ -64,9 +64,7 @@ __all__ = [
 
 # Names are claimed in this order. Language models come last: the folder of any
 # drafter may look like one.
-DRAFTERS: Registry[type[UnboundDrafter]] = Registry(
-  'drafter', type, base=UnboundDrafter
-)
+DRAFTERS: Registry[type[UnboundDrafter]] = Registry('drafter', UnboundDrafter)
 DRAFTERS.register('ngram', NgramDrafter, builtin=True)
 DRAFTERS.register('self', SelfSpeculative, builtin=True)
 DRAFTERS.register('recurrent', RecurrentHead, builtin=True)

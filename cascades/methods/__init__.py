@@ -35,7 +35,7 @@ __all__ = (
 ALIASES = {f'cascade_{name}': name for name in ('chow', 'diff', 'opt')}
 ALIASES |= {f'cascade_tokenV{i}': f'token_v{i}' for i in (1, 2, 3)}
 
-METHODS: Registry[Method] = Registry('method', Method, ALIASES)
+METHODS: Registry[Method] = Registry('method', Method)
 for _method in (*cascade.METHODS, *relaxed.METHODS):
   METHODS.register(_method.name, _method, builtin=True)
 
@@ -51,7 +51,9 @@ def register(method: Method) -> Method:
 
 def get_method(method: str | Method) -> Method:
   """Returns the method of a name or an alias; a `Method` as it is."""
-  return method if isinstance(method, Method) else METHODS[method]
+  if isinstance(method, Method):
+    return method
+  return METHODS[ALIASES.get(method, method)]
 
 
 def is_builtin(method: Method) -> bool:

@@ -62,11 +62,7 @@ class Metric:
     return min(1.0, scores[self.scores[0]] / self.scale)
 
 
-METRICS: Registry[Metric] = Registry(
-  'metric',
-  Metric,
-  aliases={'exact': 'exact_match', 'normalised_exact': 'short_answer'},
-)
+METRICS: Registry[Metric] = Registry('metric', Metric)
 
 
 def _exact_match(answer: str, reference: Reference) -> dict[str, float]:

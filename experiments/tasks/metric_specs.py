@@ -29,9 +29,9 @@ def find(spec: str, option: str = 'metric') -> Metric:
   name, colon, argument = spec.partition(':')
   if name == _REGEX:
     return _regex_metric(argument, option)
-  if colon and name not in METRICS and name not in METRICS.aliases:
+  if colon and name not in METRICS:
     return _function_metric(spec, option)
-  if colon or (name not in METRICS and name not in METRICS.aliases):
+  if colon or name not in METRICS:
     raise ValueError(
       f'{METRICS.unknown(spec, option)[:-1]}, {_REGEX}:PATTERN and'
       ' module:function.'
