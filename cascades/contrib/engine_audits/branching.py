@@ -30,6 +30,7 @@ import numpy as np
 ROUNDING = 1e-12
 # Largest total probability of dropped outcomes.
 MAX_DROPPED = 1e-10
+_NUMPY = np.random.default_rng(0)
 
 
 class NotEnumerableError(Exception):
@@ -47,27 +48,20 @@ class _OutcomeTree:
   def draw(self, probs: list[float], width: float = 1.0) -> int:
     """Returns the outcome that the current call follows at its next draw."""
     if self._depth == len(self._open):
-      self._open.append(self._significant(probs, width))
+      # All but those of rounding; at least one.
+      self._open.append([])
+      max_prob = max(probs)
+      for i, prob in enumerate(probs):
+        joint_prob = self.prob * prob
+        is_rounding = prob * width <= ROUNDING and prob < max_prob
+        if is_rounding and self.dropped_prob + joint_prob <= MAX_DROPPED:
+          self.dropped_prob += joint_prob
+        elif prob > 0:
+          self._open[-1].append((i, prob))
     outcome, prob = self._open[self._depth][0]
     self._depth += 1
     self.prob *= prob
     return outcome
-
-  def _significant(
-    self, probs: list[float], width: float
-  ) -> list[tuple[int, float]]:
-    """Returns outcomes and probabilities, without rounding; at least one."""
-    possible = [(i, prob) for i, prob in enumerate(probs) if prob > 0]
-    max_prob = max(prob for _, prob in possible)
-    significant = []
-    for i, prob in possible:
-      joint_prob = self.prob * prob
-      is_rounding = prob * width <= ROUNDING and prob < max_prob
-      if is_rounding and self.dropped_prob + joint_prob <= MAX_DROPPED:
-        self.dropped_prob += joint_prob
-      else:
-        significant.append((i, prob))
-    return significant
 
   def next_call(self) -> bool:
     """Moves to the next unexplored outcome; False if none is left."""
@@ -189,11 +183,6 @@ class Generator:
   def __init__(self, tree: _OutcomeTree):
     self._tree = tree
 
-  @property
-  def prob(self) -> float:
-    """Probability of all outcomes drawn so far in this call."""
-    return self._tree.prob
-
   def _draws(self, size: Any, draw: Callable[[], Any]) -> Any:
     """Returns one draw if `size` is None, else an array of draws."""
     if size is None:
@@ -229,15 +218,9 @@ class Generator:
       raise NotEnumerableError('elements are drawn without replacement')
     del axis, shuffle
     elements = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
-    probs = np.full(len(elements), 1 / len(elements)) if p is None else p
-    # The deviation from 1 that NumPy allows a sum of probabilities.
-    of_array = isinstance(probs, np.ndarray)
-    is_float = of_array and np.issubdtype(probs.dtype, np.floating)
-    dtypes = [np.float64, probs.dtype] if is_float else [np.float64]
-    tolerance = max(float(np.sqrt(np.finfo(x).eps)) for x in dtypes)
-    probs = np.asarray(probs, np.float64)
-    if (probs < 0).any() or not abs(probs.sum() - 1) <= tolerance:
-      raise ValueError('probabilities do not sum to 1')
+    # Refuses what is no distribution.
+    _NUMPY.choice(len(elements), p=p)
+    probs = np.ones(len(elements)) if p is None else np.asarray(p, np.float64)
     normalized = (probs / probs.sum()).tolist()
     draws = self._draws(size, lambda: elements[self._tree.draw(normalized)])
     return draws if size is None else draws.astype(elements.dtype)

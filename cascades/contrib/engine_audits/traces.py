@@ -37,7 +37,7 @@ import collections
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -46,7 +46,7 @@ import numpy as np
 
 from cascades import arguments, files, methods
 from cascades.contrib.engine_audits import engines
-from cascades.files import Count, FailFast, Schema, plain
+from cascades.files import Count, FailFast, NotNegative, Schema, plain
 
 # Largest deviation of a sum of probabilities from 1; float16 and printed digits
 # are rounded.
@@ -184,8 +184,8 @@ class _Listed(Schema):
   """A distribution of the most probable tokens."""
 
   tokens: Annotated[list[Count], FailFast]
-  probs: Annotated[list[float], FailFast]
-  rest: float
+  probs: Annotated[list[NotNegative], FailFast]
+  rest: NotNegative
 
 
 def read(path: str | pathlib.Path) -> Iterator[_Block]:
@@ -236,21 +236,15 @@ def _block(number: int, line: bytes | bytearray) -> _Block:
 def _probs(value: Any) -> _Probs:
   """Parses one distribution of a line, and normalizes its sum to 1."""
   try:
-    if not isinstance(value, Mapping):
+    if isinstance(value, list):
       value = dict(tokens=[*range(len(value))], probs=value, rest=0.0)
     fields = _Listed.parse(value)
     tokens, probs = np.array(fields.tokens), np.array(fields.probs)
     total = probs.sum() + fields.rest
-    if (
-      probs.shape != tokens.shape
-      or not probs.size
-      or len(np.unique(tokens)) < len(tokens)
-      or (probs < 0).any()
-      or fields.rest < 0
-      or not abs(total - 1) <= _SUM
-    ):
+    is_distinct = 0 < len({*fields.tokens}) == len(tokens) == len(probs)
+    if not is_distinct or abs(total - 1) > _SUM:
       raise ValueError
-  except (TypeError, ValueError):
+  except ValueError:
     raise ValueError(
       'a distribution must be a list of probabilities, or an object of distinct'
       ' tokens, their probs, and rest; none negative, of the sum 1'
