@@ -19,7 +19,6 @@ from lm_eval.api.registry import get_model  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from cascades.contrib.lm_eval import CascadesLM, Generation  # noqa: E402
-from cascades.decisions import Decision, weights  # noqa: E402
 from cascades.models import (  # noqa: E402
   checkpoints,
   language,
@@ -27,7 +26,6 @@ from cascades.models import (  # noqa: E402
 )
 from cascades.models.chat import Conversation  # noqa: E402
 from cascades.sampler import scoring  # noqa: E402
-from experiments.sweeps import deciding  # noqa: E402
 
 pytestmark = pytest.mark.slow
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -196,26 +194,6 @@ def test_the_harness_says_how_large_a_batch_may_be():
   # As the command line gives it; its device is none of JAX's.
   lm = CascadesLM(**_SMALL | dict(batch_size='2'), device='cuda:0')
   assert lm.sampler.config.batch_size == 2
-
-
-def test_a_decision_is_decoded_as_it_was_made(tmp_path):
-  decoder = small.sampler(*small.pair(), method='token_v3', temperature=0.0)
-  names = dict(zip(('verifier', 'drafter'), small.pair(), strict=True))
-  path = tmp_path / 'decision.json'
-  hashes = weights(decoder.verifier, decoder.bound_drafter)
-  fields = dict(format=1, sentence='', drafter_options={}, dtype=None)
-  fields |= dict(chat=False, config=decoder.config, weights=hashes)
-  evidence = {'tasks': {}}
-  deciding.save(Decision(**names, **fields, evidence=evidence), path)
-  lm = CascadesLM(decision=str(path))
-  request = dict(until=['.'], max_gen_toks=5)
-  texts = _generate(lm, *((prompt, request) for prompt in _PROMPTS))
-  expected = decoder.sample(_PROMPTS, max_new_tokens=5, stop_strings=['.'])
-  assert texts == [answer.text for answer in expected]
-  with pytest.raises(ValueError, match='decision: was made at temperature 0'):
-    _generate(lm, (_PROMPTS[0], request | dict(temperature=0.7)))
-  with pytest.raises(ValueError, match="model_args: 'gamma' is not known"):
-    CascadesLM(decision=str(path), gamma=2)
 
 
 def test_what_a_task_may_not_ask_for_is_refused_by_name():

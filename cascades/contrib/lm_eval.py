@@ -65,18 +65,6 @@ def _check_names(
       )
 
 
-def _sampler(options: Mapping[str, Any]) -> sampler.Sampler:
-  """Makes a sampler of all options by name, those of the drafter included."""
-  models = {k: v for k, v in options.items() if k in _MODELS}
-  decoding = {k: v for k, v in options.items() if k in _DECODING}
-  drafter_options = options.keys() - models.keys() - decoding.keys()
-  if isinstance(models.get('drafter'), str):
-    models['drafter'] = drafters.parse(
-      models['drafter'], **{name: options[name] for name in drafter_options}
-    )
-  return sampler.Sampler(config=DecodingConfig(**decoding), **models)
-
-
 class Generation(NamedTuple):
   """Generation options of a task; equal requests are decoded together."""
 
@@ -108,9 +96,6 @@ class CascadesLM(TemplateLM):
     batch_size: 'auto' takes `max_batch_size`, or what `Sampler` takes.
     max_batch_size: Taken where `batch_size` is 'auto'.
     device: Unused, as JAX has its own flag (JAX_PLATFORMS).
-    decision: A decision.json of a sweep: its models and options. Only verifier,
-      drafter and mesh can be given beside it, and tasks must ask for its
-      temperature, top_k and top_p.
     **options: Arguments of `Sampler`; models and tokenizer by name or path.
   """
 
@@ -121,15 +106,13 @@ class CascadesLM(TemplateLM):
     batch_size: int | str | None = None,
     max_batch_size: int | None = None,
     device: str | None = None,
-    decision: str | None = None,
     **options: Any,
   ):
     super().__init__()
     del device
     names = (*_MODELS, *_DECODING, *drafters.declared_options(), 'seed')
-    names = names if decision is None else ('verifier', 'drafter', 'mesh')
     _check_names('model_args', options, names)
-    if decision is None and options.get('verifier') is None:
+    if options.get('verifier') is None:
       raise ValueError('verifier: must be given in model_args.')
     for name in ('verifier', 'drafter'):
       # The harness makes a number of a folder that is called so.
@@ -140,14 +123,17 @@ class CascadesLM(TemplateLM):
       options['tokenizer'] = tokenizers.read(path, 'tokenizer')
     if str(batch_size).startswith('auto'):
       batch_size = max_batch_size
-    self._is_decided = decision is not None
-    if decision is not None:
-      self.sampler = sampler.Sampler.from_decision(decision, **options)
-    else:
-      if batch_size is not None:
-        text = str(batch_size)
-        options['batch_size'] = int(text) if text.isdigit() else batch_size
-      self.sampler = _sampler(options)
+    if batch_size is not None:
+      text = str(batch_size)
+      options['batch_size'] = int(text) if text.isdigit() else batch_size
+    models = {k: v for k, v in options.items() if k in _MODELS}
+    decoding = {k: v for k, v in options.items() if k in _DECODING}
+    if isinstance(models.get('drafter'), str):
+      names = options.keys() - models.keys() - decoding.keys()
+      models['drafter'] = drafters.parse(
+        models['drafter'], **{name: options[name] for name in names}
+      )
+    self.sampler = sampler.Sampler(config=DecodingConfig(**decoding), **models)
     self.seed = seed
     self._mesh = options.get('mesh', (1, 1))
     self._counts = collections.Counter()
@@ -208,13 +194,6 @@ class CascadesLM(TemplateLM):
     if not changes.get('temperature', 1):
       # Greedy decoding truncates nothing, whatever a task or the sampler says.
       changes = changes | dict(top_k=None, top_p=None)
-    for name, value in changes.items() if self._is_decided else ():
-      decided = getattr(decoder.config, name)
-      if decided != value:
-        raise ValueError(
-          f'decision: was made at {name} {decided}, and the task asks for'
-          f' {value}; decide at {name} {value}, or give --gen_kwargs.'
-        )
     return sampler.Sampler(
       decoder.verifier,
       decoder.drafter,
