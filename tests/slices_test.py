@@ -19,7 +19,6 @@ POINTS = 'method lenience quality relative_latency'
 
 
 def make_frame(rows, names=POINTS):
-  """A summary of few columns; the models alone have no gamma."""
   frame = pd.DataFrame(rows, columns=names.split())
   frame = frame.assign(**{k: v for k, v in USUAL.items() if k not in frame})
   is_baseline = frame.method.isin(['verifier_only', 'drafter_only'])
@@ -28,7 +27,6 @@ def make_frame(rows, names=POINTS):
 
 
 def make_points(summary):
-  """The points of a summary, each with answers of its mean quality."""
   table = summary.assign(run='run', batch_size=1, oracle=False, law=0, scale=1)
   table = table.assign(strict=table.method == 'verifier_only')
   is_sequential = table.verification == 'sequential'
@@ -62,7 +60,6 @@ def no_worse(rows):
 
 
 VERIFIER = ('verifier_only', NAN, 0.9, 1.0)
-DRAFTER = ('drafter_only', NAN, 0.9, 0.1)
 
 
 def of(*begin_and_rows):
@@ -73,7 +70,7 @@ def of(*begin_and_rows):
 
 def test_no_worse_is_by_the_verifiers_quality_and_fastest_first():
   rows = [
-    *(VERIFIER, DRAFTER),
+    *(VERIFIER, ('drafter_only', NAN, 0.9, 0.1)),
     *of('a', (0.0, 0.9, 0.7), (0.5, 0.95, 0.6), (1.0, 0.5, 0.3)),
     *of('b', (0.0, 0.8, 0.2), (0.5, 0.88, 0.65)),
     # Within the margin of 0.03; of points that are alike the first; of no
@@ -83,13 +80,9 @@ def test_no_worse_is_by_the_verifiers_quality_and_fastest_first():
   assert no_worse(rows).index.tolist() == [3, 6, 2, 7]
 
 
-@pytest.mark.parametrize(
-  'verifier_rows',
-  [[], [('verifier_only', NAN, NAN, 1.0)]],
-  ids=['absent', 'failed'],
-)
-def test_where_nobody_knows_the_verifiers_quality(verifier_rows):
-  rows = [*verifier_rows, ('a', 0.0, 0.9, 0.7), ('a', 1.0, 0.5, 0.3)]
+@pytest.mark.parametrize('known', [[], [('verifier_only', NAN, NAN, 1.0)]])
+def test_where_nobody_knows_the_verifiers_quality(known):
+  rows = [*known, *of('a', (0.0, 0.9, 0.7), (1.0, 0.5, 0.3))]
   assert no_worse(rows) is None
   # Of its best points the fastest.
   assert best_points(rows).lenience.iloc[-1] == 0.0
@@ -105,7 +98,6 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
   ]
   best = best_points(rows, f'task {POINTS}')
   assert best.index.tolist() == [0, 1, 3, 6, 8]
-  assert best.variant.tolist() == best.method.tolist()
   assert best.at_quality.tolist() == [True, False, True, False, False]
 
 
@@ -157,9 +149,7 @@ def test_best_points_are_of_each_variant_at_the_gamma_that_suits_each_point():
   # The fastest is that of the page.
   page, *_ = slices.slice_summary(judged(rows[:5], GAMMAS))
   assert page.gamma_tuned
-  best = best_points(rows[:5], GAMMAS).iloc[1:]
-  as_good = best[best.quality >= 0.9].sort_values('relative_latency')
-  assert slices.no_worse(page).index.tolist() == as_good.index.tolist()
+  assert slices.no_worse(page).index.tolist() == [3, 2]
 
 
 def test_tuned_keeps_the_fastest_gamma_of_each_point():
@@ -181,7 +171,6 @@ def test_tuned_keeps_the_fastest_gamma_of_each_point():
   frame = make_frame(rows, names)
   fastest = slices.at_fastest_gamma(frame)
   assert fastest.index.tolist() == [0, 1, 2, 5, 6, 7, 8, 10, 12]
-  assert slices.at_fastest_gamma(fastest).equals(fastest)
   assert slices.at_fastest_gamma(frame.iloc[:0]).empty
   # Where the bonus is the verifier's, gamma changes the law.
   rows = [('a', x, n, 1 / n) for x in ('target', 'verifier') for n in (2, 4)]
