@@ -9,24 +9,16 @@ Hugging Face's families, some of which hold a text model beside other parts:
   gemma4_unified_text  in gemma4_unified; a Gemma 4 without parts for images
                        and sounds
 
-Fields of a wrong type, and values that gemma's code cannot represent, are
-refused here and nowhere else.
+Wrong types, and what gemma's code cannot represent, are refused here alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import pydantic
 
 from cascades import arguments
-from cascades.files import (
-  Count,
-  FailFast,
-  Positive,
-  Schema,
-  Size,
-  one_of,
-)
+from cascades.files import Count, FailFast, Positive, Schema, Size, one_of
 
 FULL: Final = 'full_attention'
 SLIDING: Final = 'sliding_attention'
@@ -189,8 +181,6 @@ def rope_type() -> Any:
 
 
 class _RopeFields(Schema):
-  """Fields of the embedding of one attention type."""
-
   rope_type: str = rope_type()
   rope_theta: Positive
   factor: Annotated[Positive, pydantic.Field(ge=1)] | None = None
@@ -250,12 +240,18 @@ def read(fields: Mapping[str, Any]) -> GemmaConfig:
   layers, vocab_size = file.num_hidden_layers, file.vocab_size
   if file.hidden_size_per_layer_input:
     vocab_size = min(vocab_size, file.vocab_size_per_layer_input or 0)
-  sparse = 10 if layers > 10 else 0
-  num_heads, head_dim = _full_attention_heads(file)
+  sparse, types = 10 if layers > 10 else 0, _layer_types(file)
+  num_heads, head_dim = _full_attention_heads(file, types)
+  quantization = fields.get('quantization_config')
+  is_int8 = isinstance(quantization, Mapping) and (
+    quantization.get('format') == 'int-quantized'
+  )
+  # transformers reads the same fields; both names are in use.
+  stored_dtype = fields.get('dtype') or fields.get('torch_dtype')
   resolved: dict[str, Any] = dict(file) | dict(
     vocab_size=vocab_size,
     table_size=file.vocab_size,
-    layer_types=_layer_types(file),
+    layer_types=types,
     num_global_key_value_heads=num_heads,
     global_head_dim=head_dim,
     ropes=_ropes(file),
@@ -263,7 +259,7 @@ def read(fields: Mapping[str, Any]) -> GemmaConfig:
     or [0.95] * sparse + [0.0] * (layers - sparse),
     moe_intermediate_size=file.moe_intermediate_size
     or file.expert_intermediate_size,
-    stored_dtype=_stored_dtype(fields),
+    stored_dtype='int8' if is_int8 else stored_dtype,
   )
   names = GemmaConfig.model_fields
   config = GemmaConfig.model_construct(**{x: resolved[x] for x in names})
@@ -296,16 +292,6 @@ def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
   return {name: x for name, x in fields.items() if name not in nulls}
 
 
-def _stored_dtype(fields: Mapping[str, Any]) -> Any:
-  """Returns the dtype that a file declares."""
-  quantization = fields.get('quantization_config')
-  is_mapping = isinstance(quantization, Mapping)
-  if is_mapping and quantization.get('format') == 'int-quantized':
-    return 'int8'
-  # transformers reads the same fields; both names are in use.
-  return fields.get('dtype') or fields.get('torch_dtype')
-
-
 def _layer_types(file: _File) -> list[_Type]:
   """Returns the attention type of each layer."""
   period = {'gemma2': 2, 'gemma3n_text': 5}.get(file.model_type)
@@ -316,34 +302,32 @@ def _layer_types(file: _File) -> list[_Type]:
   return [*types[:-1], FULL] if file.is_gemma4 else types
 
 
-def _full_attention_heads(file: _File) -> tuple[int, int]:
+def _full_attention_heads(
+  file: _File, types: Sequence[_Type]
+) -> tuple[int, int]:
   """Returns number and size of key heads of layers with full attention."""
-  names = 'num_key_value_heads', 'head_dim'
-  default = {name: getattr(file, name) for name in names}
-  full = dict(default)
+  num_heads, size = file.num_key_value_heads, file.head_dim
   if file.per_layer_config is not None:
+    default = full = {'num_key_value_heads': num_heads, 'head_dim': size}
     # Keys may have leading zeros.
     changes = {
-      arguments.parse_count(layer): shape
+      arguments.parse_count(layer): default | shape
       for layer, shape in file.per_layer_config.items()
     }
-    types = _layer_types(file)
-    full |= changes.get(types.index(FULL), {})
+    full = changes.get(types.index(FULL), default)
     expected = [full if x == FULL else default for x in types]
-    layers = [default | changes.get(i, {}) for i in range(len(types))]
-    is_even = layers == expected and full.keys() == default.keys()
     _require(
-      is_even and None not in changes,
+      [changes.get(i, default) for i in range(len(types))] == expected
+      and (full.keys(), None in changes) == (default.keys(), False),
       'per_layer_config',
       file.per_layer_config,
       'numbers of layers, equal in all layers of a type, with heads only',
     )
-  elif file.is_gemma4:
-    # Published files have fields for full attention.
-    full['head_dim'] = file.global_head_dim
-    if file.attention_k_eq_v and file.num_global_key_value_heads:
-      full['num_key_value_heads'] = file.num_global_key_value_heads
-  return full['num_key_value_heads'], full['head_dim']
+    return full['num_key_value_heads'], full['head_dim']
+  # Published files have fields for full attention.
+  if file.is_gemma4 and file.attention_k_eq_v:
+    num_heads = file.num_global_key_value_heads or num_heads
+  return num_heads, file.global_head_dim if file.is_gemma4 else size
 
 
 def _ropes(file: _File) -> dict[str, Rope]:
@@ -353,16 +337,16 @@ def _ropes(file: _File) -> dict[str, Rope]:
   `rope_theta`, `rope_local_base_freq` and `rope_scaling`.
   """
   parameters, scaling = file.rope_parameters or {}, file.rope_scaling or {}
-  if file.model_type == 'gemma2':
-    rope = _rope(file, scaling or parameters, file.rope_theta)
-    return {SLIDING: rope, FULL: rope}
-  by_type = _Parts.check(parameters, 'config.json: rope_parameters')
-  full = (by_type.full_attention or {}) | scaling
+  sliding = full = scaling or parameters
+  theta = file.rope_theta
+  if file.model_type != 'gemma2':
+    by_type = _Parts.check(parameters, 'config.json: rope_parameters')
+    theta, sliding = file.rope_local_base_freq, by_type.sliding_attention or {}
+    full = (by_type.full_attention or {}) | scaling
   if file.is_gemma4 and not parameters:
     full = {'rope_type': _PROPORTIONAL, 'partial_rotary_factor': 0.25}
-  sliding = by_type.sliding_attention or {}
   return {
-    SLIDING: _rope(file, sliding, file.rope_local_base_freq),
+    SLIDING: _rope(file, sliding, theta),
     FULL: _rope(file, full, file.rope_theta),
   }
 
@@ -433,7 +417,6 @@ def _check(c: GemmaConfig) -> None:
 
 
 def _require(is_valid: Any, field: str, value: Any, expected: str) -> None:
-  """Refuses a field that is inconsistent with others, or with gemma."""
   if not is_valid:
     raise ValueError(
       f'config.json: {field} must be {expected}, got {arguments.quote(value)};'
