@@ -197,33 +197,24 @@ def tensors(
   params: Any, config: GemmaConfig, gate_by_rows: bool = True
 ) -> Iterator[Tensor]:
   """Yields the tensors of a model, in the order of its leaves."""
+
+  def make(mapping, leaf, i, columns):
+    part = mapping.unpack(np.asarray(leaf))[i]
+    return np.ascontiguousarray(part[..., :columns])
+
   for mapping in param_mappings(config, gate_by_rows):
     leaf = get(params, mapping.path)
-    if not isinstance(leaf, tuple):
-      yield from _leaf_tensors(mapping, leaf)
-      continue
-    values, scales = leaf
-    yield from _leaf_tensors(mapping, values)
-    # A view of few numbers, of which all columns would be a matrix of floats.
-    for name, struct, make in _leaf_tensors(mapping, scales, slice(1)):
-      column = jax.ShapeDtypeStruct((struct.shape[0], 1), struct.dtype)
-      yield Tensor(name + '_scale', column, make)
-
-
-def _leaf_tensors(
-  mapping: ParamMapping, leaf: Any, columns: slice = slice(None)
-) -> Iterator[Tensor]:
-  """Yields the tensors of a leaf, an array; arrays are made of some columns."""
-
-  def make(i):
-    part = mapping.unpack(np.asarray(leaf))[i]
-    return np.ascontiguousarray(part[..., columns])
-
-  structs = jax.eval_shape(
-    mapping.unpack, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-  )
-  for i, (name, struct) in enumerate(zip(mapping.names, structs, strict=True)):
-    yield Tensor(name, struct, functools.partial(make, i))
+    parts = leaf if isinstance(leaf, tuple) else (leaf,)
+    for x, suffix in zip(parts, ('', '_scale'), strict=False):
+      struct = jax.ShapeDtypeStruct(x.shape, x.dtype)
+      structs = jax.eval_shape(mapping.unpack, struct)
+      for i, name in enumerate(mapping.names):
+        struct, columns = structs[i], None
+        if suffix:
+          # A view of few numbers, all columns of which are a matrix of floats.
+          struct, columns = jax.ShapeDtypeStruct((len(struct), 1), x.dtype), 1
+        part = functools.partial(make, mapping, x, i, columns)
+        yield Tensor(name + suffix, struct, part)
 
 
 def _table(config: GemmaConfig) -> ParamMapping:
