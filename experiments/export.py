@@ -21,9 +21,6 @@ _TENSOR_TYPE = flags.DEFINE_enum(
   ['float32', 'bfloat16', 'int8'],
   'Dtype of the stored tensors; by default that of the loaded model.',
 )
-_SHARD_GB = flags.DEFINE_float(
-  'shard_gb', 5.0, 'Maximum size of a file of tensors, in units of 1e9 bytes.'
-)
 cli.define_import()
 cli.define_dtype()
 
@@ -48,7 +45,7 @@ def main() -> None:
     cli.make_folder(folder, option='folder')
     model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
     cli.say(f'writing {folder}')
-    checkpoints.save_model(folder, model, _SHARD_GB.value, _TENSOR_TYPE.value)
+    checkpoints.save_model(folder, model, _TENSOR_TYPE.value)
   for file in sorted(file for file in folder.iterdir() if file.is_file()):
     print(f'{file.stat().st_size:>15,}  {file}')
 

@@ -4,8 +4,7 @@
   DRAFTERS       a builder of each kind of drafter, for one table model
   PAIRS          verifiers of every model family, with a drafter of every kind
   METHODS        every method, at a lenience between its limits
-
-`contract/roundtrip_test` has the checkpoint formats.
+  FORMATS        a writer of each checkpoint format, and what it can hold
 
 Two tables whose rows no proof can mistake for each other are the models, and
 `generate` runs them through the compiled loop.
@@ -14,6 +13,7 @@ Two tables whose rows no proof can mistake for each other are the models, and
 import dataclasses
 import functools
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,6 +28,7 @@ import small
 from cascades import decoding, drafters, methods, verification
 from cascades.drafters import recurrent
 from cascades.methods import processing
+from cascades.models import checkpoints, gemma_library
 from cascades.proof import sampled, table_models
 from cascades.sampler import batching
 from cascades.verification_config import SINGLE_DRAFT
@@ -230,6 +231,52 @@ def named(name: str) -> str:
   """A fixture's folder, or the name itself."""
   path = small.FIXTURES / name
   return str(path) if path.exists() else name
+
+
+# --- Checkpoint formats
+
+CLASSIC = 'hf_gemma2', 'hf_gemma3'
+FAMILIES = tuple(name for name, *_ in PAIRS if name.startswith('hf_'))
+
+
+class Format(NamedTuple):
+  """A writer, models that it writes, and how a parameter may differ."""
+
+  write: Callable[[pathlib.Path, checkpoints.Checkpoint, pathlib.Path], object]
+  models: tuple[str, ...] = CLASSIC
+  dtype: str | None = None
+  bound: float = 0.0
+  # Of what is loaded, in the folder that is written.
+  name: str = ''
+
+
+def saved(**options):
+  return lambda folder, x, _: checkpoints.save_model(folder, x, **options)
+
+
+def write_orbax(folder, checkpoint, source):
+  """Writes what gemma's downloads are: files beside the checkpoint."""
+  save = gemma_library.import_gemma().ckpts.save_params
+  save(checkpoint.params, folder / 'x', wait_until_finished=True)
+  (folder / 'tokenizer.model').write_bytes(checkpoint.tokenizer.proto)
+  shutil.copy(source / 'config.json', folder)
+
+
+def write_gguf(folder, checkpoint, _):
+  from fixtures import gguf_writer
+
+  gguf_writer.save_gguf(folder / 'x.gguf', checkpoint)
+
+
+FORMATS = {
+  'safetensors': Format(saved(), FAMILIES),
+  'eight bits': Format(saved(stored='int8'), dtype='int8'),
+  # Norms are stored plus 1, of which float32 has 24 bits.
+  'gguf': Format(
+    write_gguf, ('hf_gemma2', 'tiny-verifier'), bound=2.0**-22, name='x.gguf'
+  ),
+  'orbax': Format(write_orbax, FAMILIES, name='x'),
+}
 
 
 # --- The loop

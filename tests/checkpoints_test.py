@@ -230,17 +230,6 @@ def test_a_leaf_of_two_dtypes_has_the_larger_one(tmp_path):
   np.testing.assert_array_equal(read['gating_einsum'][1], want)
 
 
-def test_tensors_that_are_rounded_are_read_as_what_they_were(tmp_path):
-  whole = checkpoints.load_model('tiny-drafter', 'float32')
-  params = jax.tree.map(lambda x: x * 1.001, whole.params)
-  whole = whole._replace(params=params)
-  checkpoints.save_model(tmp_path, whole, stored='bfloat16')
-  assert {x.dtype.name for x in stored(tmp_path).values()} == {'bfloat16'}
-  read = checkpoints.load_model(tmp_path)
-  same(read.params, as_bfloat16(params))
-  assert dtypes(read.params) == {'float32'}
-
-
 @pytest.mark.parametrize('kept', ['float32', 'bfloat16'])
 def test_config_json_says_what_parameters_become(tmp_path, kept):
   checkpoints.save_model(tmp_path, load('tiny-drafter'), stored=kept)
@@ -304,36 +293,16 @@ def downloads(tmp_path_factory):
 @pytest.mark.parametrize('layout', ['flat', 'stacked', 'images', 'training'])
 def test_an_orbax_checkpoint_is_the_model_that_was_saved(downloads, layout):
   folder, want = downloads / layout, load('hf_gemma3').pack()
-  for inner in '', 'gemma3-tiny-it':
-    read = checkpoints.load_model(folder / inner)
-    assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
-    same(read.params, want.params)
-  read = checkpoints.load_model(folder, 'bfloat16')
+  (folder / 'generation_config.json').write_text('{"suppress_tokens": [6]}')
+  (folder / 'chat_template.jinja').write_text('{{ bos_token }}')
+  read = checkpoints.load_model(folder / 'gemma3-tiny-it')
+  assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
+  assert read.tokenizer.suppress_tokens == (6,)
+  assert read.tokenizer.chat_template == '{{ bos_token }}'
+  same(read.params, want.params)
+  read = checkpoints.load_model(folder / 'gemma3-tiny-it', 'bfloat16')
   assert dtypes(read.params) == {'bfloat16'}
   same(read.params, as_bfloat16(want.params))
-
-
-def test_an_orbax_folder_says_what_ends_an_answer(
-  downloads, monkeypatch, tmp_path
-):
-  folder = shutil.copytree(downloads / 'nested', tmp_path / 'tuned')
-  (folder / 'gemma3-tiny-it').rename(folder / 'step')
-  (folder / 'generation_config.json').write_text(
-    '{"eos_token_id": [1, 5], "suppress_tokens": [6]}'
-  )
-  (folder / 'chat_template.jinja').write_text('{{ bos_token }}')
-  tokenizer = checkpoints.load_model(folder).tokenizer
-  assert tokenizer.stops == (1, 5)
-  assert tokenizer.suppress_tokens == (6,)
-  assert tokenizer.chat_template == '{{ bos_token }}'
-
-  # What does not fit is not damaged.
-  def fail(*args):
-    raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory')
-
-  monkeypatch.setattr(gemma_library, 'restore_layers', fail)
-  message = conftest.refused('model', checkpoints.load_model, folder)
-  assert f'{folder / "step"} does not fit into the memory' in message
 
 
 @pytest.fixture
@@ -351,45 +320,31 @@ def catalogue(monkeypatch):
   return found
 
 
-@pytest.mark.parametrize('said', ['', 'gemma3-tiny:', 'gemma3-tiny-it:'])
-def test_an_architecture_is_found_by_its_size_or_by_its_name(
-  downloads, catalogue, tmp_path, said
-):
+@pytest.mark.parametrize('said', ['gemma3-tiny', 'gemma3-tiny-it'])
+def test_an_architecture_is_named(downloads, catalogue, tmp_path, said):
   # Without a config.json, and without a tokenizer.
   shutil.copytree(downloads / 'flat' / 'gemma3-tiny-it', tmp_path / 'it')
-  read = checkpoints.load_model(f'{said}{tmp_path}').unpack()
+  read = checkpoints.load_model(f'{said}:{tmp_path / "it"}').unpack()
   want = load('hf_gemma3')
-  assert read.model == want.model
-  assert read.tokenizer == want.tokenizer
+  assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
   same(read.params, want.params)
 
 
 def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
-  source = downloads / 'nested' / 'gemma3-tiny-it'
-
-  def refused(name, said):
+  folder = tmp_path / 'it'
+  shutil.copytree(downloads / 'nested' / 'gemma3-tiny-it', folder)
+  for name, said in (
+    (f'gemma2-tiny:{folder}', 'embedder/input_embedding has the shape (64, 24'),
+    (f'gemma4-tiny:{folder}', "'gemma4-tiny' is not an architecture of"),
+    (f'gemma3-tiny:{FIXTURES / "hf_gemma3"}', 'precedes an Orbax folder only'),
+    (folder, 'has no config.json'),
+    (downloads / 'nested', 'is not a name, file or folder of the formats'),
+  ):
     assert said in conftest.refused('model', checkpoints.load_model, name)
-
-  folder = tmp_path / 'one'
-  shutil.copytree(source, folder / 'it')
-  refused(
-    f'gemma2-tiny:{folder}', 'embedder/input_embedding has the shape (64, 24)'
-  )
-  refused(f'gemma4-tiny:{folder}', "'gemma4-tiny' is not an architecture of")
-  refused(
-    f'gemma3-tiny:{FIXTURES / "hf_gemma3"}',
-    'an architecture precedes an Orbax folder only',
-  )
-  ones = {'w': jnp.ones((2, 3))}
-  save = gemma_library.import_gemma().ckpts.save_params
-  save({'params': ones, 'step': ones}, tmp_path / 'x', wait_until_finished=True)
-  refused(tmp_path / 'x', 'has 0 layers of width 0, which no model')
-  del catalogue['gemma3-tiny-it']
-  refused(folder, 'has 4 layers of width 24, which no model')
-  shutil.copytree(source, folder / 'other')
-  refused(folder, 'one Orbax checkpoint, got it, other;')
-  (folder / 'it' / '_METADATA').write_text('{')
-  refused(folder / 'it', 'cannot be read')
+  (folder / '_METADATA').write_text('{')
+  name = f'gemma3-tiny:{folder}'
+  message = conftest.refused('model', checkpoints.load_model, name)
+  assert 'cannot be read' in message
 
 
 # --- Folders that cannot be read ---
@@ -422,34 +377,10 @@ def test_the_index_says_which_copy_of_a_tensor_is_read(shards):
   save_file({'odd': np.zeros(3)}, shards / 'model.safetensors')
   same(_read_all(shards), want)
   # Nor is a tensor that it does not map.
-  fields = {'weight_map': {x: f for x, f in index.items() if x != NORM}}
+  norm = 'model.norm.weight'
+  fields = {'weight_map': {x: f for x, f in index.items() if x != norm}}
   (shards / tensor_files.INDEX).write_text(json.dumps(fields))
-  assert NORM not in tensor_files.open_folder(shards)
-
-
-NORM = 'model.norm.weight'
-
-
-def test_without_an_index_there_is_one_file(shards):
-  want = _read_all(shards)
-  (shards / tensor_files.INDEX).unlink()
-  message = conftest.refused('model', tensor_files.open_folder, shards)
-  assert all(file.name in message for file in shards.glob('*.safetensors'))
-  # The usual name decides, whatever else lies there.
-  save_file(want, shards / 'model.safetensors')
-  for stray in 'adapter_model.safetensors', 'zzz.safetensors':
-    save_file(
-      {name: np.zeros_like(x) for name, x in want.items()}, shards / stray
-    )
-  same(_read_all(shards), want)
-  # As does the only file, whatever it is called.
-  for file in shards.glob('*.safetensors'):
-    file.rename(shards / 'only.bin' if file.stem != 'zzz' else file)
-  assert set(_read_all(shards)) == set(want)
-
-
-def _changed(table):
-  return np.concatenate([table[:-1], table[-1:] + 1])
+  assert norm not in tensor_files.open_folder(shards)
 
 
 @pytest.mark.parametrize('prefix', ['', 'model.', 'language_model.'])
@@ -465,33 +396,28 @@ def test_an_output_head_that_is_no_table_is_refused(
     small.rewrite(folder, {'tie_word_embeddings': declared}, {name: head})
     checkpoints.load_model(folder)
   half = table.astype(np.float16)
-  for head in (_changed(table), half, table[:-1], table[:, 0]):
+  changed = np.concatenate([table[:-1], table[-1:] + 1])
+  for head in (changed, half, table[:-1], table[:, 0]):
     small.rewrite(folder, tensors={name: head})
     message = conftest.refused('model', checkpoints.load_model, folder)
     assert f'lm_head.weight differs from {TABLE}, and' in message
 
 
-@pytest.mark.parametrize('dtype', ['bfloat16', 'int8'])
-def test_an_output_head_may_have_another_type(tmp_path, dtype):
-  checkpoints.save_model(tmp_path, load('hf_gemma3'), stored=dtype)
+def test_an_output_head_may_have_another_type(tmp_path):
+  checkpoints.save_model(tmp_path, load('hf_gemma3'), stored='int8')
   tables = {name: x for name, x in stored(tmp_path).items() if TABLE in name}
-  if dtype == 'bfloat16':
-    tables[TABLE] = tables[TABLE].astype(np.float32)
   heads = {x.replace(TABLE, 'lm_head.weight'): y for x, y in tables.items()}
   small.rewrite(tmp_path, tensors=heads)
   checkpoints.load_model(tmp_path)
-  last = max(heads)
-  small.rewrite(tmp_path, tensors={last: _changed(heads[last])})
-  message = conftest.refused('model', checkpoints.load_model, tmp_path)
-  assert 'lm_head.weight differs' in message
 
 
-@pytest.mark.parametrize('number', ['4', '9' * 5000, '٩'])
-def test_a_layer_that_a_model_does_not_have_is_refused(number):
+@pytest.mark.parametrize('number', ['4', '9' * 5000, '٩', '2'])
+def test_as_many_layers_are_stored_as_are_configured(number):
   names = 'model.layers.3.x', 'model.layers.x', f'model.layers.{number}.x'
   tensor_files.check_layers('FOLDER', names[:2], 4, 'model.layers.')
-  with pytest.raises(ValueError, match='of a layer beyond the 4 of ') as error:
-    tensor_files.check_layers('FOLDER', names, 4, 'model.layers.')
+  wrong = names[1:] if number == '2' else names
+  with pytest.raises(ValueError, match='not have the 4 layers of') as error:
+    tensor_files.check_layers('FOLDER', wrong, 4, 'model.layers.')
   assert len(str(error.value)) < 300
 
 
@@ -697,30 +623,20 @@ def test_every_leaf_of_a_published_size_has_its_tensors(size):
     assert packed.shape == whole.shape, leaf.path
 
 
-def test_gemmas_checkpoints_are_told_apart_and_have_their_tokenizers():
+def test_gemmas_checkpoints_have_their_tokenizers():
   for size in NAMED:
-    if not re.match('gemma[23]-', size):
-      continue
-    model, tokenizer = own_model(size)
-    found = checkpoints._name_by_shapes(TINY, model.param_shapes())
-    assert found.startswith(f'{size}-')
-    assert re.search(rf'gemma{size[5]}.*\.model$', tokenizer)
+    if re.match('gemma[23]-', size):
+      assert re.search(rf'gemma{size[5]}.*\.model$', own_model(size)[1])
   names = gemma_library.gemma_checkpoints()
   assert names['gemma2-2b-it'].value.endswith('/gemma2-2b-it')
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_and_the_list(tmp_path):
-  folder = str(tmp_path / 'nowhere')
-  for name, near in (
-    ('gemma2_2b_it', 'gemma2-2b-it'),
-    ('tinydrafter', 'tiny-drafter'),
-    (folder, ''),
-  ):
+def test_an_unknown_name_is_answered_with_the_list(tmp_path):
+  for name in ('gemma2_2b_it', str(tmp_path / 'nowhere')):
     said = conftest.refused('model', checkpoints.load_model, name)
     assert f"'{name}' is not a name, file or folder of the formats" in said
-    assert f"did you mean '{near}" in said
     for name in [*checkpoints.BUNDLED, *gemma_library.gemma_checkpoints()]:
-      assert name in said.split('?')[1]
+      assert name in said.split('choose from')[1]
 
 
 @pytest.fixture
@@ -774,10 +690,9 @@ def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
   monkeypatch.setattr(gemma_library, 'orbax_shapes', _refuse)
   if part == 'tokenizer':
     monkeypatch.setattr(checkpoints.epath, 'Path', _refuse)
-  with pytest.raises(ValueError, match=r'^model: gemma3-1b-it ') as error:
+  with pytest.raises(ValueError, match=r'^model: .*gemma3-1b-it ') as error:
     checkpoints.load_model('gemma3-1b-it')
-  assert 'no route to host' in str(error.value)
-  assert '\n' not in str(error.value)
+  assert 'no route to host)' in str(error.value)
 
 
 # --- Formats ---
@@ -817,41 +732,34 @@ def toy_folder(tmp_path, monkeypatch):
   return folder
 
 
-def test_a_registered_format_is_loaded(toy_folder):
+def test_a_registered_format_is_loaded_where_none_of_the_library_fits(
+  toy_folder,
+):
   expected = checkpoints.load_model(TINY, 'float32')
-  for name in (toy_folder, str(toy_folder), f'toy:{toy_folder}'):
+  for name in (toy_folder, str(toy_folder)):
     loaded = cascades.load_model(name, 'float32')
     assert loaded.model == expected.model
     assert loaded.tokenizer.vocabulary() == expected.tokenizer.vocabulary()
     same(loaded.params, expected.params)
-  loaded = cascades.load_model(toy_folder, 'bfloat16')
-  assert dtypes(loaded.params) == {'bfloat16'}
   message = conftest.refused('model', checkpoints.load_model, toy_folder.parent)
   assert ', '.join(checkpoints.FORMATS) in message
-
-
-def test_the_formats_of_the_library_come_first(toy_folder):
-  shutil.copytree(TINY, toy_folder, dirs_exist_ok=True)
   (toy_folder / '_METADATA').touch()
-  for name in (toy_folder, f'huggingface:{toy_folder}'):
-    assert checkpoints.load_model(name).tokenizer == load(TINY).tokenizer
-  (toy_folder / 'model.safetensors').write_bytes(b'')
-  conftest.refused('model', checkpoints.load_model, toy_folder)
-  checkpoints.load_model(f'toy:{toy_folder}')
-  selected = f'orbax:{toy_folder}'
-  message = conftest.refused('model', checkpoints.load_model, selected)
+  message = conftest.refused('model', checkpoints.load_model, toy_folder)
   assert 'cannot be read' in message
+  (toy_folder / 'model.safetensors').write_bytes(b'')
+  message = conftest.refused('model', checkpoints.load_model, toy_folder)
+  assert 'model.safetensors is damaged' in message
 
 
 def test_a_name_or_path_has_a_format(monkeypatch):
   monkeypatch.chdir(package_index.ASSETS)
   for name, format_name in (
     ('tiny-drafter', 'bundled'),
-    ('gemma3-270m', 'package'),
-    ('gemma2-2b-it', 'gemma'),
+    ('gemma3-270m', 'bundled'),
+    ('gemma2-2b-it', 'orbax'),
     (TINY, 'huggingface'),
     (str(TINY), 'huggingface'),
-    (package_index.ASSETS / 'gemma3-270m-multi30k-de-en', 'shared_table'),
+    (package_index.ASSETS / 'gemma3-270m-multi30k-de-en', 'huggingface'),
     # A bundled name is no path.
     ('./tiny-drafter', 'huggingface'),
     (pathlib.Path('tiny-drafter'), 'huggingface'),

@@ -272,11 +272,6 @@ def save_head(folder):
   # What is written at first, how much of it there is room for, and how.
   [
     ('model.safetensors', 2000, lambda x: checkpoints.save_model(x, model())),
-    (
-      'model-00001-of-00007.safetensors',
-      12_000,
-      lambda folder: checkpoints.save_model(folder, model(), shard_gb=2e-5),
-    ),
     ('model.safetensors', 2000, save_reduced),
     ('head.safetensors', 2000, save_head),
   ],

@@ -123,7 +123,7 @@ def copied(name: str) -> Callable[[pathlib.Path], Any]:
 
 def make_gguf(folder, name='tiny-drafter', stored='float16') -> None:
   folder.mkdir()
-  gguf_test.written(folder, name, stored)
+  gguf_test.written(folder, name, stored).rename(folder / 'x.gguf')
 
 
 def make_tokenizer_json(folder: pathlib.Path) -> None:
@@ -274,21 +274,20 @@ OF_MODELS = [
   *(
     (_fields('config.json', num_hidden_layers=n, layer_types=...), said)
     for n, said in (
-      (9_999, 'lacks the tensor'),
+      (9_999, 'not have the 9999 layers'),
       (200_000_000, 'num_hidden_layers'),
-      (1, 'of a layer beyond the 1 of'),
+      (1, 'not have the 1 layers'),
     )
   ),
   (_fields('reduced.json', verifier=3), 'verifier must be'),
   (_cut('*.index.json', 900), OF_INDEX),
-  (_bytes('*.index.json', lambda data: b'{}'), OF_INDEX),
+  (_bytes('*.index.json', lambda data: b'{"a": 1}'), OF_INDEX),
   (_index(NORM, SHARD), f'{SHARD} lacks the tensor {NORM}, though model.safe'),
   (_index(NORM, None), 'norm.weight must be a valid string'),
   (_index(NORM, '../x.safetensors'), "a file beside it, got '../x.safetensors"),
   (_index(NORM, '/tmp/x.safetensors'), "beside it, got '/tmp/x.safetensors'"),
   (_index(f'language_model.{NORM}', SHARD), f'has the tensor {NORM} twice'),
-  (_drop(tensor_files.INDEX), 'that says which to read'),
-  (_drop('*.safetensors'), 'is missing; fetch it again'),
+  (_drop(tensor_files.INDEX), 'model.safetensors is missing; fetch it again'),
   (_drop(SHARD), f'{SHARD} is missing'),
   # Nothing; some of the header; some of the numbers.
   *((_cut(SHARD, size), SHARD) for size in (0, 50, 30_000)),
@@ -433,7 +432,10 @@ OF_GGUF = [
   ),
   *(
     (_gguf_field('gemma3.block_count', 'UINT32', n), said)
-    for n, said in ((9_999, 'lacks the tensor'), (200_000_000, 'block_count'))
+    for n, said in (
+      (9_999, 'not have the 9999 layers'),
+      (200_000_000, 'block_count'),
+    )
   ),
 ]
 
@@ -567,9 +569,14 @@ def notices(folder) -> str:
   return html.unescape(' '.join(marked))
 
 
+def load_model(folder) -> Any:
+  file = folder / 'x.gguf'
+  return checkpoints.load_model(file if file.exists() else folder)
+
+
 def _confined_load(folder) -> str:
   with confined(folder.parent):
-    return refusal(checkpoints.load_model, folder)
+    return refusal(load_model, folder)
 
 
 # By kind: what makes a good folder, and what is said of a damaged one.
@@ -598,7 +605,7 @@ def good(tmp_path_factory):
   def make(kind):
     folder = tmp_path_factory.mktemp(kind) / kind
     KINDS[kind][0](folder)
-    read = report if kind in ('workdir', 'page') else checkpoints.load_model
+    read = report if kind in ('workdir', 'page') else load_model
     read(folder)
     return folder
 
@@ -762,9 +769,7 @@ FORMATS = {
   'a header of safetensors': Format(
     _TINY, 'model.safetensors', open_folder, load_folder
   ),
-  'a GGUF file': Format(
-    make_gguf, 'tiny-drafter.gguf', read_gguf, checkpoints.load_model
-  ),
+  'a GGUF file': Format(make_gguf, 'x.gguf', read_gguf, checkpoints.load_model),
   'tokenizer.json': Format(
     make_tokenizer_json, 'tokenizer.json', tokenizers.read
   ),

@@ -114,4 +114,5 @@ def test_a_control_group_may_have_less_than_its_machine(monkeypatch, tmp_path):
   assert memory.available() == 700
   # There may be nothing left.
   write(a__b__memory_max='5', a__b__memory_current='9')
+  write(a__b__memory_stat='inactive_file 0')
   assert memory.available() == 0

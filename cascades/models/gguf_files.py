@@ -37,10 +37,8 @@ from cascades import arguments, files
 from cascades.files import (
   Count,
   FailFast,
-  NotNegative,
   Number,
   Schema,
-  Size,
   one_of,
 )
 from cascades.models import (
@@ -50,7 +48,6 @@ from cascades.models import (
   tokenizers,
 )
 
-SUFFIX, MAGIC = '.gguf', b'GGUF'
 FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
 
 # --- Headers ---
@@ -96,7 +93,7 @@ def read_header(path: pathlib.Path) -> File:
   """Reads the fields of a file and the places of its tensors."""
   files.check_regular(path, 'model', 'fetch it again')
   with path.open('rb') as file:
-    if file.read(4) != MAGIC or file.read(4)[:1] not in (b'\2', b'\3'):
+    if file.read(4) != b'GGUF' or file.read(4)[:1] not in (b'\2', b'\3'):
       raise ValueError(
         f'model: {path} is not a GGUF file of version 2 or 3; give one, or a'
         ' folder that holds a model.'
@@ -143,11 +140,11 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
   start = -(-file.tell() // alignment) * alignment
   spans = sorted((x.at, x.at + x.size) for x in tensors.values() if x.size)
   is_apart = all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-  _require(is_apart, 'its tensors overlap')
   end = max((x.at + x.size for x in tensors.values()), default=0)
   is_inside = start + end <= path.stat().st_size
   is_inside &= all(x.at % alignment == 0 for x in tensors.values())
-  _require(is_inside, 'its tensors lie outside of it, or unaligned')
+  reason = 'its tensors overlap, lie outside of it, or are unaligned'
+  _require(is_apart and is_inside, reason)
   placed = {name: x._replace(at=start + x.at) for name, x in tensors.items()}
   return File(path, fields, placed)
 
@@ -181,10 +178,8 @@ def _read_value(file: BinaryIO) -> Any:
   if kind == _ARRAY:
     (kind,), (count,) = _read_scalars(file, 'I'), _read_scalars(file, 'Q')
   if kind == _STRING:
-    is_text = count is None
-    return (
-      _read_text(file) if is_text else [_read_text(file) for _ in range(count)]
-    )
+    texts = [_read_text(file) for _ in range(1 if count is None else count)]
+    return texts[0] if count is None else texts
   _require(kind in _SCALARS, f'a field has the type {kind}')
   if count is None:
     return _read_scalars(file, _SCALARS[kind])[0]
@@ -209,16 +204,6 @@ def _block_type(number: int) -> tuple[Any, int, int]:
   return kind, block, size
 
 
-def find_files(path: pathlib.Path) -> list[pathlib.Path]:
-  """Returns a GGUF file, by suffix or first bytes, or those of a folder."""
-  if path.is_dir() or path.suffix == SUFFIX:
-    return sorted(path.glob(f'*{SUFFIX}')) if path.is_dir() else [path]
-  if not path.is_file():
-    return []
-  with path.open('rb') as file:
-    return [path] * (file.read(len(MAGIC)) == MAGIC)
-
-
 # --- Fields of the model ---
 
 # Fields of config.json; the first eight are in every file.
@@ -241,18 +226,12 @@ _SCALED_BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
 _Bit = bool | Annotated[int, pydantic.Field(ge=0, le=1)]
 
 
-class _Fields(Schema):
-  width: Size = pydantic.Field(alias='embedding_length')
-  num_heads: Size = pydantic.Field(alias='attention.head_count')
-  head_dim: Size = pydantic.Field(alias='attention.key_length')
+class _Layers(Schema):
   layers: config_json.Layers = pydantic.Field(alias='block_count')
   # A period of layers, the last one global; or a bit for each layer.
   local: Count | Annotated[list[_Bit], FailFast] = pydantic.Field(
     alias=_PATTERN
   )
-  # llama.cpp writes 0 for no factor.
-  factor: NotNegative | None = pydantic.Field(None, alias='rope.scaling.factor')
-  rope_type: str | None = pydantic.Field(None, alias='rope.scaling.type')
   parts: Annotated[Any, one_of(1)] = pydantic.Field(1, alias='split.count')
 
 
@@ -273,28 +252,22 @@ def read_config(file: File) -> config_json.GemmaConfig:
   absent += [x for x in ['token_embd.weight'] if x not in file.tensors]
   if absent:
     raise ValueError(f'model: {path}: {absent[0]} is missing; fetch it again.')
-  # A list of a number for each layer; an equal number stands for all.
-  layers = stored['block_count']
-  for name in ('feed_forward_length', 'attention.head_count_kv', _PATTERN):
-    x = stored[name]
-    is_list = isinstance(x, np.ndarray) and len(x) > 0
-    if is_list and isinstance(layers, int) and len(x) == layers:
-      is_equal = name != _PATTERN and (x == x[0]).all()
+  # Some writers have a number for each layer; equal ones stand for all.
+  for name, x in stored.items():
+    if isinstance(x, np.ndarray):
+      is_equal = name != _PATTERN and x.size and (x == x[0]).all()
       stored[name] = x[0].item() if is_equal else x.tolist()
-  if 'split.count' in file.fields:
-    stored['split.count'] = file.fields['split.count']
+  stored['split.count'] = file.fields.get('split.count', 1)
   advice = "fetch it again, or join parts with llama.cpp's llama-gguf-split"
-  fields = _Fields.check(stored, f'model: {path}', advice)
-  local = fields.local
+  fields = _Layers.check(stored, f'model: {path}', advice)
+  local, layers = fields.local, fields.layers
   if not isinstance(local, list):
-    local = [not local or i % local < local - 1 for i in range(fields.layers)]
-  by_width = (family, fields.layers) in _SCALED_BY_WIDTH
-  scale = fields.width // fields.num_heads if by_width else fields.head_dim
+    local = [not local or i % local < local - 1 for i in range(layers)]
   matrices = {t.kind.name for t in file.tensors.values() if len(t.shape) > 1}
   config = {
     **{x: stored[name] for name, x in _FIELDS.items() if name in stored},
     'model_type': FAMILIES[family],
-    'query_pre_attn_scalar': scale,
+    'query_pre_attn_scalar': stored['attention.key_length'],
     'vocab_size': file.tensors['token_embd.weight'].shape[0],
     'tie_word_embeddings': 'output.weight' not in file.tensors,
     # Norms are float32 beside matrices of any type.
@@ -305,16 +278,23 @@ def read_config(file: File) -> config_json.GemmaConfig:
   }
   if family == 'gemma2' and 'attn_logit_softcapping' in stored:
     config['attn_logit_softcapping'] = stored['attn_logit_softcapping']
-  rope = fields.rope_type or ('none' if fields.factor is None else 'linear')
-  if rope != 'none':
-    config['rope_scaling'] = {'rope_type': rope, 'factor': fields.factor or 1.0}
+  factor = stored.get('rope.scaling.factor')
+  usual = 'none' if factor is None else 'linear'
+  if (rope := stored.get('rope.scaling.type', usual)) != 'none':
+    # llama.cpp writes 0 for no factor.
+    config['rope_scaling'] = {'rope_type': rope, 'factor': factor or 1.0}
   try:
-    return config_json.read(config)
+    read = config_json.read(config)
   except ValueError as error:
     field, _, rest = str(error).removeprefix('config.json: ').partition(' ')
     names = {x: name for name, x in _FIELDS.items()}
-    field = names.get(field, field)
-    raise ValueError(f'model: {path}: {field} {rest}') from None
+    raise ValueError(f'model: {path}: {names.get(field, field)} {rest}') from (
+      None
+    )
+  if (family, layers) in _SCALED_BY_WIDTH:
+    scale = read.hidden_size // read.num_attention_heads
+    return read.model_copy(update={'query_pre_attn_scalar': scale})
+  return read
 
 
 # --- Tokenizers ---
@@ -355,12 +335,14 @@ def read_tokenizer(file: File) -> tokenizers.Tokenizer:
   """Returns the tokenizer of a file."""
   stored = file.under('tokenizer.ggml.')
   stored['chat_template'] = file.fields.get('tokenizer.chat_template')
-  if isinstance(stored.get('scores'), np.ndarray):
-    # An infinitely low score is the lowest one.
-    stored['scores'] = np.maximum(stored['scores'], _LOWEST_SCORE)
-  for name in ('scores', 'token_type', 'suppress_tokens'):
-    if isinstance(stored.get(name), np.ndarray):
-      stored[name] = stored[name].tolist()
+  for name, x in stored.items():
+    if isinstance(x, np.ndarray):
+      # An infinitely low score is the lowest one.
+      stored[name] = (
+        np.where(x == -np.inf, _LOWEST_SCORE, x).tolist()
+        if name == 'scores'
+        else x.tolist()
+      )
   fields = _Tokens.check(
     stored, f'model: {file.path}', 'give another conversion of the model'
   )

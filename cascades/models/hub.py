@@ -59,7 +59,7 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
   # A name in the index could be a pattern of other files.
   indexed = [
     file
-    for file in sorted(tensor_files.weight_files(folder))
+    for file in sorted({*tensor_files.read_weight_map(folder).values()})
     if file.endswith('.safetensors')
   ]
   if not all((folder / x).exists() for x in indexed or [tensor_files.SINGLE]):

@@ -26,6 +26,8 @@ _STALE = (
   *(language.OWNER_FILE, 'tokenizer.json', 'added_tokens.json'),
   'special_tokens_map.json',
 )
+# Bytes of a file of tensors, which are in memory at a time.
+_SHARD_BYTES = 5e9
 # No property of the parameters: the length that families were trained for.
 _LENGTHS = dict(gemma2=8192, gemma3=131072, gemma3n=32768, gemma4=131072)
 
@@ -145,13 +147,9 @@ def save(
   config: Mapping[str, Any],
   params: language.Params,
   tokenizer: tokenizers.Tokenizer,
-  *,
-  shard_gb: float = 5.0,
   gate_by_rows: bool = True,
 ) -> None:
   """Writes a folder that `load_model` and transformers open."""
-  if not shard_gb > 0:
-    raise ValueError(f'shard_gb: must be more than 0, got {shard_gb:g}.')
   folder = pathlib.Path(folder)
   resolved = config_json.read(config)
   tensors = [*param_mapping.tensors(params, resolved, gate_by_rows)]
@@ -159,12 +157,13 @@ def save(
     ranks = {x.name: len(x.struct.shape) for x in tensors}
     fields = language.cpu().stored.quantization_config(ranks)
     config = {**config, 'quantization_config': fields}
+  sizes = [memory.num_bytes(x.struct) for x in tensors]
   shards, size = [[]], 0
-  for tensor in tensors:
-    size += memory.num_bytes(tensor.struct)
-    if size > shard_gb * 1e9 and shards[-1]:
+  for tensor, tensor_size in zip(tensors, sizes, strict=True):
+    size += tensor_size
+    if size > _SHARD_BYTES and shards[-1]:
       shards.append([])
-      size = memory.num_bytes(tensor.struct)
+      size = tensor_size
     shards[-1].append(tensor)
   with files.replace_files(folder) as part:
     weight_map: dict[str, str] = {}
@@ -176,8 +175,8 @@ def save(
       weight_map |= dict.fromkeys(arrays, file)
       del arrays
     if len(shards) > 1:
-      total = sum(memory.num_bytes(x.struct) for x in tensors)
-      index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
+      total = {'total_size': sum(sizes)}
+      index = {'metadata': total, 'weight_map': weight_map}
       tensor_files.write_json(part / tensor_files.INDEX, index)
     tensor_files.write_json(part / 'config.json', config)
     _write_tokenizer(part, tokenizer)

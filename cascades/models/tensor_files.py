@@ -70,18 +70,18 @@ class TensorHandle:
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
-def read_json(file: pathlib.Path) -> dict[str, Any] | None:
-  """Returns the fields of a JSON file; None if it does not exist."""
+def read_json(file: pathlib.Path) -> dict[str, Any]:
+  """Returns the fields of a JSON file; {} if it does not exist."""
   try:
     return files.read_fields(file, 'model')
   except (FileNotFoundError, NotADirectoryError):
-    return None
+    return {}
 
 
 def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
   """Returns the fields of a folder's config.json; {} if it does not exist."""
   file = pathlib.Path(folder) / 'config.json'
-  return (file.is_file() and read_json(file)) or {}
+  return read_json(file) if file.is_file() else {}
 
 
 def write_json(file: pathlib.Path, fields: Mapping[str, Any]) -> None:
@@ -100,6 +100,11 @@ def save_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 # --- Checks of a model's tensors ---
 
+_ADVICE = (
+  'fetch both from one place, before quantisation or as a GGUF file, with'
+  ' adapters merged and without a wrapper of the model (PEFT, torch.compile)'
+)
+
 
 def find(
   path: pathlib.Path,
@@ -111,9 +116,10 @@ def find(
   is_ids: bool = False,
 ) -> TensorHandle:
   """Returns a tensor by name, after checks of its shape and type."""
-  check_present(path, tensors, [name], field)
-  tensor = tensors[name]
-  if is_ids and not tensor.is_ids:
+  subject, tensor = f'in {path} the tensor {name}', tensors.get(name)
+  if tensor is None:
+    subject, problem = path, f'lacks the tensor {name}'
+  elif is_ids and not tensor.is_ids:
     problem = f'has the type {tensor.stored_type}, and ids must be integers'
   elif not is_ids and not tensor.is_weights:
     problem = f'is quantised ({tensor.stored_type})'
@@ -121,60 +127,25 @@ def find(
     problem = f'has the shape {tensor.shape} where config.json implies {shape}'
   else:
     return tensor
-  raise ValueError(
-    f'{field}: in {path} the tensor {name} {problem}; fetch both from one'
-    ' place, before quantisation or as a GGUF file.'
-  )
-
-
-def check_present(
-  path: pathlib.Path,
-  tensors: Mapping[str, TensorHandle],
-  names: Iterable[str],
-  field: str = 'model',
-) -> None:
-  """Refuses a checkpoint that lacks a tensor."""
-  for name in names:
-    if name not in tensors:
-      raise ValueError(
-        f'{field}: {path} lacks the tensor {name}; fetch it again, before'
-        ' quantisation or as a GGUF file, with adapters merged and without a'
-        ' wrapper of the model (PEFT, torch.compile).'
-      )
+  raise ValueError(f'{field}: {subject} {problem}; {_ADVICE}.')
 
 
 def check_layers(
-  path: str | pathlib.Path, names: Iterable[str], layers: int, prefix: str
+  path: pathlib.Path, names: Iterable[str], layers: int, prefix: str
 ) -> None:
-  """Refuses tensors of another model's layers."""
-  for name in names:
-    number = name.removeprefix(prefix).partition('.')[0]
-    if not name.startswith(prefix) or not number.isdecimal():
-      continue
-    # None: too many digits for any model.
-    i = arguments.parse_count(number)
-    if i is None or i >= layers:
-      raise ValueError(
-        f'model: {path} has the tensor {arguments.quote(name)}, of a layer'
-        f' beyond the {layers} of the model; fetch it again.'
-      )
-
-
-def read_all(
-  path: pathlib.Path,
-  tensors: Mapping[str, TensorHandle],
-  shapes: Mapping[str, tuple[int, ...]],
-  *,
-  field: str,
-  ids: str,
-) -> dict[str, np.ndarray]:
-  """Reads some tensors as they are stored."""
-  return {
-    name: np.asarray(
-      find(path, tensors, name, shape, field=field, is_ids=name == ids)
-    )
-    for name, shape in shapes.items()
+  """Refuses tensors of a model of more or fewer layers."""
+  numbers = {
+    name.removeprefix(prefix).partition('.')[0]
+    for name in names
+    if name.startswith(prefix)
   }
+  # None: too many digits for any model.
+  counts = [arguments.parse_count(x) for x in numbers if x.isdecimal()]
+  if None in counts or max([-1, *filter(None.__ne__, counts)]) + 1 != layers:
+    raise ValueError(
+      f'model: {path} does not have the {layers} layers of its configuration;'
+      f' {_ADVICE}.'
+    )
 
 
 # --- safetensors ---
@@ -184,28 +155,22 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
   """Opens the tensors of a folder.
 
   Each tensor is read from the file that the index names for it; other tensors
-  of the files are ignored. Without an index, the tensors are those of
-  `model.safetensors`, or of the only file.
+  of the files are ignored. Without an index, the file is `model.safetensors`.
   """
-  names = _read_weight_map(folder)
-  if names is None:
-    file = _only_file(folder)
-    opened = {file.name: _open_safetensors(file)}
-    names = dict.fromkeys(opened[file.name].keys(), file.name)
-  else:
-    stored = sorted({*names.values()})
-    opened = {file: _open_safetensors(folder / file) for file in stored}
-  tensors, full_names = {}, {}
+  names = read_weight_map(folder)
+  stored = sorted({*names.values()}) or [SINGLE]
+  opened = {file: _open_safetensors(folder / file) for file in stored}
+  names = names or dict.fromkeys(opened[SINGLE].keys(), SINGLE)
+  tensors = {}
   for name, file in names.items():
     # Multimodal checkpoints have the text model under another root.
     short = name.removeprefix('language_model.')
     short = short.replace('model.language_model.', 'model.')
     if short in tensors:
       raise ValueError(
-        f'model: {folder} has the tensor {short} twice, as {full_names[short]}'
-        f' and as {name}; fetch the model again.'
+        f'model: {folder} has the tensor {short} twice, also as {name}; fetch'
+        ' the model again.'
       )
-    full_names[short] = name
     tensors[short] = _make_handle(folder / file, opened[file], name)
   return tensors
 
@@ -253,31 +218,12 @@ def _open_safetensors(file: pathlib.Path) -> Any:
     raise ValueError(message) from None
 
 
-def weight_files(folder: pathlib.Path) -> set[str]:
-  """Returns the names of the files that the index lists; none without one."""
-  return {*(_read_weight_map(folder) or {}).values()}
-
-
-def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
-  """Returns the file of each tensor from the index; None without an index."""
-  fields = read_json(folder / INDEX)
-  if fields is None:
-    return None
+def read_weight_map(folder: pathlib.Path) -> dict[str, str]:
+  """Returns the file of each tensor from the index; {} without an index."""
   location = f'model: {folder / INDEX}'
+  if not (fields := read_json(folder / INDEX)):
+    return {}
   weight_map = _Index.check(fields, location).weight_map
   for name, file in weight_map.items():
     files.sibling(folder, file, f'{location}: {arguments.quote(name)}')
   return weight_map
-
-
-def _only_file(folder: pathlib.Path) -> pathlib.Path:
-  present = sorted(folder.glob('*.safetensors'))
-  if folder / SINGLE in present:
-    return folder / SINGLE
-  if len(present) != 1:
-    names = ', '.join(file.name for file in present) or 'no *.safetensors file'
-    raise ValueError(
-      f'model: {folder} has {names} and no {INDEX} that says which to read;'
-      ' fetch the weights in that format, and the index or one file.'
-    )
-  return present[0]

@@ -1,9 +1,8 @@
 """Every checkpoint format: what was written is the model that is read."""
 
 import functools
-import shutil
-from typing import NamedTuple
 
+import cases
 import gguf
 import jax
 import jax.numpy as jnp
@@ -12,48 +11,7 @@ import pytest
 import small
 from fixtures import gguf_writer
 
-from cascades.models import checkpoints, gemma_library
-
-CLASSIC = 'hf_gemma2', 'hf_gemma3'
-FAMILIES = (
-  *CLASSIC,
-  *('hf_gemma3n', 'hf_gemma4_shared', 'hf_gemma4_dense', 'hf_gemma4_experts'),
-)
-
-
-def write_orbax(folder, checkpoint, source):
-  """Writes what gemma's downloads are: files beside the checkpoint."""
-  save = gemma_library.import_gemma().ckpts.save_params
-  save(checkpoint.params, folder / 'x', wait_until_finished=True)
-  (folder / 'tokenizer.model').write_bytes(checkpoint.tokenizer.proto)
-  shutil.copy(source / 'config.json', folder)
-
-
-class Format(NamedTuple):
-  """A writer of a folder, its models, and how a parameter may differ."""
-
-  write: object
-  models: tuple[str, ...] = CLASSIC
-  dtype: str | None = None
-  bound: float = 0.0
-
-
-def saved(**options):
-  return lambda folder, x, _: checkpoints.save_model(folder, x, **options)
-
-
-FORMATS = {
-  'safetensors': Format(saved(), FAMILIES),
-  'shards': Format(saved(shard_gb=2e-5)),
-  'eight bits': Format(saved(stored='int8'), dtype='int8'),
-  # Norms are stored plus 1, of which float32 has 24 bits.
-  'gguf': Format(
-    lambda folder, x, _: gguf_writer.save_gguf(folder / 'x.gguf', x),
-    ('hf_gemma2', 'tiny-verifier'),
-    bound=2.0**-22,
-  ),
-  'orbax': Format(write_orbax, FAMILIES),
-}
+from cascades.models import checkpoints
 
 
 @functools.cache
@@ -74,12 +32,12 @@ def _logits(checkpoint):
 
 @pytest.mark.parametrize(
   ('kind', 'name'),
-  [(kind, name) for kind, x in FORMATS.items() for name in x.models],
+  [(kind, name) for kind, x in cases.FORMATS.items() for name in x.models],
 )
 def test_what_was_written_is_the_model_that_is_read(kind, name, tmp_path):
-  entry, source = FORMATS[kind], _source(name)
+  entry, source = cases.FORMATS[kind], _source(name)
   entry.write(tmp_path, small.load(name), source)
-  read = checkpoints.load_model(tmp_path)
+  read = checkpoints.load_model(tmp_path / entry.name)
   want = checkpoints.load_model(source, entry.dtype)
   assert read.model == want.model
   assert read.tokenizer.vocabulary() == want.tokenizer.vocabulary()

@@ -154,7 +154,7 @@ class _Owner(Schema):
 def read_owner(folder: pathlib.Path) -> tuple[str, str]:
   """Returns the owner of the table that a folder shares, and its checksum."""
   file = folder / language.OWNER_FILE
-  owner = _Owner.check(tensor_files.read_json(file) or {}, f'model: {file}')
+  owner = _Owner.check(tensor_files.read_json(file), f'model: {file}')
   return owner.verifier, owner.checksum
 
 
@@ -175,11 +175,11 @@ def read_vocab_ids(
   return ids
 
 
-def checksum(model: LanguageModel, table: Any) -> str:
+def checksum(vocab_size: int, table: Any) -> str:
   """Returns a checksum of a table's first rows, which eight bits lose.
 
   Rows are rounded to bfloat16 first, so that it is the same for every dtype.
   """
-  rows = table[: min(model.vocab_size, _CHECKED_ROWS)]
+  rows = table[: min(vocab_size, _CHECKED_ROWS)]
   rounded = np.asarray(rows).astype(jnp.bfloat16).astype(np.float32)
   return f'{zlib.crc32(rounded.tobytes()):08x}'
