@@ -254,7 +254,7 @@ def check_loading():
     )
     for file in 'config.json', 'tokenizer.model':
       shutil.copy(folder / 'files' / file, folder / 'orbax')
-    for source in 'files', 'orbax':
+    for source in 'files', 'orbax/one':
       there = checkpoints.load_model(folder / source, mesh=mesh)
       here = checkpoints.load_model(folder / source)
       want = sharding.shard_params(here.model, here.params, mesh)

@@ -199,7 +199,7 @@ class Assistant(UnboundDrafter):
     tokenizer = None
     if (file := tokenizers.find_file(folder)).exists():
       tokenizer = tokenizers.read(file)
-    params = param_dtypes.device_put_params(params, dtype, folder)
+    params = param_dtypes.device_put_params(params, dtype)
     return cls(params, config, text, tokenizer, hub.label(folder))
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:

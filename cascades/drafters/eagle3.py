@@ -301,7 +301,7 @@ class EagleHead(UnboundDrafter):
       )
     params = stepwise.read_params(folder, tensors, layout, _OFFSETS)
     params = _arrange(config.transformer_layer_config, params, folder)
-    params = param_dtypes.device_put_params(params, dtype, folder)
+    params = param_dtypes.device_put_params(params, dtype)
     return cls(params, config, theta, hub.label(folder))
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:

@@ -224,7 +224,7 @@ class RecurrentHead(UnboundDrafter):
         f'drafter: {folder} cannot be read as a recurrent head ({e});'
         f' {_ADVICE}.'
       ) from e
-    head = param_dtypes.device_put_params(head, dtype, path=folder)
+    head = param_dtypes.device_put_params(head, dtype)
     return cls(head, fields.verifier, folder.name, draft_vocab_ids)
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:

@@ -132,7 +132,7 @@ def _plan(
 ) -> LoadOptions:
   """Chooses the dtype; refuses weights that do not fit beside a row."""
   stored = (x.dtype for x in tensors)
-  dtype = options.dtype or param_dtypes.choose_dtype(stored, path, declared)
+  dtype = options.dtype or param_dtypes.choose_dtype(stored, declared)
   if dtype == 'int8':
     language.cpu().int8.check_device()
   weights = sum(
@@ -386,8 +386,8 @@ class _OrbaxSource(NamedTuple):
     """Reads the parameters; a layer is packed before the next one is read."""
     leaves = jax.tree.leaves(self.shapes)
     # Rounded from the stored dtype: float32 would take twice the memory.
-    planned = _plan(self.path, self.model, leaves, options).dtype
-    dtype = None if options.layout == 'int8' else planned
+    options = _plan(self.path, self.model, leaves, options)
+    dtype = None if options.dtype == 'int8' else options.dtype
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     devices = jax.tree.map(lambda _: device, self.shapes)
     if options.mesh:

@@ -1,15 +1,11 @@
 """Dtypes of parameters as they are read, and parameters on the device."""
 
-import pathlib
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from cascades import files
 
 FLOATS = 'bfloat16', 'float32'
 # 'int8' rounds matrices of language models; see `contrib.cpu`.
@@ -21,11 +17,7 @@ def float_dtype(dtype: Any) -> Any:
   return 'float32' if dtype == 'int8' else dtype
 
 
-def choose_dtype(
-  stored: Iterable[Any],
-  path: pathlib.Path | str | None = None,
-  declared: Any = None,
-) -> str | None:
+def choose_dtype(stored: Iterable[Any], declared: Any = None) -> str | None:
   """Returns the dtype of parameters for which no dtype was asked.
 
   It is the one that a config.json declares, else the stored one. float16 is
@@ -34,17 +26,9 @@ def choose_dtype(
   """
   if declared in DTYPES:
     return declared
-  dtypes = {jnp.dtype(dtype) for dtype in stored}
-  if jnp.dtype('float16') not in dtypes:
-    is_mixed = {jnp.dtype('bfloat16'), jnp.dtype('float32')} <= dtypes
-    return 'float32' if is_mixed else None
-  if path is not None:
-    print(
-      f'{files.printable(str(path))}: stored in float16, computed in float32,'
-      ' which takes twice the memory; dtype bfloat16 takes no more.',
-      file=sys.stderr,
-    )
-  return 'float32'
+  dtypes = {jnp.dtype(dtype).name for dtype in stored}
+  is_mixed = {'bfloat16', 'float32'} <= dtypes
+  return 'float32' if is_mixed or 'float16' in dtypes else None
 
 
 def check_dtypes(params: Any) -> None:
@@ -56,13 +40,10 @@ def check_dtypes(params: Any) -> None:
     )
 
 
-def device_put_params(
-  params: Any, dtype: Any = None, path: pathlib.Path | str | None = None
-) -> Any:
+def device_put_params(params: Any, dtype: Any = None) -> Any:
   """Moves parameters to the device."""
-  dtype = float_dtype(dtype) or choose_dtype(
-    (x.dtype for x in jax.tree.leaves(params)), path
-  )
+  stored = (x.dtype for x in jax.tree.leaves(params))
+  dtype = float_dtype(dtype) or choose_dtype(stored)
 
   def place(x):
     keeps_dtype = dtype is None or np.issubdtype(x.dtype, np.integer)
