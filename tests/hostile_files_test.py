@@ -39,7 +39,6 @@ import small
 
 from cascades import drafters, files
 from cascades.contrib.engine_audits import traces
-from cascades.drafters import recurrent
 from cascades.models import (
   checkpoints,
   gguf_files,
@@ -47,7 +46,7 @@ from cascades.models import (
   tokenizers,
 )
 from experiments import records, sample, tasks
-from experiments.reports import AnalysisConfig, drawings, tables, write_report
+from experiments.reports import AnalysisConfig, write_report
 from experiments.sweeps import workdirs
 
 MODEL = checkpoints.ASSETS / 'tiny-drafter'
@@ -67,26 +66,20 @@ _WRITES = {
 
 
 def _watch(event: str, arguments: tuple) -> None:
-  """Notes what is written outside of a folder."""
-  inside = _WATCHED['inside']
-  if inside is None:
-    return
+  """Notes what is written outside of a folder, but for JAX's cache."""
+  is_written = event in _WRITES
   if event == 'open':
-    *paths, mode, flags = arguments
-    if not (mode and set(mode) & set('wax+')) and not (
-      flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-    ):
-      return
-  elif event in _WRITES:
-    paths = arguments[:2]
-  else:
+    _, mode, flags = arguments
+    is_written = bool({*(mode or '')} & {*'wax+'})
+    is_written |= bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+  if _WATCHED['inside'] is None or not is_written:
     return
-  # JAX keeps what it compiles.
   kept = os.path.realpath(os.environ['JAX_COMPILATION_CACHE_DIR'])
-  for path in paths:
+  for path in arguments[: 1 if event == 'open' else 2]:
     if isinstance(path, str | bytes | os.PathLike):
       path = os.path.realpath(os.fsdecode(path))
-      if not f'{path}/'.startswith((f'{inside}/', f'{kept}/', '/dev/')):
+      allowed = f'{_WATCHED["inside"]}/', f'{kept}/', '/dev/'
+      if not f'{path}/'.startswith(allowed):
         _WATCHED['written'].append((event, path))
 
 
@@ -147,18 +140,16 @@ BLOCK = {
 }
 
 
-def make_trace(folder: pathlib.Path, packed: bool = False) -> None:
+def make_trace(folder: pathlib.Path) -> None:
   folder.mkdir()
   text = (json.dumps(BLOCK) + '\n').encode()
-  if packed:
-    (folder / 'blocks.jsonl.gz').write_bytes(gzip.compress(text * 9, mtime=0))
-  else:
-    (folder / 'blocks.jsonl').write_bytes(text)
+  (folder / 'blocks.jsonl').write_bytes(text)
+  (folder / 'blocks.jsonl.gz').write_bytes(gzip.compress(text * 9, mtime=0))
 
 
 def make_workdir(path: pathlib.Path, method: str = 'speed') -> pathlib.Path:
   """Makes a workdir of one task: models alone, a method at two leniences."""
-  points = [('verifier_only', float('nan')), ('drafter_only', float('nan'))]
+  points = [(f'{x}_only', math.nan) for x in ('verifier', 'drafter')]
   points += [(method, 0.0), (method, 0.5)]
   lines = [
     report_test.make_record('sums', *point, example)
@@ -258,10 +249,8 @@ SHARD = 'model-00002-of-00004.safetensors'
 ATTENTION = f'{LAYER}.self_attn'
 OF_CONFIG = 'config.json: it is '
 OF_INDEX = f'{tensor_files.INDEX}: '
-NO_TOKENIZER = 'tokenizer.model is missing'
 OF_MODELS = [
   (_drop('config.json'), 'no config.json'),
-  (_cut('config.json', 100), OF_CONFIG),
   (_bytes('config.json', lambda data: b'\xff\xfe\x00'), OF_CONFIG),
   (_bytes('config.json', lambda data: DEEP.encode()), 'nested too deeply'),
   (_fields('config.json', model_type='llama'), "model_type 'llama'"),
@@ -279,20 +268,16 @@ OF_MODELS = [
       (1, 'not have the 1 layers'),
     )
   ),
-  (_fields('reduced.json', verifier=3), 'verifier must be'),
-  (_cut('*.index.json', 900), OF_INDEX),
   (_bytes('*.index.json', lambda data: b'{"a": 1}'), OF_INDEX),
   (_index(NORM, SHARD), f'{SHARD} lacks the tensor {NORM}, though model.safe'),
   (_index(NORM, None), 'norm.weight must be a valid string'),
   (_index(NORM, '../x.safetensors'), "a file beside it, got '../x.safetensors"),
-  (_index(NORM, '/tmp/x.safetensors'), "beside it, got '/tmp/x.safetensors'"),
   (_index(f'language_model.{NORM}', SHARD), f'has the tensor {NORM} twice'),
   (_drop(tensor_files.INDEX), 'model.safetensors is missing; fetch it again'),
   (_drop(SHARD), f'{SHARD} is missing'),
   # Nothing; some of the header; some of the numbers.
-  *((_cut(SHARD, size), SHARD) for size in (0, 50, 30_000)),
-  (_drop('tokenizer.model'), NO_TOKENIZER),
-  (_cut('tokenizer.model', 300), f'{NO_TOKENIZER}, damaged'),
+  *((_cut(SHARD, size), SHARD) for size in (0, 30_000)),
+  (_drop('tokenizer.model'), 'tokenizer.model is missing, damaged'),
   *(
     (_pipe(name), 'not a regular file')
     for name in ('config.json', SHARD, 'tokenizer.model', tensor_files.INDEX)
@@ -301,11 +286,8 @@ OF_MODELS = [
     _tensor(f'{LAYER}.input_layernorm.weight', lambda t: None),
     f'lacks the tensor {LAYER}.input_layernorm.weight',
   ),
-  # A LoRA, or what torch.compile makes.
-  *(
-    (_renamed(prefix), 'adapters merged and without a wrapper')
-    for prefix in ('base_model.model.', '_orig_mod.')
-  ),
+  # A LoRA.
+  (_renamed('base_model.model.'), 'adapters merged and without a wrapper'),
   # AWQ and GPTQ, pack-quantized, HQQ; bitsandbytes, MLX, and float8.
   *(
     (_quantised(part, kind), said)
@@ -324,8 +306,6 @@ OF_MODELS = [
       (f'{ATTENTION}.q_proj', lambda t: t[:47], (47, 32)),
       # As many numbers as asked for, in the wrong order.
       (f'{ATTENTION}.q_proj', lambda t: t.T, (32, 48)),
-      (f'{ATTENTION}.o_proj', lambda t: t.T, (48, 32)),
-      (f'{LAYER}.mlp.up_proj', lambda t: t[:40], (40, 32)),
     )
   ),
 ]
@@ -523,30 +503,13 @@ def _other_ids(workdir):
   records.write(workdir / 'examples/sums.jsonl', asked)
 
 
-@_damage
-def _view(workdir, **changes):
-  fields = dict(point='all', lenience=0.5, id='0', deferred=None)
-  fields |= dict.fromkeys(('q', 'p', 'pi'), [0.5] * 3)
-  fields |= dict.fromkeys(('drafter_argmax', 'verifier_argmax'), ['a'] * 3)
-  fields['rejected'] = [None] * 3
-  (workdir / 'views').mkdir()
-  text = json.dumps(fields | changes) + '\n'
-  (workdir / 'views/sums.jsonl').write_text(text)
-
-
 # What disagrees is left out of a page, which says so.
 OF_PAGES = [
   (_traces(sources=[99, 1, 1]), 'sources must be'),
-  (_traces(token_strings=[]), 'token_strings must'),
-  (_traces(sources=[1]), 'sources'),
   (_traces(skip=12), 'has no trace'),
-  (_traces(id='x'), 'has no trace'),
   (lambda w: shutil.rmtree(w / 'traces'), 'is missing'),
   (_bytes('traces/*', lambda data: b'x'), 'traces/all.jsonl.gz'),
-  (lambda w: shutil.rmtree(w / 'examples'), 'no example 0'),
   (_other_ids, 'there is no example 0'),
-  (_view(p=[0.5], pi=[0.5]), 'p must be as long as q'),
-  (_view(pi=[]), 'pi must be as long as q'),
 ]
 
 
@@ -564,8 +527,6 @@ def notices(folder) -> str:
   page = report(folder).read_text(encoding='utf-8')
   marked = re.findall('<p class="notice">(.*?)</p>', page)
   assert all(line.startswith('Left out: ') for line in marked)
-  # Views are not needed to show an answer.
-  assert ('<article' in page) == ('views' in ''.join(marked))
   return html.unescape(' '.join(marked))
 
 
@@ -723,8 +684,7 @@ def open_folder(path: pathlib.Path) -> Any:
 
 def read_gguf(path: pathlib.Path) -> Any:
   file = gguf_files.read_header(path)
-  config = gguf_files.read_config(file)
-  return config, gguf_files.read_tokenizer(file)
+  return gguf_files.read_config(file), gguf_files.read_tokenizer(file)
 
 
 def read_trace(path: pathlib.Path) -> Any:
@@ -751,16 +711,12 @@ FORMATS = {
       *('hf_gemma4_experts', 'hf_gemma4_shared'),
     )
   },
-  "an assistant's config.json": Format(
-    copied('hf_gemma4_dense_assistant'), 'config.json', load_drafter
-  ),
-  "an EAGLE-3 head's config.json": Format(
-    copied('eagle3_apart'), 'config.json', load_drafter
-  ),
+  **{
+    f'config.json of {name}': Format(copied(name), 'config.json', load_drafter)
+    for name in ('hf_gemma4_dense_assistant', 'eagle3_apart')
+  },
   "a recurrent head's head.json": Format(
-    copied('tiny-recurrent'),
-    'head.json',
-    lambda path: recurrent.RecurrentHead.load(path.parent),
+    copied('tiny-recurrent'), 'head.json', load_drafter
   ),
   'generation_config.json': Format(
     _TINY, 'generation_config.json', load_folder
@@ -775,10 +731,10 @@ FORMATS = {
   ),
   'tokenizer.model': Format(_TINY, 'tokenizer.model', tokenizers.read),
   'a record': Format(make_run, 'one.jsonl', records.read),
-  'a block of a trace': Format(make_trace, 'blocks.jsonl', read_trace),
-  'a packed trace': Format(
-    functools.partial(make_trace, packed=True), 'blocks.jsonl.gz', read_trace
-  ),
+  **{
+    f'a trace, {name}': Format(make_trace, name, read_trace)
+    for name in ('blocks.jsonl', 'blocks.jsonl.gz')
+  },
 }
 
 
@@ -849,28 +805,19 @@ def test_a_report_writes_nothing_that_its_figures_point_at(tmp_path):
   assert outside.read_bytes() == b'precious'
 
 
-@pytest.mark.parametrize(
-  ('link', 'name'),
-  [
-    ('records', 'notes.jsonl'),
-    ('records', '.download.part'),
-    ('stale/records', 'notes.jsonl'),
-  ],
-)
-def test_a_sweep_touches_nothing_that_its_folders_point_at(
-  tmp_path, link, name
-):
+@pytest.mark.parametrize('link', ['records', 'stale/records'])
+def test_a_sweep_touches_nothing_that_its_folders_point_at(tmp_path, link):
   outside, workdir = tmp_path / 'docs', tmp_path / 'run'
-  for path in (outside, workdir / 'stale'):
-    path.mkdir(parents=True)
-  (outside / name).write_text('precious')
+  names = 'notes.jsonl', '.download.part'
+  for folder in outside, workdir / 'stale', workdir / 'records':
+    folder.mkdir(parents=True)
+    for name in names:
+      (folder / name).write_text('precious' if folder == outside else 'new')
+  shutil.rmtree(workdir / link, ignore_errors=True)
   (workdir / link).symlink_to(outside)
-  if link != 'records':
-    (workdir / 'records').mkdir()
-    (workdir / 'records' / name).write_text('new')
   with refusing:
     workdirs.Workdir(workdir).set_aside([], 'source 0', mock.Mock())
-  assert (outside / name).read_text() == 'precious'
+  assert {(outside / x).read_text() for x in names} == {'precious'}
 
 
 @pytest.mark.parametrize('line', [DEEP, json.dumps({'lenience': 10**400})])
@@ -956,54 +903,20 @@ def test_a_page_spells_what_would_act_or_cannot_be_seen(
     assert prompt.replace(odd, spelling) in page
 
 
-_DEEP_VALUE = json.loads('[' * 400 + '1' + ']' * 400)
-
-
 @slow
 @pytest.mark.parametrize(
-  ('change', 'shown'),
+  'change',
   [
     *(
-      (_cell(name, value), '')
+      _cell(name, value)
       for name in ('relative_latency', 'quality')
       for value in ('1e309', '-1e309', '1e308', '1e-320')
     ),
-    # Settings that nobody reads are shown however deep.
-    (_fields('config.json', extra=_DEEP_VALUE), 'extra'),
+    # Settings that nobody reads, however deep.
+    _fields('config.json', extra=json.loads('[' * 400 + '1' + ']' * 400)),
   ],
 )
-def test_no_value_ends_the_page(good, tmp_path, change, shown):
+def test_no_value_ends_the_page(good, tmp_path, change):
   folder = shutil.copytree(good('workdir'), tmp_path / 'run')
   change(folder)
-  assert shown in report(folder).read_text(encoding='utf-8')
-
-
-@slow
-def test_a_table_or_figure_that_fails_leaves_the_page(
-  good, tmp_path, monkeypatch, capsys
-):
-  workdir = shutil.copytree(good('workdir'), tmp_path / 'run')
-  save, failing = drawings.Drawing.save, []
-
-  def fails(self, folder):
-    failing.append(self.name)
-    if len(failing) == 1:
-      raise OverflowError('too large')
-    save(self, folder)
-
-  def markdown(*_):
-    raise RecursionError('too deep')
-
-  monkeypatch.setattr(drawings.Drawing, 'save', fails)
-  monkeypatch.setattr(tables, 'markdown', markdown)
-  page = report(workdir, figures=True).read_text(encoding='utf-8')
-  message = capsys.readouterr().err
-  for reason in ('OverflowError: too large', 'RecursionError: too deep'):
-    assert reason in page
-    assert reason in message
-  folder = workdir / 'report'
-  assert len(failing) > 1
-  assert not (folder / 'figures' / f'{failing[0]}.svg').exists()
-  assert (folder / 'figures' / f'{failing[1]}.svg').exists()
-  assert list(folder.glob('tables/*.csv'))
-  assert (folder / 'report.json').exists()
+  assert report(folder).exists()
