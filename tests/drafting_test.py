@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 from ml_collections import ConfigDict
 
 from cascades.models import checkpoints, package_index
 from configs import train_drafter
-from experiments import records
 from experiments.records import unit_costs
 from experiments.tasks import TASKS
 from experiments.training import (
@@ -85,12 +85,19 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     'German: Ein Mädchen in einem roten Mantel füttert zwei Enten.\nEnglish:'
     ' A girl in a red coat feeds two ducks.'
   )
+  # The references of a sweep's file are answers.
+  for name, text in (
+    ('a.csv', 'prompt,reference\np,x\n'),
+    ('a.ndjson', '{"prompt": "p", "reference": ["", "x", 0]}'),
+  ):
+    (tmp_path / name).write_text(text)
+    c = config(tmp_path / name, held_out=0)
+    assert texts.load_documents(c) == [('p', ' x')]
 
 
 @pytest.mark.parametrize(
   ('fields', 'said'),
   [
-    ({'text': ''}, 'text: no file of training texts is given; give --conf'),
     ({'text': 'absent.txt'}, r'text: absent.txt cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, since 101 are'),
     ({'tasks': ('roman',)}, r"tasks: must be published sets .* got 'roman'"),
@@ -106,16 +113,6 @@ def test_texts_that_will_not_do_are_named(lines, tmp_path, fields, said):
     fields['text'] = file
   with pytest.raises(ValueError, match=said):
     texts.load_documents(config(**fields))
-
-
-def test_the_references_of_a_sweep_s_file_are_learned(tmp_path):
-  for name, text in (
-    ('a.csv', 'prompt,reference\np,x\n'),
-    ('a.ndjson', '{"prompt": "p", "reference": ["", "x", 0]}'),
-  ):
-    (tmp_path / name).write_text(text)
-    c = config(tmp_path / name, held_out=0)
-    assert texts.load_documents(c) == [('p', ' x')]
 
 
 def test_answers_and_what_ends_them_count(lines, tokenizer):
@@ -144,7 +141,6 @@ def test_texts_without_answers_count_as_a_whole_and_kinds_as_often(tokenizer):
   found = [texts.Document('one two three', '')]
   made = texts.pack_rows(config('x', shots=0), [found], tokenizer, 2, 'x')
   assert made.mask.all()
-  np.testing.assert_array_equal(made.positions, [range(47)] * 2)
   many, one = [texts.Document('a' * 9, '')] * 99, [texts.Document('b' * 9, '')]
   c = config('x', row_length=4000)
   (tokens,) = texts.pack_rows(c, [many, one], tokenizer, 1, 'x').tokens
@@ -166,10 +162,6 @@ def test_the_most_frequent_tokens_of_answers_are_said(lines, tokenizer):
   one = [texts.Document('', ' twelve')]
   said = texts.frequent_tokens([found, one], tokenizer, 6, [])
   assert {*tokenizer.encode(' twelve')} <= set(said.tolist())
-  whole = texts.frequent_tokens(
-    [[texts.Document('abc', '')]], tokenizer, 99, [1]
-  )
-  assert set(whole.tolist()) == {1, *tokenizer.encode('abc')}
 
 
 def test_what_is_asked_is_not_among_its_examples():
@@ -206,65 +198,47 @@ def test_answers_are_kept_as_they_come(tmp_path):
   assert texts.resume_answers(file, prompts, None) == want
 
 
-def test_a_folder_is_one_trainings(tmp_path):
-  file = tmp_path / 'lessons.json'
-  records.claim(file, {'seed': 0, 'temperatures': (1.0, 0.0)}, 'training')
-  records.claim(file, {'seed': 0, 'temperatures': [1.0, 0.0]}, 'training')
-  other = {'seed': 1, 'temperatures': (1.0, 0.0)}
-  with pytest.raises(ValueError, match='holds a training with another seed;'):
-    records.claim(file, other, 'training')
-  # Nothing was made yet.
-  records.claim(file, other, 'training', bound=False)
-  records.claim(file, other, 'training')
-
-
 # --- What it learns ---
 
 
-def test_rows_and_layers_that_will_not_do_are_named(lines, tmp_path):
-  c = config(lines, row_length=8, answers=0)
-  with pytest.raises(ValueError, match='row_length: rows of 8 tokens have'):
-    layer_drafters.train_drafter(c, tmp_path)
-  whole = checkpoints.load_model('tiny-verifier').unpack()
-  for layers, said in (
-    ((), 'layers: must be one or more of 0 to 5'),
-    ((0, 6), 'layers: must be one or more of 0 to 5'),
-    ((0, 2), r'must include one with global attention \(1, 3, 5\), got'),
-  ):
-    with pytest.raises(ValueError, match=said):
-      layer_drafters.begin(config('x', layers=layers), whole)
-  start = layer_drafters.begin(config('x', layers=(0, 5)), whole)
-  kinds = [k.name for k in start.model.module.config.attention_types]
-  assert kinds == ['LOCAL_SLIDING', 'GLOBAL']
-  assert start.params['layer_1'] is whole.params['layer_5']
-
-
-def test_a_training_goes_on_from_a_drafter_of_the_same_table(
+def test_a_training_begins_with_layers_or_with_a_drafter_of_the_same_table(
   lines, tmp_path, whole
 ):
+  verifier = checkpoints.load_model('tiny-verifier').unpack()
+  start = layer_drafters.begin(config('x', layers=(0, 5)), verifier)
+  kinds = [k.name for k in start.model.module.config.attention_types]
+  assert kinds == ['LOCAL_SLIDING', 'GLOBAL']
+  assert start.params['layer_1'] is verifier.params['layer_5']
   first = layer_drafters.begin(config(lines), whole)
-  folder = save(tmp_path / 'first', first)
-  c = config(lines, steps=1, sharpened=(1.0, 0.3), kl_fraction=0.0)
-  both = ConfigDict(config(lines).to_dict() | {'init': 'first'})
+  c = config(lines, init=save(tmp_path / 'first', first))
   del c.layers
-  for wrong in both, c:
-    with pytest.raises(ValueError, match='init: exactly one of init '):
-      layer_drafters.begin(wrong, whole)
-  c.stored = 'int4'
-  with pytest.raises(ValueError, match=r"stored: must be one of .* got 'int4'"):
-    layer_drafters.train_drafter(c, tmp_path)
-  c.init = folder
   again = layer_drafters.begin(c, whole)
   assert again.model == first.model
-  jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
-  c.init = 'tiny-verifier'
-  with pytest.raises(ValueError, match='init: tiny-verifier does not share'):
-    layer_drafters.begin(c, whole)
+  small.same(again.params, first.params)
+  both = ConfigDict(config(lines).to_dict() | {'init': 'first'})
+  other = ConfigDict(c.to_dict() | {'init': 'tiny-verifier'})
+  wrong = [(both, whole, 'init: exactly one of init ')]
+  wrong += [(other, whole, 'init: tiny-verifier does not share')]
+  wrong += [
+    (config('x', layers=layers), verifier, said)
+    for layers, said in (
+      ((), 'layers: must be one or more of 0 to 5'),
+      ((0, 6), 'layers: must be one or more of 0 to 5'),
+      ((0, 2), r'must include one with global attention \(1, 3, 5\), got'),
+    )
+  ]
+  for changed, model, said in wrong:
+    with pytest.raises(ValueError, match=said):
+      layer_drafters.begin(changed, model)
 
 
-def test_answers_at_several_temperatures_are_kinds_of_their_own(
-  lines, tmp_path, monkeypatch, whole
+def test_answers_at_several_temperatures_are_kinds_and_none_is_held_out(
+  tmp_path, monkeypatch, whole
 ):
+  held_out = texts.Document('a', ' 1'), texts.Document('', 'plain')
+  rest = [texts.Document(f'{i}', ' 1') for i in range(99)]
+  documents = [*held_out, texts.Document('a', ' 2'), held_out[1], *rest]
+  monkeypatch.setattr(texts, 'load_documents', lambda _: documents)
   asked, kinds = [], []
 
   class Writer:
@@ -278,18 +252,22 @@ def test_answers_at_several_temperatures_are_kinds_of_their_own(
   monkeypatch.setattr(distillation_data.sampler, 'Sampler', Writer)
 
   def pack(config, found, *_, **__):
-    kinds.append([{d.answer for d in kind} for kind in found])
+    kinds.append(found)
     if len(kinds) == 2:
       raise KeyboardInterrupt
     # Of what is held out.
     return types.SimpleNamespace(mask=np.ones(1))
 
   monkeypatch.setattr(texts, 'pack_rows', pack)
-  c = config(lines, answers=600, temperatures=(1.0, 0.0))
+  c = config('x', held_out=2, answers=600, temperatures=(1.0, 0.0))
   with pytest.raises(KeyboardInterrupt):
     distillation_data.prepare(c, whole, tmp_path)
   assert asked == [(1.0, 256), (0.0, 256), (1.0, 88)]
-  assert kinds[1][1:] == [{' 1.0'}, {' 0.0'}]
+  (learned, *answered), held = kinds[1], kinds[0]
+  assert (held, learned) == ([[*held_out]], rest)
+  said = [{d.answer for d in kind} for kind in answered]
+  assert said == [{' 1.0'}, {' 0.0'}]
+  assert {d.prompt for kind in answered for d in kind} <= {*map(str, range(99))}
 
 
 def test_the_loss_is_what_it_is_called(whole):
@@ -313,9 +291,8 @@ def test_the_loss_is_what_it_is_called(whole):
 
   # All layers are the verifier itself.
   loss, seen = figures(own, False)
-  assert abs(loss) < 1e-5
-  assert seen['kept'] == pytest.approx(1, abs=1e-5)
-  assert seen['agree'] == 1
+  figure = loss, seen['kept'], seen['agree']
+  assert figure == pytest.approx((0, 1, 1), abs=1e-5)
   states = distillation_data.hidden_at(
     start.model, other | {'embedder': shared}, tokens, places
   )
@@ -375,12 +352,6 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
   figures = layer_drafters.evaluate(folder, held, config(lines))
   assert 0 < figures['cost of a call'] < 3
   assert figures['temperature 0']['tokens per verifier call'] >= 1
-  layer_drafters.write_card(folder, config(lines), figures, 'a command')
-  card = (folder / 'README.md').read_text()
-  assert 'A drafter for `tiny-drafter`: its layers 1 as they began' in card
-  assert 'It drafts\n60 tokens' in card
-  assert 'Terms' not in card
-  assert not (folder / 'NOTICE').exists()
 
 
 def test_what_is_made_of_a_model_with_terms_carries_them(
@@ -390,45 +361,24 @@ def test_what_is_made_of_a_model_with_terms_carries_them(
   c.temperatures = (0.0, 1.0, 0.0)
   folder = tmp_path / 'made'
   save(folder, layer_drafters.begin(c, whole))
-  models = {'tiny-drafter': package_index.MODELS['gemma3-270m']}
-  index = types.SimpleNamespace(MODELS=models)
-  monkeypatch.setattr(terms, 'package_index', index)
   both = {'acceptance': 0.5, 'tokens per verifier call': 2.0}
-  figures = {
-    'temperature 1': both,
-    'temperature 0': both,
-    'cost of a call': 0.1,
-    'speed-up': {f'temperature {t}': {1: 1.2, 4: 1.6} for t in (1, 0)},
-  }
-  layer_drafters.write_card(folder, c, figures, 'a command')
-  card = (folder / 'README.md').read_text()
-  assert '-log sum min(p, q) at temperatures 1 and 0.3' in card
-  assert '0 (2 of 3) and 1 (1 of 3)' in card
-  assert 'license: gemma' in card
-  assert 'under the Gemma Terms of Use' in card
-  assert '| temperature 1 | 0.50 | 2.00 |' in card
-  assert 'ai.google.dev/gemma/terms' in (folder / 'NOTICE').read_text()
+  figures = {f'temperature {t}': both for t in (1, 0)} | {'cost of a call': 0.1}
+  figures['speed-up'] = {f'temperature {t}': {1: 1.2, 4: 1.6} for t in (1, 0)}
+  models = {'tiny-drafter': package_index.MODELS['gemma3-270m']}
+  for with_terms in False, True:
+    if with_terms:
+      index = types.SimpleNamespace(MODELS=models)
+      monkeypatch.setattr(terms, 'package_index', index)
+    layer_drafters.write_card(folder, c, figures, 'a command')
+    card = (folder / 'README.md').read_text()
+    for said in (
+      'A drafter for `tiny-drafter`: its layers 1 as they began',
+      '-log sum min(p, q) at temperatures 1 and 0.3',
+      '0 (2 of 3) and 1 (1 of 3)',
+      '| temperature 1 | 0.50 | 2.00 |',
+    ):
+      assert said in card
+    assert ('under the Gemma Terms of Use' in card) == with_terms
+    assert (folder / 'NOTICE').exists() == with_terms
   assert 'a modification' in (folder / 'NOTICE').read_text()
-  words = (folder / 'LICENSE').read_text()
-  assert words.startswith('Gemma Terms of Use')
-  assert '4.9 No Waiver' in words
-
-
-def test_a_prompt_that_is_held_out_is_learned_from_with_no_answer(monkeypatch):
-  held_out = texts.Document('a', ' 1'), texts.Document('', 'plain')
-  rest = texts.Document('b', ' 1'), texts.Document('', 'other')
-  documents = [*held_out, texts.Document('a', ' 2'), held_out[1], *rest]
-  monkeypatch.setattr(texts, 'load_documents', lambda _: documents)
-  rows = types.SimpleNamespace(mask=np.ones(1))
-  monkeypatch.setattr(texts, 'pack_rows', lambda *_, **__: rows)
-  learned = []
-
-  def answer(config, documents, *_):
-    learned.extend(documents)
-    raise KeyboardInterrupt
-
-  monkeypatch.setattr(distillation_data, '_answered_by_verifier', answer)
-  verifier = types.SimpleNamespace(tokenizer=None)
-  with pytest.raises(KeyboardInterrupt):
-    distillation_data.prepare(config('x', held_out=2), verifier, None)
-  assert learned == [*rest]
+  assert '4.9 No Waiver' in (folder / 'LICENSE').read_text()

@@ -1,23 +1,17 @@
 """Tables of proofs: no context of a block is like another."""
 
-import dataclasses
-
-import jax
-import jax.numpy as jnp
-import many_methods
 import numpy as np
 import pytest
 
-from cascades import methods
 from cascades.proof import law_checks, table_models
-from cascades.proof.table_models import separate
+from cascades.proof.table_models import TableModel, context_pairs, separate
 
 
 @pytest.mark.parametrize(
-  ('size', 'depth'), [(2, 5), (3, 4), (4, 3), (9, 2), (9, 3), (3, 9), (5, 12)]
+  ('size', 'depth'), [(2, 5), (4, 3), (9, 2), (9, 3), (5, 12)]
 )
 def test_rows_of_a_block_differ_and_of_a_draft_where_not_all_fit(size, depth):
-  model = table_models.TableModel.injective(size, depth, max_contexts=200)
+  model = TableModel.injective(size, depth, max_contexts=200)
   texts = sum(size**length for length in range(depth + 1))
   assert model.contexts <= 200
   if model.contexts == texts:
@@ -31,17 +25,6 @@ def test_rows_of_a_block_differ_and_of_a_draft_where_not_all_fit(size, depth):
     tokens = rng.integers(size, size=rng.integers(4) + depth)
     ends = range(len(tokens) - depth, len(tokens) + 1)
     assert len({model.context_after(tokens[:i]) for i in ends}) == depth + 1
-
-
-@pytest.mark.parametrize(('size', 'contexts'), [(3, 7), (5, 7), (5, 5), (4, 9)])
-def test_a_token_counts_wherever_it_stands(size, contexts):
-  model = table_models.TableModel(size, contexts)
-  for place in range(2 * contexts):
-    index = np.array([place])
-    alone = {int(model.context(np.array([x]), index)) for x in range(size)}
-    assert len(alone) == size
-    # Of five tokens modulo five one is like none at all.
-    assert (0 in alone) == (size == contexts)
 
 
 @pytest.mark.parametrize(
@@ -63,21 +46,3 @@ def test_random_rows_differ(count, size):
   np.testing.assert_array_equal(new_q, q)
   assert 3 in (places := (new_p != p).any(1).nonzero()[0])
   assert len(places) < 5
-
-
-def test_a_row_is_found_among_many_that_are_alike():
-  rng = np.random.default_rng(0)
-  q, p = rng.dirichlet(np.full(5, 0.5), (2, 900)).astype(np.float32)
-  # Some of them twice, as where all but the likeliest is dropped.
-  q[-40:], p[-40:] = q[:40], p[:40]
-  d = methods.Distributions(q, p, q, p)
-  pair = methods.METHODS['token_v1'], 0.3
-  table = table_models.Table.from_methods([pair], d)
-  method = many_methods.from_tables([table], [d])
-  off = jax.tree.map(lambda x: x * np.float32(1 + 2e-7), d)
-  found = jax.jit(jax.vmap(method.law, (0, None)))(off, jnp.int32(0))
-  np.testing.assert_allclose(found, table.law[0], atol=1e-6)
-  # Two that are alike, and of which it would say different things.
-  other = dataclasses.replace(table, law=table.law[:, ::-1])
-  with pytest.raises(ValueError, match='are too similar'):
-    many_methods.from_tables([table, other], [d, d])

@@ -68,60 +68,12 @@ def _curve(loss_q, loss_p, q, p):
   return budgets, losses
 
 
-def _points(r, loss_q, loss_p, q, p):
-  """Budget and loss of other rules, r [rules, contexts] in [0, 1]."""
-  loss = (1 - r) * loss_q + r * loss_p
-  return (r * _tv(q, p)).mean(-1), loss.mean(-1)
-
-
 def _registered(name, leniences, d):
   """Returns where a rule of the registry defers, [leniences, contexts]."""
   with law_checks.enable_x64(True):
     d = jax.tree.map(jnp.asarray, d)
     over = jax.vmap(jax.vmap(methods.METHODS[name].rule, (0, None)), (None, 0))
     return np.asarray(over(d, jnp.asarray(leniences)), float)
-
-
-def _zero_one(labels, x):
-  """Expected loss of x's favourite."""
-  return 1 - np.take_along_axis(labels, x.argmax(-1)[:, None], -1)[:, 0]
-
-
-def _log_loss(labels, x):
-  return -(labels * np.log(x)).sum(-1)
-
-
-_LABELS = {
-  'verifier': lambda q, p: p,
-  'between': lambda q, p: (q + p) / 2,
-  'neither': lambda q, p: _tables(seed=1)[0],
-}
-
-
-@pytest.mark.parametrize('loss', [_zero_one, _log_loss])
-@pytest.mark.parametrize('kind', _LABELS)
-def test_no_rule_beats_the_optimal_one(kind, loss):
-  q, p = _tables()
-  d = methods.Distributions(q, p, q, p)
-  labels = _LABELS[kind](q, p)
-  losses = loss(labels, q), loss(labels, p)
-  budgets, lowest = _curve(*losses, q, p)
-  rng = np.random.default_rng(0)
-  shares = np.linspace(0, 1, 101)[:, None]
-  others = {
-    name: _registered(name, np.linspace(-1, 1, 401), d)
-    for name in ('chow', 'diff')
-  }
-  others['opt'] = _registered('opt', np.linspace(-20, 20, 401), d)
-  others['coins'] = (rng.random((101, len(q))) < shares).astype(float)
-  others['mixed'] = np.broadcast_to(shares, (101, len(q)))
-  for name, r in others.items():
-    spent, got = _points(r, *losses, q, p)
-    # From lam = 0 on, more budget is of no use.
-    above = got - np.interp(spent, budgets, lowest)
-    assert (above >= -1e-12).all(), name
-    # Not because all curves are one.
-    assert above.max() > 1e-3, name
 
 
 def test_opt_is_optimal_for_what_the_models_believe():
@@ -132,14 +84,15 @@ def test_opt_is_optimal_for_what_the_models_believe():
   losses = 1 - q.max(-1), 1 - p.max(-1)
   budgets, lowest = _curve(*losses, q, p)
   leniences = np.linspace(0, 5, 201)
-  for name, most in (('opt', 1e-12), ('diff', np.inf)):
-    spent, got = _points(_registered(name, leniences, d), *losses, q, p)
+  for name in ('opt', 'diff', 'chow'):
+    r = _registered(name, leniences, d)
+    spent = (r * _tv(q, p)).mean(-1)
+    got = ((1 - r) * losses[0] + r * losses[1]).mean(-1)
     above = got - np.interp(spent, budgets, lowest)
     assert (above >= -1e-12).all()
-    assert above.max() <= most
-    assert abs(above[0]) < 1e-12
-    assert len(np.unique(spent)) > 20
-  assert above.max() > 1e-3
+    assert above.max() <= 1e-12 if name == 'opt' else above.max() > 1e-3
+    assert name == 'chow' or abs(above[0]) < 1e-12
+    assert name == 'chow' or len(np.unique(spent)) > 20
 
 
 # --- The formulas, as they are printed.
@@ -226,8 +179,8 @@ def test_targets_are_their_formulas(name):
       np.testing.assert_allclose(law, _TARGETS[name](q, p, lam), atol=atol)
 
 
-@pytest.mark.parametrize(('count', 'naive'), [(27, 5.4), (0, -3.2), (10, 0.0)])
-def test_a_small_count_is_as_far_off_as_its_chance(count, naive):
+@pytest.mark.parametrize('count', [27, 0, 10])
+def test_a_small_count_is_as_far_off_as_its_chance(count):
   # 10 of 10,000 are expected: their counts lean to one side.
   n, p = 10_000, 1e-3
   tokens = (np.arange(n) < count).astype(int)[:, None]
@@ -235,5 +188,3 @@ def test_a_small_count_is_as_far_off_as_its_chance(count, naive):
   law = stats.binom(n, p)
   tail = law.cdf(count) - law.pmf(count) / 2
   np.testing.assert_allclose(z, stats.norm.ppf(tail), atol=1e-6)
-  assert abs((count - n * p) / np.sqrt(n * p * (1 - p)) - naive) < 0.05
-  assert abs(z) < 4.6
