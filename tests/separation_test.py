@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cascades.proof import law_checks, table_models
-from cascades.proof.table_models import TableModel, context_pairs, separate
+from cascades.proof.table_models import TableModel, separate
 
 
 @pytest.mark.parametrize(
