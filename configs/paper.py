@@ -76,12 +76,12 @@ PAIRS = {
   'gemma3_1b_12b': Pair('gemma3-12b-pt', 'gemma3-1b-pt'),
   'gemma4_e2b_31b': Pair('gemma4-31b-pt', 'gemma4-e2b-pt'),
   # Instruction-tuned models with Google's drafters for them, from the hub.
-  'gemma4_assistant_e2b': Pair('gemma4-e2b-it', 'gemma-4-E2B-it-assistant'),
-  'gemma4_assistant_e4b': Pair('gemma4-e4b-it', 'gemma-4-E4B-it-assistant'),
-  'gemma4_assistant_26b': Pair(
-    'gemma4-26b-a4b-it', 'gemma-4-26B-A4B-it-assistant'
-  ),
-  'gemma4_assistant_31b': Pair('gemma4-31b-it', 'gemma-4-31B-it-assistant'),
+  **{
+    f'gemma4_assistant_{x[:3].lower()}': Pair(
+      f'gemma4-{x.lower()}-it', f'google/gemma-4-{x}-it-assistant'
+    )
+    for x in ('E2B', 'E4B', '26B-A4B', '31B')
+  },
   # A pair that fits any accelerator.
   'gemma3_270m_1b_it': Pair(
     'google/gemma-3-1b-it', 'google/gemma-3-270m-it', gamma=5, chat=True

@@ -88,7 +88,7 @@ _OPTIONS = dict(
   mesh=st.sampled_from([(1, 1), (2, 1), (0, 1)]),
 )
 _OPTIONS |= dict.fromkeys(
-  ('stop_below', 'beam', 'fill_unselected_logits'),
+  ('stop_below', 'beam'),
   st.sampled_from([None, False, True, 0.5, 2, math.nan, 10**400, 'x', b'1']),
 )
 _OPTIONS |= dict.fromkeys(

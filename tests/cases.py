@@ -132,13 +132,6 @@ class PartialModel(table_models.TableModel):
     )
 
 
-class FirstLayers(table_models.TableModel):
-  """A model that drafts in the verifier's cache."""
-
-  def first_layers_cache(self, cache):
-    return cache
-
-
 PARTIAL = PartialModel.injective(SIZE, 3)
 HEAD = recurrent.init_head(jax.random.key(4), SIZE)
 
@@ -179,9 +172,7 @@ DRAFTERS: dict[str, Callable[[], Case]] = {
   'adaptive': lambda: _of_table(
     drafters.ModelDrafter(MODEL, adaptive=True), NEAR, jnp.float32(0.55)
   ),
-  'self': lambda: _of_table(
-    drafters.SelfDrafter(FirstLayers.injective(SIZE, 3))
-  ),
+  'self': lambda: _of_table(drafters.SelfDrafter(MODEL)),
   'eagle': _eagle,
 }
 

@@ -26,7 +26,7 @@ _GOOD = {
   'num_examples drafts batch_size cache_length': [1],
   'gamma seed clock shard_size ray.retries file.shots': [0, 1],
   'temperature': [0, 1, 0.5],
-  'wandb beam fill_unselected_logits preflight chat tiny': [True],
+  'wandb beam preflight chat tiny': [True],
   'tree_size top_k': [None, 1],
   'stop_below top_p': [None, 0, 1, 0.5],
   'ray task file': [None, {}],

@@ -123,7 +123,6 @@ def test_a_sweep_drops_what_a_curve_does_not_look_at():
   )
   assert lenient.options['gate'] == 'processed'
   config = dict(gamma=4, bonus='verifier', stop_below=0.5, tree_size=9)
-  config |= dict(fill_unselected_logits=True)
   make = functools.partial(curve_plan.Curve.from_config, config)
   block = make('chow', (0.3,), gamma=8, verification='block')
   assert block.config == DecodingConfig(

@@ -1,13 +1,12 @@
 """Drafters: objects that bind to a verifier, by name or made in Python.
 
-  unbound           the base class of drafters, and checks of a pair
-  language_model    language models that draft token by token
-  self_speculative  the verifier's own first layers
-  ngram             prompt look-up: repeats continuations of the text
-  stepwise          what the next three share: recurrences, attention, checks
-  recurrent         recurrent heads on the verifier's last hidden state
-  eagle3            EAGLE-3 heads, which read several layers of the verifier
-  assistant         Gemma 4's own drafters, which attend to its caches
+  unbound         the base class of drafters, and checks of a pair
+  ngram           prompt look-up: repeats continuations of the text
+  stepwise        what the others share: the loop, attention, norms, checks
+  language_model  language models, and the verifier's own first layers
+  recurrent       recurrent heads on the verifier's last hidden state
+  eagle3          EAGLE-3 heads, which read several layers of the verifier
+  assistant       Gemma 4's own drafters, which attend to its caches
 
 A drafter with a name is a file, an import and an entry of `DRAFTERS`.
 """
@@ -23,15 +22,18 @@ from cascades.arguments import Option, Registry, options_of, split
 from cascades.decoding.drafter import BoundDrafter, DraftContext
 from cascades.drafters.assistant import Assistant
 from cascades.drafters.eagle3 import EagleDrafter, EagleHead
-from cascades.drafters.language_model import DraftModel, ModelDrafter
+from cascades.drafters.language_model import (
+  DraftModel,
+  ModelDrafter,
+  SelfDrafter,
+  SelfSpeculative,
+)
 from cascades.drafters.ngram import NgramDrafter
 from cascades.drafters.recurrent import RecurrentDrafter, RecurrentHead
-from cascades.drafters.self_speculative import SelfDrafter, SelfSpeculative
 from cascades.drafters.unbound import (
   NamedDrafter,
   NoDrafter,
   UnboundDrafter,
-  check_pair,
   check_tokenizer,
 )
 from cascades.models import checkpoints, hub
@@ -54,7 +56,6 @@ __all__ = [
   'SelfSpeculative',
   'UnboundDrafter',
   'bind_drafter',
-  'check_pair',
   'check_tokenizer',
   'declared_options',
   'kind_of',
@@ -62,8 +63,6 @@ __all__ = [
   'parse',
 ]
 
-# Names are claimed in this order. Language models come last: the folder of any
-# drafter may look like one.
 DRAFTERS: Registry[type[UnboundDrafter]] = Registry('drafter', UnboundDrafter)
 DRAFTERS.register('ngram', NgramDrafter, builtin=True)
 DRAFTERS.register('self', SelfSpeculative, builtin=True)
@@ -80,15 +79,15 @@ def kind_of(name: str) -> type[UnboundDrafter]:
     return kind
   arguments.file_name('drafter', name)
   registered = DRAFTERS.values()
-  claiming = next((x for x in registered if x.claims(name)), None)
-  if claiming is None and hub.is_name(name):
+  kind = next((x for x in registered if x.claims(name)), None)
+  if kind is None and hub.is_name(name):
     folder = str(hub.fetch(name, weights=False))
-    claiming = next((x for x in registered if x.claims(folder)), None)
-  if claiming is not None:
-    return claiming
-  forms = '; '.join(f'{x.syntax} ({x.description})' for x in registered)
+    kind = next((x for x in registered if x.claims(folder)), None)
+  if kind is not None:
+    return kind
   names = [y for x in registered for y in x.known_names]
   near = difflib.get_close_matches(name[:99], [*DRAFTERS, *names], 1, 0.0)
+  forms = '; '.join(x.syntax for x in registered)
   is_there = pathlib.Path(name).exists()
   reason = 'holds no drafter' if is_there else 'is not a folder or a known name'
   raise ValueError(
@@ -103,10 +102,7 @@ def declared_options() -> dict[str, Option]:
   for kind in DRAFTERS.values():
     for name, option in options_of(kind).items():
       if declared.setdefault(name, option) != option:
-        raise ValueError(
-          f'{name}: must be declared in one way, but two kinds of drafters'
-          f' differ ({kind.description} is one); rename one of the options.'
-        )
+        raise ValueError(f'{name}: is taken; rename it in {kind.__name__}.')
   return declared
 
 
@@ -135,20 +131,18 @@ def parse(drafter: Any, **options: Any) -> Any:
   kind = drafter.kind if isinstance(drafter, NamedDrafter) else type(drafter)
   supported = options_of(kind) if issubclass(kind, UnboundDrafter) else {}
   declared = declared_options()
-  for name, value in options.items():
+  for name in (x for x in options if x not in supported):
     if name not in declared:
       near = difflib.get_close_matches(name, declared, 1, 0.0)
-      raise ValueError(
-        f'{name}: is not an option of a drafter; did you mean {near[0]!r}?'
-        f' Choose from {", ".join(declared)}.'
-      )
-    if name not in supported and value not in (None, declared[name].default):
-      raise ValueError(
-        f'{name}: is not supported by the drafter {arguments.quote(label)}; it'
-        f' applies to {declared[name].applies}.'
-      )
-  names = (x for x in options if x in supported and options[x] is not None)
-  changes = {name: options[name] for name in names}
+      hint = f'did you mean {near[0]!r}?'
+    elif options[name] in (None, declared[name].default):
+      continue
+    else:
+      hint = f'it applies to {declared[name].applies}.'
+    raise ValueError(
+      f'{name}: is no option of the drafter {arguments.quote(label)}; {hint}'
+    )
+  changes = {x: options[x] for x in supported if options.get(x) is not None}
   return drafter.replace(**changes) if changes else drafter
 
 
@@ -173,14 +167,5 @@ def bind_drafter(
 ) -> BoundDrafter:
   """Binds a drafter, as `parse` takes it, to a verifier."""
   drafter = load(drafter, **options)
-  if isinstance(drafter, UnboundDrafter):
-    return drafter.bind(verifier)
-  # The vocabulary is that of the drafter's model, if it has one.
-  model = getattr(drafter.drafter, 'model', drafter.drafter)
-  size = getattr(model, 'vocab_size', verifier.model.vocab_size)
-  if size != verifier.model.vocab_size:
-    raise ValueError(
-      f'drafter: must have the {verifier.model.vocab_size} tokens of the'
-      f' verifier, got {size}; take two models of one family.'
-    )
-  return drafter
+  is_bound = isinstance(drafter, BoundDrafter)
+  return drafter if is_bound else drafter.bind(verifier)

@@ -14,8 +14,8 @@ last token for the whole block, and nothing of the block is cached: a later step
 knows of an earlier one through s' alone. So q depends on where a block began.
 
 With `top`, only the tokens of that many groups get logits: the groups whose
-centroids have the largest products with u. Other tokens get -inf or, as in
-transformers, the smallest of the logits minus 1. The law holds either way.
+centroids have the largest products with u. Other tokens get the smallest of the
+logits minus 1.
 
 The design follows transformers' modeling_gemma4_assistant, whose loop leaves
 rejected drafts visible, shows layers with a window two more keys, and takes the
@@ -26,7 +26,6 @@ import dataclasses
 import functools
 import pathlib
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import jax
@@ -34,7 +33,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from cascades.arguments import option
 from cascades.decoding.drafter import BoundDrafter
 from cascades.drafters import stepwise
 from cascades.drafters.unbound import UnboundDrafter
@@ -46,15 +44,12 @@ from cascades.models import (
   language,
   param_dtypes,
   tensor_files,
-  tokenizers,
 )
 
+# Names of the published assistants.
+_PUBLISHED = r'google/gemma-4-.*-assistant(@.*)?'
 # Name of the tensor of token ids in the order of their centroids.
 _ORDER = 'masked_embedding.token_ordering'
-# Names of the published assistants.
-_PUBLISHED = re.compile(
-  r'(google/)?(gemma-4-(E2B|E4B|26B-A4B|31B)-it-assistant(@.*)?)'
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +61,11 @@ class AssistantDrafter(stepwise.StepwiseDrafter):
     layer_types: Gemma's name for the attention of each layer, 'LOCAL_SLIDING'
       or 'GLOBAL'.
     top: Groups of tokens that get logits; None for all tokens.
-    fill_unselected_logits: True if tokens of other groups get the smallest
-      logit minus 1, as in transformers; False gives them -inf.
   """
 
   model: language.LanguageModel
   layer_types: tuple[str, ...]
   top: int | None = None
-  fill_unselected_logits: bool = True
 
   def views(self, cache: PyTree, length: Array) -> dict[str, Any]:
     """Returns the keys and values that layers of each type attend to."""
@@ -90,7 +82,7 @@ class AssistantDrafter(stepwise.StepwiseDrafter):
       views[layer_type] = stepwise.KeyValueView(keys, values, is_visible)
     return views
 
-  def step(self, params, views, position, state, token):
+  def step(self, params, views, position, state, token, _):
     """Reads one token; returns the next state [D] and the logits [V]."""
     assistant, verifier = params
     embedded = self.model.embed(verifier, token)
@@ -124,8 +116,8 @@ class AssistantDrafter(stepwise.StepwiseDrafter):
     _, groups = jax.lax.top_k(scores, self.top)
     ids = assistant['groups'][groups].ravel()
     selected = table[ids] @ u
-    fill = selected.min() - 1 if self.fill_unselected_logits else -jnp.inf
-    return jnp.full(len(table), fill, selected.dtype).at[ids].set(selected)
+    fill = jnp.full(len(table), selected.min() - 1, selected.dtype)
+    return fill.at[ids].set(selected)
 
   def start(self, params, state, context, gamma):
     """Returns the recurrence of the assistant over the verifier's caches."""
@@ -149,7 +141,7 @@ class _Config(Schema):
   use_ordered_embeddings: bool = False
   num_centroids: Size = 2048
   centroid_intermediate_top_k: Size = 32
-  text_config: dict[str, Any] | None = None
+  text_config: _Text = _Text()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -159,63 +151,53 @@ class Assistant(UnboundDrafter):
   Attributes:
     params: The parameters of the assistant.
     config: The fields of its config.json, of which `text` are the text model's.
-    tokenizer: Its tokenizer, if its folder has one.
     name: Name of the assistant, for errors.
   """
 
   params: PyTree = dataclasses.field(repr=False)
   config: _Config
   text: config_json.GemmaConfig
-  tokenizer: tokenizers.Tokenizer | None
   name: str
-  fill_unselected_logits: bool = option(
-    True,
-    help='Tokens outside of the selected groups get the smallest logit minus 1,'
-    ' as in transformers; false gives them probability 0.',
-    applies='assistants of Gemma 4',
-  )
-  syntax = 'a folder'
-  description = 'an assistant of Gemma 4'
+  syntax = 'a folder (an assistant of Gemma 4)'
   reads_files = True
 
   @classmethod
   def claims(cls, name: str) -> bool:
     """Returns True for an assistant's folder, or for its published name."""
-    return bool(_PUBLISHED.fullmatch(name)) or _is_folder(name)
+    model_type = tensor_files.read_config(name).get('model_type')
+    is_folder = model_type in ('gemma4_assistant', 'gemma4_unified_assistant')
+    return is_folder or bool(re.fullmatch(_PUBLISHED, name))
 
   @classmethod
   def load(cls, name, dtype=None, mesh=None):
     """Reads an assistant; it is small, so the mesh is ignored."""
     checkpoints.check_dtype(dtype)
-    published = _PUBLISHED.fullmatch(str(name))
-    if published and not _is_folder(name):
-      name = f'google/{published[2]}'
     folder = pathlib.Path(hub.local_folder(name))
-    config, text = _read_config(folder)
-    tensors = tensor_files.open_folder(folder)
-    layout = _layout(config, text)
-    params = stepwise.read_params(folder, tensors, layout, _ORDER)
-    params = _arrange(config, text, params, folder)
-    tokenizer = None
-    if (file := tokenizers.find_file(folder)).exists():
-      tokenizer = tokenizers.read(file)
+    config = tensor_files.read_config(folder)
+    config = _Config.check(config, f'drafter: {folder}/config.json')
+    # All layers of an assistant share the verifier's keys, which a whole model
+    # cannot.
+    text = config.text_config.model_dump() | {
+      'num_kv_shared_layers': 0,
+      'hidden_size_per_layer_input': 0,
+      'model_type': 'gemma4_text',
+    }
+    try:
+      text = config_json.read(text)
+    except ValueError as e:
+      raise ValueError(f'drafter: {folder}/{e}') from None
+    params = _read_params(folder, config, text)
     params = param_dtypes.device_put_params(params, dtype)
-    return cls(params, config, text, tokenizer, hub.label(folder))
+    return cls(params, config, text, hub.label(folder))
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds the assistant to a Gemma 4 of the size that it was made for."""
     model, text, gemma = verifier.model, self.text, verifier.model.module.config
-    token = (
-      self.tokenizer
-      and verifier.tokenizer
-      and (tokenizers.first_difference(verifier.tokenizer, self.tokenizer))
-    )
     cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
     fields = {
       'Gemma 4': (True, hasattr(gemma, 'global_rope_proportion')),
       'width': (self.config.backbone_hidden_size, gemma.embed_dim),
       'tokens': (text.vocab_size, model.vocab_size),
-      'first token with another piece': (None, token),
       'sliding window': (text.sliding_window, gemma.sliding_window_size),
     }
     types = [config_json.ATTENTION_TYPES[x] for x in text.layer_types]
@@ -231,62 +213,41 @@ class Assistant(UnboundDrafter):
       model,
       tuple(types),
       self.config.centroid_intermediate_top_k if is_grouped else None,
-      self.fill_unselected_logits,
     )
     return BoundDrafter(drafter, (self.params, verifier.params))
 
 
-def _is_folder(name: str | pathlib.Path) -> bool:
-  types = 'gemma4_assistant', 'gemma4_unified_assistant'
-  return tensor_files.read_config(name).get('model_type') in types
-
-
-def _read_config(
-  folder: pathlib.Path,
-) -> tuple[_Config, config_json.GemmaConfig]:
-  """Returns the fields of a config.json, and those of its text model."""
-  label = f'drafter: {folder}/config.json'
-  config = _Config.check(tensor_files.read_config(folder), label)
-  groups, top = config.num_centroids, config.centroid_intermediate_top_k
-  if config.use_ordered_embeddings and top > groups:
-    raise ValueError(
-      f'{label}: centroid_intermediate_top_k must be at most num_centroids'
-      f' ({groups}), got {top}; fetch it again.'
-    )
-  text_fields = config.text_config or {}
-  _Text.check(text_fields, f'{label}: text_config')
-  # All layers of an assistant share the verifier's keys, which a whole model
-  # cannot.
-  text_fields = text_fields | {
-    'num_kv_shared_layers': 0,
-    'hidden_size_per_layer_input': 0,
-    'model_type': 'gemma4_text',
-  }
-  try:
-    return config, config_json.read(text_fields)
-  except ValueError as e:
-    raise ValueError(f'drafter: {folder}/{e}') from None
-
-
-def _layout(
-  config: _Config, text: config_json.GemmaConfig
-) -> dict[str, tuple[str, tuple[int, ...]]]:
-  """Returns the tensor of each parameter, and its shape."""
+def _read_params(
+  folder: pathlib.Path, config: _Config, text: config_json.GemmaConfig
+) -> PyTree:
+  """Reads the parameters of an `AssistantDrafter`."""
+  tensors = tensor_files.open_folder(folder)
+  read = functools.partial(stepwise.read_params, folder, tensors, _ORDER)
   width, hidden = text.hidden_size, text.intermediate_size
-  vocab_size, backbone = text.vocab_size, config.backbone_hidden_size
-  layout: dict[str, tuple[str, tuple[int, ...]]] = {
+  backbone = config.backbone_hidden_size
+  vocab_size, num_heads = text.vocab_size, text.num_attention_heads
+  layout: stepwise.Layout = {
     'before': ('pre_projection.weight', (width, 2 * backbone)),
     'after': ('post_projection.weight', (backbone, width)),
     'table': ('model.embed_tokens.weight', (vocab_size, width)),
     'norm': ('model.norm.weight', (width,)),
   }
   if config.use_ordered_embeddings:
-    centroids = 'masked_embedding.centroids.weight'
-    layout['centroids'] = centroids, (config.num_centroids, width)
+    count = config.num_centroids
+    layout['centroids'] = 'masked_embedding.centroids.weight', (count, width)
     layout['groups'] = _ORDER, (vocab_size,)
+  params = read(layout) | {'layers': []}
+  if config.use_ordered_embeddings:
+    order = params['groups']
+    if vocab_size % count or (np.sort(order) != np.arange(vocab_size)).any():
+      raise ValueError(
+        f'drafter: in {folder} the tensor {_ORDER} must have each of'
+        f' {vocab_size} tokens once, in {count} equal groups; fetch it again.'
+      )
+    params['groups'] = order.reshape(count, -1).astype(np.int32)
   for i in range(text.num_hidden_layers):
     _, size = text.key_heads(i)
-    queries = text.num_attention_heads * size
+    queries = num_heads * size
     layer = {
       'pre_attention': ('input_layernorm.weight', (width,)),
       'post_attention': ('post_attention_layernorm.weight', (width,)),
@@ -300,33 +261,8 @@ def _layout(
       'down': ('mlp.down_proj.weight', (width, hidden)),
       'scale': ('layer_scalar', (1,)),
     }
-    for name, (tensor, shape) in layer.items():
-      layout[f'{i}.{name}'] = f'model.layers.{i}.{tensor}', shape
-  return layout
-
-
-def _arrange(
-  config: _Config,
-  text: config_json.GemmaConfig,
-  arrays: Mapping[str, np.ndarray],
-  folder: pathlib.Path,
-) -> PyTree:
-  """Returns the parameters of an `AssistantDrafter`."""
-  params: PyTree = {k: x for k, x in arrays.items() if '.' not in k}
-  params |= {'table': arrays['table'].T, 'layers': []}
-  if config.use_ordered_embeddings:
-    order, count = arrays['groups'], config.num_centroids
-    if len(order) % count or (np.sort(order) != np.arange(len(order))).any():
-      raise ValueError(
-        f'drafter: in {folder} the tensor {_ORDER} must have each of'
-        f' {len(order)} tokens once, in {count} equal groups; fetch it again.'
-      )
-    params['centroids'] = arrays['centroids'].T
-    params['groups'] = order.reshape(count, -1).astype(np.int32)
-  width, num_heads = text.hidden_size, text.num_attention_heads
-  for i in range(text.num_hidden_layers):
-    names = [x for x in arrays if x.startswith(f'{i}.')]
-    layer = {name.partition('.')[2]: arrays[name] for name in names}
+    root = f'model.layers.{i}.'
+    layer = read({name: (root + x, y) for name, (x, y) in layer.items()})
     layer['query'] = layer['query'].reshape(width, num_heads, -1)
     layer['out'] = layer['out'].reshape(num_heads, -1, width)
     params['layers'].append(layer)

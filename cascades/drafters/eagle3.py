@@ -28,8 +28,7 @@ checked: another verifier of the same size rejects most drafts.
 import dataclasses
 import functools
 import pathlib
-import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Annotated, Any
 
 import jax
@@ -38,7 +37,6 @@ import numpy as np
 import pydantic
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades import files
 from cascades.decoding.drafter import BoundDrafter
 from cascades.decoding.model import Model
 from cascades.decoding.state import write
@@ -53,7 +51,6 @@ from cascades.models import (
   tensor_files,
 )
 
-_LAYER_IDS = 'eagle_aux_hidden_state_layer_ids'
 _EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
 # Prefixes of the tensors that decide the drafts.
 _DECISIVE = 'layers.', 'input_norm.', 'fc_norm.'
@@ -119,11 +116,11 @@ class EagleDrafter(stepwise.StepwiseDrafter):
     x = jnp.concatenate([embedded, normed])
     return x, normed if self.norm_before_residual else g
 
-  def _key_value(self, head: PyTree, x: Array, position: Array) -> tuple:
+  def _key_value(self, head: PyTree, x: Array, position: Array) -> PyTree:
     """Returns the key and the value of a pair, [K, h] each."""
     key = jnp.einsum('d,dkh->kh', x, head['key'])
     value = jnp.einsum('d,dkh->kh', x, head['value'])
-    return apply_rope(key, position, self.theta), value
+    return {'k': apply_rope(key, position, self.theta), 'v': value}
 
   def init(self, params, cache_length):
     """Returns an empty cache."""
@@ -141,18 +138,13 @@ class EagleDrafter(stepwise.StepwiseDrafter):
 
     # Slots after `count` tokens are hidden until they are overwritten.
     positions = position + 1 + jnp.arange(len(tokens))
-    keys, values = jax.vmap(key_value)(tokens, hidden, positions)
-    return {
-      'k': write(state['k'], position + 1, keys),
-      'v': write(state['v'], position + 1, values),
-    }
+    pairs = jax.vmap(key_value)(tokens, hidden, positions)
+    return jax.tree.map(lambda x, y: write(x, position + 1, y), state, pairs)
 
   def resize(self, params, state, cache_length):
     """Returns the cache with room for `cache_length` tokens."""
-    return {
-      name: jnp.pad(x, [(0, cache_length - len(x)), (0, 0), (0, 0)])
-      for name, x in state.items()
-    }
+    widths = [(0, cache_length - len(state['k'])), (0, 0), (0, 0)]
+    return jax.tree.map(lambda x: jnp.pad(x, widths), state)
 
   def view(
     self, state: PyTree, length: Int[Array, '']
@@ -165,21 +157,21 @@ class EagleDrafter(stepwise.StepwiseDrafter):
       is_visible &= slots > position - self.window
     return stepwise.KeyValueView(state['k'], state['v'], is_visible)
 
-  def step(self, params, view, position, carry, token):
+  def step(self, params, view, position, carry, token, count):
     """Reads one token; returns the next state and the logits.
 
-    The state is the number of drafted tokens, g, and the keys and values of the
-    draft's pairs, [gamma + 1, K, h].
+    The state is g, and the keys and values of the draft's pairs, [gamma + 1, K,
+    h].
     """
-    head, (count, g, keys, values) = params[0], carry
+    head, (g, pairs) = params[0], carry
     x, y = self._pair(params, g, token)
-    key, value = self._key_value(head, x, position + count)
-    keys, values = keys.at[count].set(key), values.at[count].set(value)
+    pair = self._key_value(head, x, position + count)
+    pairs = jax.tree.map(lambda x, y: x.at[count].set(y), pairs, pair)
     queries = jnp.einsum('d,dnh->nh', x, head['query'])
     queries = apply_rope(queries, position + count, self.theta)
     queries = queries * queries.shape[-1] ** -0.5
-    is_drafted = jnp.arange(len(keys)) <= count
-    drafted = stepwise.KeyValueView(keys, values, is_drafted)
+    is_drafted = jnp.arange(len(pairs['k'])) <= count
+    drafted = stepwise.KeyValueView(pairs['k'], pairs['v'], is_drafted)
     attended = stepwise.attend(queries, view, drafted)
     y = y + jnp.einsum('nh,nhd->d', attended, head['out'])
     x = self._norm(y, head['mlp_norm'])
@@ -187,7 +179,7 @@ class EagleDrafter(stepwise.StepwiseDrafter):
     y = y + hidden @ head['down']
     u = self._norm(y, head['norm'])
     g = u if self.norm_output else y
-    return (count + 1, g, keys, values), self.logits(head, u)
+    return (g, pairs), self.logits(head, u)
 
   def logits(self, head: PyTree, u: Array) -> Float[Array, 'V']:
     """Returns the logits of all the verifier's tokens."""
@@ -200,17 +192,16 @@ class EagleDrafter(stepwise.StepwiseDrafter):
   def start(self, params, state, context, gamma):
     """Returns the recurrence of the head over the text's pairs."""
     view = self.view(state, context.length)
-    empty = jnp.zeros((gamma + 1, *state['k'].shape[1:]), state['k'].dtype)
     g = self._join_states(params[0], context.hidden)
     step = functools.partial(self.step, params, view, context.length - 1)
-    return step, (jnp.zeros((), jnp.int32), g, empty, empty), None
+    return step, (g, self.init(params, gamma + 1)), None
 
 
 class _Rope(Schema):
   """The fields of rotary embeddings."""
 
   rope_type: Annotated[Any, one_of('default')] = config_json.rope_type()
-  rope_theta: Positive
+  rope_theta: Positive | None = None
 
 
 class _Layer(Schema):
@@ -234,8 +225,14 @@ class _Layer(Schema):
   sliding_window: Size | None = None
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
   rope_theta: Positive = 10_000.0
-  rope_parameters: dict[str, Any] | None = None
-  rope_scaling: dict[str, Any] | None = None
+  rope_parameters: _Rope | None = None
+  rope_scaling: _Rope | None = None
+
+  @property
+  def theta(self) -> float:
+    """Base of the frequencies of the rotary embedding."""
+    rope = self.rope_parameters or self.rope_scaling
+    return (rope and rope.rope_theta) or self.rope_theta
 
 
 class _Config(Schema):
@@ -266,16 +263,13 @@ class EagleHead(UnboundDrafter):
   Attributes:
     params: The parameters of the head.
     config: The fields of its config.json.
-    theta: Base of the frequencies of the rotary embedding.
     name: Name of the head, for errors.
   """
 
   params: PyTree = dataclasses.field(repr=False)
   config: _Config
-  theta: float
   name: str
-  syntax = 'a folder'
-  description = 'an EAGLE-3 head'
+  syntax = 'a folder (an EAGLE-3 head)'
   reads_files = True
 
   @classmethod
@@ -288,7 +282,8 @@ class EagleHead(UnboundDrafter):
     """Reads a head; it is small, so the mesh is ignored."""
     checkpoints.check_dtype(dtype)
     folder = pathlib.Path(hub.local_folder(name))
-    config, theta = _read_config(folder)
+    config = tensor_files.read_config(folder)
+    config = _Config.check(config, f'drafter: {folder}/config.json')
     tensors = tensor_files.open_folder(folder)
     layout = _layout(config, tensors)
     read = {tensor for tensor, _ in layout.values()}
@@ -299,10 +294,27 @@ class EagleHead(UnboundDrafter):
         f'drafter: {folder} has a tensor {min(unread)} that no supported field'
         ' of its config.json explains; give another head.'
       )
-    params = stepwise.read_params(folder, tensors, layout, _OFFSETS)
-    params = _arrange(config.transformer_layer_config, params, folder)
+    params = stepwise.read_params(folder, tensors, _OFFSETS, layout)
+    layer = config.transformer_layer_config
+    size = layer.head_dim or layer.hidden_size // layer.num_attention_heads
+    for name in ('query', 'key', 'value'):
+      params[name] = params[name].reshape(2 * layer.hidden_size, -1, size)
+    params['out'] = params['out'].reshape(-1, size, layer.hidden_size)
+    if config.fc_norm:
+      names = [x for x in params if x.startswith('fc_norm_')]
+      params['fc_norms'] = np.stack([params.pop(x) for x in names])
+    if 'tokens' in params:
+      # Stored as distances from the places in the table.
+      tokens = params['tokens'] + np.arange(len(params['tokens']))
+      in_range = (tokens >= 0) & (tokens < layer.vocab_size)
+      if not in_range.all() or len({*tokens}) < len(tokens):
+        raise ValueError(
+          f'drafter: in {folder} the tensor {_OFFSETS} must point at different'
+          f' tokens below vocab_size ({layer.vocab_size}); fetch it again.'
+        )
+      params['tokens'] = tokens.astype(np.int32)
     params = param_dtypes.device_put_params(params, dtype)
-    return cls(params, config, theta, hub.label(folder))
+    return cls(params, config, hub.label(folder))
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds the head to a verifier of the size that it was trained for."""
@@ -324,18 +336,11 @@ class EagleHead(UnboundDrafter):
       'layers read': (layer_ids, present),
     }
     stepwise.check_verifier(self.name, fields)
-    if config.eagle_aux_hidden_state_layer_ids is None:
-      print(
-        f'{files.printable(self.name)}: config.json has no {_LAYER_IDS}; the'
-        f' head reads the states after {layer_ids} of {gemma.num_layers}'
-        ' layers, the default of speculators.',
-        file=sys.stderr,
-      )
     has_window = layer.layer_types == [config_json.SLIDING]
     drafter = EagleDrafter(
       model,
       layer_ids,
-      self.theta,
+      layer.theta,
       layer.rms_norm_eps,
       config.norm_before_residual,
       config.norm_output,
@@ -344,35 +349,9 @@ class EagleHead(UnboundDrafter):
     return BoundDrafter(drafter, (self.params, verifier.params))
 
 
-def _read_config(folder: pathlib.Path) -> tuple[_Config, float]:
-  """Returns the fields of a config.json, and the base of its embedding."""
-  label = f'drafter: {folder}/config.json'
-  config = _Config.check(tensor_files.read_config(folder), label)
-  layer = config.transformer_layer_config
-  rope = layer.rope_parameters or layer.rope_scaling or {}
-  rope = _Rope.check({'rope_theta': layer.rope_theta} | rope, label)
-  num_heads, num_kv_heads = layer.num_attention_heads, layer.num_key_value_heads
-  reason = ''
-  if num_heads % (num_kv_heads or 1):
-    reason = (
-      f'num_key_value_heads must divide num_attention_heads ({num_heads})'
-    )
-  if config.norm_before_fc and config.fc_norm:
-    reason = 'norm_before_fc cannot be combined with fc_norm, and both are true'
-  if reason:
-    raise ValueError(f'{label}: {reason}; fetch it again.')
-  return config, rope.rope_theta
-
-
-def _layout(
-  config: _Config, tensors: Container[str]
-) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _layout(config: _Config, tensors: Container[str]) -> stepwise.Layout:
   """Returns the tensor of each parameter, and its shape."""
-  layer, attention, mlp = (
-    config.transformer_layer_config,
-    'layers.0.self_attn',
-    'layers.0.mlp',
-  )
+  layer, attention = config.transformer_layer_config, 'layers.0.self_attn'
   width, hidden = layer.hidden_size, layer.intermediate_size
   num_heads, vocab_size = layer.num_attention_heads, config.draft_vocab_size
   size = layer.head_dim or width // num_heads
@@ -380,22 +359,22 @@ def _layout(
   keys = (layer.num_key_value_heads or num_heads) * size
   num_states = len(config.eagle_aux_hidden_state_layer_ids or range(3))
   states = num_states * config.verifier_width
-  layout: dict[str, tuple[str, tuple[int, ...]]] = {
+  layout: stepwise.Layout = {
     'join': ('fc.weight', (width, states)),
     'query': (f'{attention}.q_proj.weight', (queries, 2 * width)),
     'key': (f'{attention}.k_proj.weight', (keys, 2 * width)),
     'value': (f'{attention}.v_proj.weight', (keys, 2 * width)),
     'out': (f'{attention}.o_proj.weight', (width, queries)),
-    'gate': (f'{mlp}.gate_proj.weight', (hidden, width)),
-    'up': (f'{mlp}.up_proj.weight', (hidden, width)),
-    'down': (f'{mlp}.down_proj.weight', (width, hidden)),
+    'gate': ('layers.0.mlp.gate_proj.weight', (hidden, width)),
+    'up': ('layers.0.mlp.up_proj.weight', (hidden, width)),
+    'down': ('layers.0.mlp.down_proj.weight', (width, hidden)),
     'token_norm': ('layers.0.input_layernorm.weight', (width,)),
     'state_norm': ('layers.0.hidden_norm.weight', (width,)),
     'mlp_norm': ('layers.0.post_attention_layernorm.weight', (width,)),
     'norm': ('norm.weight', (width,)),
     'table': ('lm_head.weight', (vocab_size, width)),
   }
-  if config.norm_before_fc:
+  if config.norm_before_fc and not config.fc_norm:
     layout['input_norm'] = 'input_norm.weight', (states,)
   for i in range(num_states if config.fc_norm else 0):
     layout[f'fc_norm_{i}'] = f'fc_norm.{i}.weight', (config.verifier_width,)
@@ -406,29 +385,3 @@ def _layout(
   if _OFFSETS in tensors or vocab_size != layer.vocab_size:
     layout['tokens'] = _OFFSETS, (vocab_size,)
   return layout
-
-
-def _arrange(
-  layer: _Layer, arrays: Mapping[str, np.ndarray], folder: pathlib.Path
-) -> PyTree:
-  """Returns the parameters of an `EagleDrafter`."""
-  params = dict(arrays)
-  size = layer.head_dim or layer.hidden_size // layer.num_attention_heads
-  for name in ('query', 'key', 'value'):
-    params[name] = params[name].reshape(2 * layer.hidden_size, -1, size)
-  params['out'] = params['out'].reshape(-1, size, layer.hidden_size)
-  for name in {'table', 'embeddings'} & params.keys():
-    params[name] = params[name].T
-  if norms := [params.pop(x) for x in arrays if x.startswith('fc_norm_')]:
-    params['fc_norms'] = np.stack(norms)
-  if 'tokens' in params:
-    # Stored as distances from the places in the table.
-    tokens = params['tokens'] + np.arange(len(params['tokens']))
-    in_range = (tokens >= 0) & (tokens < layer.vocab_size)
-    if not in_range.all() or len({*tokens}) < len(tokens):
-      raise ValueError(
-        f'drafter: in {folder} the tensor {_OFFSETS} must point at different'
-        f' tokens below vocab_size ({layer.vocab_size}); fetch it again.'
-      )
-    params['tokens'] = tokens.astype(np.int32)
-  return params

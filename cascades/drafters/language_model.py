@@ -1,4 +1,4 @@
-"""Language models as drafters: names, files and models that are loaded."""
+"""Language models as drafters, and the verifier's own first layers."""
 
 import dataclasses
 import re
@@ -7,24 +7,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from cascades import arguments
 from cascades.arguments import option
-from cascades.decoding.drafter import (
-  ROWS,
-  BoundDrafter,
-  Draft,
-  DraftContext,
-  Drafter,
-)
+from cascades.decoding.drafter import BoundDrafter, Draft, DraftContext, Drafter
 from cascades.decoding.model import Model
 from cascades.decoding.reading import parallel_drafts_mask, read
-from cascades.drafters.unbound import UnboundDrafter, check_pair
+from cascades.drafters.stepwise import draft_tokens
+from cascades.drafters.unbound import UnboundDrafter, parse_argument
 from cascades.methods import processing
 from cascades.models import (
   checkpoints,
   config_json,
-  hub,
   package_index,
   tensor_files,
+  tokenizers,
 )
 
 # Names of the checkpoints of the gemma library, such as 'gemma2-2b-it', and of
@@ -51,8 +47,7 @@ class DraftModel(UnboundDrafter):
     ' None never stops.',
     applies='language models',
   )
-  syntax = "a name, also 'OWNER/NAME' of the hub, a file or a folder"
-  description = 'a language model of the same family'
+  syntax = "a name, also 'OWNER/NAME' of the hub, a file or a folder (a model)"
   known_names = (
     *package_index.BUNDLED,
     *package_index.MODELS,
@@ -69,16 +64,12 @@ class DraftModel(UnboundDrafter):
     Any name of the form of gemma's own is claimed, since the list of these
     names takes seconds to import.
     """
-    if _GEMMA_NAME.fullmatch(name):
-      return True
-    format_name = checkpoints.find_format(name)
-    if format_name not in ('huggingface', 'hub'):
-      return bool(format_name)
-    # Folders of this format may hold a drafter of another kind.
-    is_remote = format_name == 'hub'
-    folder = hub.fetch(name, weights=False) if is_remote else name
-    return tensor_files.read_config(folder).get('model_type') in (
-      config_json.MODEL_TYPES
+    # Folders in Hugging Face layout may hold a drafter of another kind.
+    model_type = tensor_files.read_config(name).get('model_type')
+    return (
+      _GEMMA_NAME.fullmatch(name) is not None
+      or model_type in config_json.MODEL_TYPES
+      or checkpoints.find_format(name) not in ('', 'hub', 'huggingface')
     )
 
   @classmethod
@@ -88,8 +79,19 @@ class DraftModel(UnboundDrafter):
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds the model to a verifier with the same tokenizer."""
-    check_pair(verifier, self.checkpoint)
-    model, params, _ = self.checkpoint
+    model, params, tokenizer = self.checkpoint
+    pair = tokenizer, verifier.tokenizer
+    token = tokenizers.first_difference(*pair)
+    if token is not None:
+      actual, expected = (
+        repr(x.piece(token)) if token < x.vocab_size else 'nothing'
+        for x in pair
+      )
+      raise ValueError(
+        f"drafter: its tokenizer must be the verifier's, but token {token} is"
+        f' {actual} for the drafter and {expected} for the verifier; take two'
+        ' models of one family.'
+      )
     if self.stop_below is None:
       return BoundDrafter(ModelDrafter(model), params)
     threshold = jnp.float32(self.stop_below)
@@ -139,7 +141,7 @@ class ModelDrafter(Drafter):
   def propose(self, params, state, context, *, gamma, drafts):
     """Drafts until all drafts of the batch are full or have stopped."""
     params, threshold = self._split(params)
-    draft, state = draft_tokens(
+    draft, state = _draft(
       self.model,
       params,
       state,
@@ -163,7 +165,55 @@ class ModelDrafter(Drafter):
     return self.model.resize(self._split(params)[0], state, cache_length)
 
 
-def draft_tokens(
+@dataclasses.dataclass(frozen=True)
+class SelfSpeculative(UnboundDrafter):
+  """The first layers of the verifier as its drafter.
+
+  Attributes:
+    layers: Number of layers, less than the verifier's.
+  """
+
+  layers: int
+  syntax = "self:3 (the verifier's own first layers)"
+  depends_on_block = False
+
+  def __post_init__(self) -> None:
+    layers = arguments.integer('layers', self.layers, 1)
+    object.__setattr__(self, 'layers', layers)
+
+  @classmethod
+  def load(cls, name, dtype=None, mesh=None):
+    """Returns the drafter of a name such as 'self:3'."""
+    return cls(parse_argument(name, 'layers'))
+
+  def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
+    """Binds the first layers to their verifier."""
+    drafter = SelfDrafter(verifier.model.first_layers(self.layers))
+    return BoundDrafter(drafter, verifier.params)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfDrafter(Drafter):
+  """The first layers of the verifier, with its parameters and its cache.
+
+  Keys and values of the drafted tokens are those that the verifier itself would
+  write, so the drafter has no state of its own.
+  """
+
+  model: Model
+
+  def propose(self, params, state, context, *, gamma, drafts):
+    """Drafts in the verifier's cache, which lacks only the last token."""
+    layers = jax.eval_shape(lambda: self.model.init_cache(params, 1))
+    cache = {layer: context.verifier_cache[layer] for layer in layers}
+    draft, cache = _draft(
+      self.model, params, cache, context, gamma=gamma, drafts=drafts
+    )
+    cache = self.model.rewind(cache, context.length - 1)
+    return draft, state, context.verifier_cache | cache
+
+
+def _draft(
   model: Model,
   params: PyTree,
   cache: PyTree,
@@ -174,7 +224,7 @@ def draft_tokens(
   reads_last_two: bool = False,
   threshold: Float[Array, ''] | None = None,
 ) -> tuple[Draft, PyTree]:
-  """Drafts with a language model until all drafts are full or have stopped.
+  """Drafts with a language model.
 
   Several drafts are tokens of one tree in the cache: level i of the tree holds
   token i of each draft, and each level is one forward pass.
@@ -183,93 +233,35 @@ def draft_tokens(
   vocab_size = model.vocab_size
   if draft_vocab_ids is not None:
     vocab_size = len(draft_vocab_ids)
-  sampling = context.sampling.restrict_vocab(draft_vocab_ids)
-  size = processing.uniforms_per_token(vocab_size)
-  uniforms = processing.draw_uniforms(context.key, gamma + 1, drafts, size)
-  last, needs_bonus = context.length - 1, context.needs_bonus_probs
+  last = context.length - 1
 
-  def extend(state, logits, cache):
-    """Appends a token to each draft."""
-    level, is_drafting = state['level'], state['is_drafting']
-    tokens = jax.vmap(
-      lambda u, z: processing.sample_from_uniforms(
-        u, processing.processed_probs(z, sampling)
-      )
-    )(uniforms[level], logits)
-    if draft_vocab_ids is not None:
-      tokens = draft_vocab_ids[tokens]
-    asks = is_drafting.any() & (level < gamma + needs_bonus)
-    any_drafting = state['any_drafting']
-    if threshold is not None:
-      confidence = jax.vmap(processing.gate_probs)(logits).max(-1)
-      is_drafting = is_drafting & (confidence >= threshold)
-      any_drafting = jax.lax.pmax(is_drafting.any(), ROWS)
-    return dict(
-      level=level + 1,
-      cache=cache,
-      last_tokens=tokens,
-      tokens=state['tokens'].at[level].set(tokens),
-      logits=state['logits'].at[level].set(logits),
-      is_drafting=is_drafting,
-      lengths=state['lengths'] + (is_drafting & (level < gamma)),
-      calls=state['calls'] + asks,
-      any_drafting=any_drafting,
-    )
-
-  def read_level(state):
-    """Drafts a level after reading the tokens of the level before."""
-    position, tree_mask = last + state['level'], None
+  def read_level(cache, tokens, level):
+    position, tree_mask = last + level, None
     if drafts > 1:
       position = last
-      tree_mask = parallel_drafts_mask(state['level'], drafts, gamma)
+      tree_mask = parallel_drafts_mask(level, drafts, gamma)
     logits, cache = read(
-      model,
-      params,
-      state['cache'],
-      state['last_tokens'],
-      position=position,
-      tree_mask=tree_mask,
+      model, params, cache, tokens, position=position, tree_mask=tree_mask
     )
-    return extend(state, logits, cache)
+    return cache, logits
 
-  def read_last_two(state):
-    """Drafts the first level after reading the last two tokens in one pass."""
+  def read_last_two(cache):
     # In a sequence of one token, the second slot is overwritten later.
     first = jnp.maximum(last - 1, 0)
     tokens = jax.lax.dynamic_slice(context.tokens, (first,), (2,))
-    cache = model.rewind(state['cache'], first)
+    cache = model.rewind(cache, first)
     logits, cache = read(model, params, cache, tokens, position=first)
-    cache = model.rewind(cache, last + 1)
-    return extend(state, logits[last - first][None], cache)
+    return model.rewind(cache, last + 1), logits[last - first][None]
 
-  state = dict(
-    level=jnp.zeros((), jnp.int32),
-    cache=cache,
-    last_tokens=jnp.broadcast_to(context.tokens[last], (drafts,)),
-    tokens=jnp.zeros((gamma + 1, drafts), jnp.int32),
-    logits=jnp.zeros(
-      (gamma + 1, drafts, vocab_size),
-      jnp.promote_types(model.dtype(params), jnp.float32),
-    ),
-    is_drafting=jnp.ones(drafts, bool),
-    lengths=jnp.zeros(drafts, jnp.int32),
-    calls=jnp.zeros((), jnp.int32),
-    any_drafting=jnp.ones((), bool),
-  )
-  if reads_last_two:
-    state = read_last_two(state)
-  # One loop for the batch: it runs as long as any row needs it.
-  levels = gamma + jax.lax.pmax(needs_bonus.astype(jnp.int32), ROWS)
-  state = jax.lax.while_loop(
-    lambda state: (state['level'] < levels) & state['any_drafting'],
+  size = processing.uniforms_per_token(vocab_size)
+  dtype = jnp.promote_types(model.dtype(params), jnp.float32)
+  return draft_tokens(
     read_level,
-    state,
+    cache,
+    jnp.zeros((gamma + 1, drafts, vocab_size), dtype),
+    processing.draw_uniforms(context.key, gamma + 1, drafts, size),
+    context,
+    draft_vocab_ids,
+    first=read_last_two if reads_last_two else None,
+    threshold=threshold,
   )
-  return Draft(
-    tokens=state['tokens'][:gamma].T,
-    logits=state['logits'],
-    lengths=state['lengths'],
-    has_bonus_probs=jnp.ones(drafts, bool),
-    calls=state['calls'],
-    draft_vocab_ids=draft_vocab_ids,
-  ), state['cache']

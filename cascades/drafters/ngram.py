@@ -34,8 +34,7 @@ class NgramDrafter(UnboundDrafter, Drafter):
   min_match: int = 9
   max_drafts = 1
   allows_empty_draft = True
-  syntax = 'ngram:3'
-  description = 'prompt look-up, which repeats continuations of the text'
+  syntax = 'ngram:3 (prompt look-up, which repeats continuations of the text)'
 
   def __post_init__(self) -> None:
     # Each compared token adds code to compile.

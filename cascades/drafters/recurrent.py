@@ -31,7 +31,7 @@ from cascades import files
 from cascades.arguments import option
 from cascades.decoding.drafter import BoundDrafter, full_length_draft
 from cascades.decoding.model import Model
-from cascades.drafters.stepwise import StepwiseDrafter
+from cascades.drafters import stepwise
 from cascades.drafters.unbound import UnboundDrafter
 from cascades.files import Schema
 from cascades.models import checkpoints, hub, param_dtypes, tensor_files
@@ -39,7 +39,6 @@ from cascades.models import checkpoints, hub, param_dtypes, tensor_files
 # A folder with this file holds a recurrent head.
 _HEAD_FILE = 'head.json'
 _VOCAB_IDS = 'vocabulary'
-_ADVICE = 'save a head again, or train one with configs/train_recurrent.py'
 
 Head = dict[str, Array]
 
@@ -134,7 +133,7 @@ def draft_beams(
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentDrafter(StepwiseDrafter):
+class RecurrentDrafter(stepwise.StepwiseDrafter):
   """Drafts with a recurrent head; parameters are (the head's, the verifier's).
 
   The head does not see the text before the last token, except through the
@@ -154,7 +153,11 @@ class RecurrentDrafter(StepwiseDrafter):
     head, params = params
     params, draft_vocab_ids = self.model.split_vocab_ids(params)
     fixed = self.model, params, head, context.hidden
-    return functools.partial(step, *fixed), context.hidden, draft_vocab_ids
+    return (
+      lambda state, token, _: step(*fixed, state, token),
+      context.hidden,
+      draft_vocab_ids,
+    )
 
   def propose(self, params, state, context, *, gamma, drafts):
     """Drafts independent draws, or the best of a beam search."""
@@ -197,8 +200,7 @@ class RecurrentHead(UnboundDrafter):
     help='Several drafts are the best of a beam search instead of draws.',
     applies='recurrent heads',
   )
-  syntax = 'tiny-recurrent, or a folder'
-  description = 'a recurrent head that was trained for the verifier'
+  syntax = 'tiny-recurrent, or a folder (a recurrent head for the verifier)'
   known_names = ('tiny-recurrent',)
   reads_files = True
 
@@ -215,37 +217,47 @@ class RecurrentHead(UnboundDrafter):
     if name in cls.known_names:
       name = checkpoints.ASSETS / name
     folder = pathlib.Path(hub.local_folder(name))
-    try:
-      content = files.read_fields(folder / _HEAD_FILE, 'drafter')
-      fields = _Fields.check(content, _HEAD_FILE, 'train it again')
-      head, draft_vocab_ids = _read_tensors(folder / 'head.safetensors')
-    except (OSError, ValueError) as e:
-      raise ValueError(
-        f'drafter: {folder} cannot be read as a recurrent head ({e});'
-        f' {_ADVICE}.'
-      ) from e
+    fields = files.read_fields(folder / _HEAD_FILE, 'drafter')
+    fields = _Fields.check(fields, f'drafter: {folder / _HEAD_FILE}')
+    file = folder / 'head.safetensors'
+    tensors = tensor_files.open_file(file)
+    ids = tensors.pop(_VOCAB_IDS, None)
+    (size, *_), (layers, *_) = (
+      (*(tensors[x].shape if x in tensors else ()), 0) for x in ('state', 'mix')
+    )
+    shapes = {
+      'state': (size, size),
+      'input': (size, size),
+      'bias': (size,),
+      'join': (2 * size, size),
+      'mix': (layers, size, size),
+    }
+    head = {
+      name: np.asarray(tensor_files.find(file, tensors, name, shape))
+      for name, shape in shapes.items()
+    }
+    if ids is not None:
+      ids = np.asarray(ids if ids.is_ids and len(ids.shape) == 1 else [])
+      if not len(ids) or ids[0] < 0 or (ids[1:] <= ids[:-1]).any():
+        raise ValueError(
+          f'drafter: in {file} the tensor {_VOCAB_IDS} must be a list of'
+          ' increasing ids; fetch it again.'
+        )
     head = param_dtypes.device_put_params(head, dtype)
-    return cls(head, fields.verifier, folder.name, draft_vocab_ids)
+    return cls(head, fields.verifier, folder.name, ids)
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds the head to the verifier that it was trained for."""
     model, params, _ = verifier
-    actual = fingerprint(verifier)
     # Eight bits keep the norm, whose hash is at the end.
     start = -8 if model.layout == 'int8' else 0
-    if actual[start:] != self.fingerprint[start:]:
-      raise ValueError(
-        f'drafter: {self.name} was trained for a verifier with the fingerprint'
-        f' {self.fingerprint}, but this verifier has {actual}; train a head for'
-        ' it with configs/train_recurrent.py.'
-      )
-    ids = self.draft_vocab_ids
+    ids, size = self.draft_vocab_ids, model.vocab_size
+    fields = {
+      'fingerprint': (self.fingerprint[start:], fingerprint(verifier)[start:]),
+      'drafts its tokens': (True, ids is None or ids[-1] < size),
+    }
+    stepwise.check_verifier(self.name, fields)
     if ids is not None:
-      if ids[-1] >= model.vocab_size:
-        raise ValueError(
-          f'drafter: {self.name} must draft tokens below the vocabulary size'
-          f' {model.vocab_size} of the verifier, got {ids[-1]}; {_ADVICE}.'
-        )
       params = model.restrict_vocab(params, ids)
     drafter = RecurrentDrafter(model, beam=self.beam)
     return BoundDrafter(drafter, (self.head, params))
@@ -290,33 +302,3 @@ class _Fields(Schema):
 
   kind: Literal['recurrent']
   verifier: str
-
-
-def _read_tensors(
-  file: pathlib.Path,
-) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-  """Reads the parameters of a head, and the ids of the tokens it drafts."""
-  tensors = tensor_files.open_file(file)
-  stored_ids = tensors.pop(_VOCAB_IDS, None)
-  shapes = {name: x.shape for name, x in tensors.items()}
-  (size, *_), (layers, *_) = (
-    (*shapes.get(name, ()), 0) for name in ('state', 'mix')
-  )
-  expected = {
-    'state': (size, size),
-    'input': (size, size),
-    'bias': (size,),
-    'join': (2 * size, size),
-    'mix': (layers, size, size),
-  }
-  # Checked before anything is read, as NumPy lacks some types.
-  is_float = all(x.is_weights for x in tensors.values())
-  if not size or shapes != expected or not is_float:
-    raise ValueError('its tensors have other names or shapes, or no floats')
-  ids = None
-  if stored_ids is not None:
-    fits = stored_ids.is_ids and len(stored_ids.shape) == 1
-    ids = np.asarray(stored_ids if fits else [])
-    if not len(ids) or ids[0] < 0 or (ids[1:] <= ids[:-1]).any():
-      raise ValueError(f'{_VOCAB_IDS} must be a list of increasing ids')
-  return {name: np.asarray(x) for name, x in tensors.items()}, ids

@@ -1,10 +1,9 @@
-"""Heads: recurrences over the drafted tokens, their attention and checks.
+"""The loop that drafts, and what heads share: attention, norms and checks.
 
 A head drafts from the verifier's hidden states. It is a recurrence over the
 drafted tokens of a block, made for one verifier.
 """
 
-import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,12 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from cascades.decoding.drafter import (
-  ROWS,
-  DraftContext,
-  Drafter,
-  full_length_draft,
-)
+from cascades.decoding.drafter import ROWS, Draft, DraftContext, Drafter
 from cascades.decoding.model import Model
 from cascades.methods import processing
 from cascades.models import tensor_files
@@ -27,9 +21,92 @@ from cascades.models import tensor_files
 # Score of a hidden slot. Finite, since all slots may be hidden.
 _HIDDEN = -2.3819763e38
 
-# Called as step(state, token): reads a token; returns the next state and the
-# logits of the next token.
-Step = Callable[[Any, Int[Array, '']], tuple[Any, Array]]
+# The tensor of each parameter of a head, and its shape.
+Layout = dict[str, tuple[str, tuple[int, ...]]]
+_TABLES = 'table', 'embeddings', 'centroids'
+# Called as step(state, token, i): reads token i of a block; returns the next
+# state and the logits of the next token.
+Step = Callable[[Any, Int[Array, ''], Int[Array, '']], tuple[Any, Array]]
+
+
+def draft_tokens(
+  step: Callable[[PyTree, Array, Array], tuple[PyTree, Array]],
+  state: PyTree,
+  logits: Float[Array, 'gamma_1 K N'],
+  uniforms: Float[Array, 'gamma_1 K n'],
+  context: DraftContext,
+  draft_vocab_ids: Int[Array, 'N'] | None = None,
+  *,
+  first: Callable[[PyTree], tuple[PyTree, Array]] | None = None,
+  threshold: Float[Array, ''] | None = None,
+) -> tuple[Draft, PyTree]:
+  """Drafts until all drafts of the batch are full or have stopped.
+
+  `step` reads a token of each draft, of one level; `first` stands for the step
+  that reads the last token. `logits` are zeros, and stay so where no row of the
+  batch needs them.
+  """
+  gamma, drafts = logits.shape[0] - 1, logits.shape[1]
+  sampling = context.sampling.restrict_vocab(draft_vocab_ids)
+  needs_bonus = context.needs_bonus_probs
+
+  def extend(carry, state, logits):
+    """Appends a token to each draft."""
+    level, is_drafting = carry['level'], carry['is_drafting']
+    tokens = jax.vmap(
+      lambda u, z: processing.sample_from_uniforms(
+        u, processing.processed_probs(z, sampling)
+      )
+    )(uniforms[level], logits)
+    if draft_vocab_ids is not None:
+      tokens = draft_vocab_ids[tokens]
+    asks = is_drafting.any() & (level < gamma + needs_bonus)
+    any_drafting = carry['any_drafting']
+    if threshold is not None:
+      confidence = jax.vmap(processing.gate_probs)(logits).max(-1)
+      is_drafting = is_drafting & (confidence >= threshold)
+      any_drafting = jax.lax.pmax(is_drafting.any(), ROWS)
+    return dict(
+      level=level + 1,
+      state=state,
+      last_tokens=tokens,
+      tokens=carry['tokens'].at[level].set(tokens),
+      logits=carry['logits'].at[level].set(logits),
+      is_drafting=is_drafting,
+      lengths=carry['lengths'] + (is_drafting & (level < gamma)),
+      calls=carry['calls'] + asks,
+      any_drafting=any_drafting,
+    )
+
+  last = context.tokens[context.length - 1]
+  carry = dict(
+    level=jnp.zeros((), jnp.int32),
+    state=state,
+    last_tokens=jnp.broadcast_to(last, (drafts,)),
+    tokens=jnp.zeros((gamma + 1, drafts), jnp.int32),
+    logits=logits,
+    is_drafting=jnp.ones(drafts, bool),
+    lengths=jnp.zeros(drafts, jnp.int32),
+    calls=jnp.zeros((), jnp.int32),
+    any_drafting=jnp.ones((), bool),
+  )
+  if first is not None:
+    carry = extend(carry, *first(state))
+  # One loop for the batch: it runs as long as any row needs it.
+  levels = gamma + jax.lax.pmax(needs_bonus.astype(jnp.int32), ROWS)
+  carry = jax.lax.while_loop(
+    lambda x: (x['level'] < levels) & x['any_drafting'],
+    lambda x: extend(x, *step(x['state'], x['last_tokens'], x['level'])),
+    carry,
+  )
+  return Draft(
+    tokens=carry['tokens'][:gamma].T,
+    logits=carry['logits'],
+    lengths=carry['lengths'],
+    has_bonus_probs=jnp.ones(drafts, bool),
+    calls=carry['calls'],
+    draft_vocab_ids=draft_vocab_ids,
+  ), carry['state']
 
 
 class StepwiseDrafter(Drafter):
@@ -55,41 +132,17 @@ class StepwiseDrafter(Drafter):
   def propose(self, params, state, context, *, gamma, drafts):
     """Draws K drafts that start at the last token of the sequence."""
     step, start, draft_vocab_ids = self.start(params, state, context, gamma)
-    sampling = context.sampling.restrict_vocab(draft_vocab_ids)
-    vocab_size = self.model.vocab_size
-    if draft_vocab_ids is not None:
-      vocab_size = len(draft_vocab_ids)
-    size = processing.uniforms_per_token(vocab_size)
+    zero = jnp.zeros((), jnp.int32)
+    logits = jax.eval_shape(step, start, zero, zero)[1]
+    size = processing.uniforms_per_token(len(logits))
     uniforms = processing.draw_uniforms(context.key, drafts, gamma + 1, size)
-    # One loop for the batch: it runs as long as any row needs it. Logits that
-    # are not computed stay 0.
-    needs_bonus = context.needs_bonus_probs
-    steps = gamma + jax.lax.pmax(needs_bonus.astype(jnp.int32), ROWS)
-    token = context.tokens[context.length - 1]
-    shape = jax.eval_shape(step, start, token)[1]
-    carry = (
-      start,
-      jnp.zeros(gamma + 1, jnp.int32).at[0].set(token),
-      jnp.zeros((gamma + 1, *shape.shape), shape.dtype),
-    )
-
-    def draft_one(uniforms):
-      def draft_token(i, carry):
-        state, tokens, logits = carry
-        state, token_logits = step(state, tokens[i])
-        probs = processing.processed_probs(token_logits, sampling)
-        token = processing.sample_from_uniforms(uniforms[i], probs)
-        if draft_vocab_ids is not None:
-          token = draft_vocab_ids[token]
-        # The bonus token is not part of the draft, and is dropped.
-        tokens = tokens.at[i + 1].set(token, mode='drop')
-        return state, tokens, logits.at[i].set(token_logits)
-
-      return jax.lax.fori_loop(0, steps, draft_token, carry)[1:]
-
-    tokens, logits = jax.vmap(draft_one, out_axes=(0, 1))(uniforms)
-    draft = full_length_draft(
-      tokens[:, 1:], logits, gamma + needs_bonus, draft_vocab_ids
+    draft, _ = draft_tokens(
+      jax.vmap(step, (0, 0, None)),
+      jax.tree.map(lambda x: jnp.broadcast_to(x, (drafts, *x.shape)), start),
+      jnp.zeros((gamma + 1, drafts, *logits.shape), logits.dtype),
+      uniforms.swapaxes(0, 1),
+      context,
+      draft_vocab_ids,
     )
     return draft, state, context.verifier_cache
 
@@ -138,15 +191,18 @@ def rms_norm(
 def read_params(
   folder: pathlib.Path,
   tensors: Mapping[str, tensor_files.TensorHandle],
-  layout: Mapping[str, tuple[str, tuple[int, ...]]],
   ids: str,
-) -> dict[str, np.ndarray]:
-  """Reads the tensor of each parameter, given with its shape, transposed."""
-  find = functools.partial(tensor_files.find, folder, tensors, field='drafter')
-  return {
-    name: np.asarray(find(tensor, shape, is_ids=tensor == ids)).T
-    for name, (tensor, shape) in layout.items()
-  }
+  layout: Layout,
+) -> PyTree:
+  """Reads the parameters of a layout; all but tables are transposed."""
+  params = {}
+  for name, (tensor, shape) in layout.items():
+    handle = tensor_files.find(
+      *(folder, tensors, tensor, shape), field='drafter', is_ids=tensor == ids
+    )
+    array = np.asarray(handle)
+    params[name] = array if name in _TABLES else array.T
+  return params
 
 
 def check_verifier(name: str, fields: Mapping[str, tuple[Any, Any]]) -> None:

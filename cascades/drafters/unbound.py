@@ -23,8 +23,7 @@ class UnboundDrafter(Declared):
   `replace` returns a drafter with other values, checked again.
 
   Attributes:
-    syntax: Example or form of the names of the kind, for help and errors.
-    description: Noun phrase for the kind, for help and errors.
+    syntax: Form of the names of the kind and what it is, for errors.
     known_names: Names that need no folder, as of bundled models.
     reads_files: True if `load` reads files. `claims` then tells the names of
       the kind; the others are the registered name, alone or before ':ARGUMENT'.
@@ -33,7 +32,7 @@ class UnboundDrafter(Declared):
       text alone. The target of a cascade then holds block by block.
   """
 
-  syntax = description = ''
+  syntax = ''
   known_names: ClassVar[tuple[str, ...]] = ()
   reads_files = is_language_model = False
   depends_on_block = True
@@ -104,34 +103,6 @@ def parse_argument(name: str | pathlib.Path, content: str) -> int:
       f"drafter: {label} must end with a number of {content}; write '{kind}:3'."
     )
   return count
-
-
-def check_pair(
-  verifier: checkpoints.Checkpoint, drafter: checkpoints.Checkpoint
-) -> None:
-  """Refuses two models that do not share a vocabulary."""
-  pair = drafter.tokenizer, verifier.tokenizer
-  token = tokenizers.first_difference(*pair)
-  if token is not None:
-    (size, piece), (expected_size, expected) = (
-      (
-        x.vocab_size,
-        repr(x.piece(token)) if token < x.vocab_size else 'nothing',
-      )
-      for x in pair
-    )
-    raise ValueError(
-      f"drafter: its tokenizer ({size} pieces) must be the verifier's"
-      f' ({expected_size} pieces), but token {token} is {piece} for the drafter'
-      f' and {expected} for the verifier; take two models of one family.'
-    )
-  size, expected_size = drafter.model.vocab_size, verifier.model.vocab_size
-  if size != expected_size:
-    raise ValueError(
-      f'drafter: must have as many logits as the verifier, got {size} and'
-      f' {expected_size}; load both with load_model, which leaves out the'
-      ' padding of a table.'
-    )
 
 
 def check_tokenizer(

@@ -362,11 +362,6 @@ class LanguageModel:
     module = dataclasses.replace(self.module, config=config)
     return dataclasses.replace(self, module=module)
 
-  def first_layers_cache(self, cache: Cache) -> Cache:
-    """Returns the part of a larger model's cache that belongs to this model."""
-    layers = range(self.module.config.num_layers)
-    return {f'layer_{i}': cache[f'layer_{i}'] for i in layers}
-
   def rewind(self, cache: Cache, length: Int[Array, '']) -> Cache:
     """Returns the cache as it was with `length` tokens.
 

@@ -29,7 +29,7 @@ PAGES = {
     'Extension points',
     'decoding.drafter decoding.model.Model drafters.unbound.UnboundDrafter'
     ' drafters.parse drafters.ngram.NgramDrafter'
-    ' drafters.self_speculative.SelfSpeculative'
+    ' drafters.language_model.SelfSpeculative'
     ' drafters.language_model.DraftModel drafters.recurrent.RecurrentHead'
     ' drafters.eagle3.EagleHead drafters.assistant.Assistant'
     ' models.language.LanguageModel models.checkpoints.open_checkpoint'
