@@ -110,7 +110,6 @@ def test_models_of_two_families_are_refused():
 
 
 _TWO = dict(drafts=2, verification='k_seq')
-_LARGE = dict(drafts=8, verification='match', gamma=8, cache_length=100)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +121,6 @@ _LARGE = dict(drafts=8, verification='match', gamma=8, cache_length=100)
     ('ngram', dict(stop_below=0.5), 'stop_below: .* applies to language model'),
     ('ngram', dict(stop_belo=0.5), "stop_belo: .* did you mean 'stop_below'"),
     ('ngram', _TWO | dict(verification='match'), 'drafts: .* at most 1 with N'),
-    ('tiny-drafter', _LARGE, 'do not fit into cache_length 100'),
-    ('tiny-drafter', dict(stop_below=2), 'stop_below: .* from 0 to 1, got 2'),
     ('tiny-recurrent', _TWO | dict(beam=True), "'k_seq' needs independent dra"),
   ],
 )
