@@ -34,7 +34,6 @@ from cascades.drafters.unbound import (
   NamedDrafter,
   NoDrafter,
   UnboundDrafter,
-  check_tokenizer,
 )
 from cascades.models import checkpoints, hub
 
@@ -56,7 +55,6 @@ __all__ = [
   'SelfSpeculative',
   'UnboundDrafter',
   'bind_drafter',
-  'check_tokenizer',
   'declared_options',
   'kind_of',
   'load',

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from cascades import arguments
 from cascades.arguments import Declared, options_of, split
 from cascades.decoding.drafter import BoundDrafter, Drafter, full_length_draft
-from cascades.models import checkpoints, tokenizers
+from cascades.models import checkpoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,16 +103,3 @@ def parse_argument(name: str | pathlib.Path, content: str) -> int:
       f"drafter: {label} must end with a number of {content}; write '{kind}:3'."
     )
   return count
-
-
-def check_tokenizer(
-  verifier: checkpoints.Checkpoint, tokenizer: tokenizers.Tokenizer | None
-) -> None:
-  """Refuses a tokenizer that does not have one piece for each logit."""
-  size = verifier.model.vocab_size
-  if tokenizer is not None and tokenizer.vocab_size != size:
-    raise ValueError(
-      f'tokenizer: must have a piece for each of the {size} logits of the'
-      f" verifier, got {tokenizer.vocab_size} pieces; give the verifier's own"
-      ' tokenizer.'
-    )

@@ -166,7 +166,12 @@ class Sampler:
     self.verifier = verifier = verifier.shard(self._mesh)
     drafter = drafters.load(drafter, dtype, self._mesh)
     self.tokenizer: Any = verifier.tokenizer
-    drafters.check_tokenizer(verifier, self.tokenizer)
+    size = verifier.model.vocab_size
+    if self.tokenizer and self.tokenizer.vocab_size != size:
+      raise ValueError(
+        f'tokenizer: must have a piece for each of the {size} logits of the'
+        f' verifier, got {self.tokenizer.vocab_size} pieces; give its own.'
+      )
     self.drafter, self.bound_drafter = drafter, None
     if drafter is not None:
       self.bound_drafter = drafters.bind_drafter(verifier, drafter)
