@@ -261,7 +261,9 @@ def write_gguf(folder, checkpoint, _):
 
 FORMATS = {
   'safetensors': Format(saved(), FAMILIES),
-  'eight bits': Format(saved(stored='int8'), dtype='int8'),
+  'eight bits': Format(
+    saved(stored='int8'), (*CLASSIC, 'hf_gemma4_shared'), dtype='int8'
+  ),
   # Norms are stored plus 1, of which float32 has 24 bits.
   'gguf': Format(
     write_gguf, ('hf_gemma2', 'tiny-verifier'), bound=2.0**-22, name='x.gguf'

@@ -79,8 +79,8 @@ _MISTAKES = {
     (['--config=configs/nothing.py'], 'nothing.py'),
     (['stray'], "'stray' is not a flag"),
     (['--distributed=here'], 'distributed: must be auto or HOST:PORT,PROCESS'),
-    (['--distributed=here:1,2,2'], 'coordinator: process 2 of 2 could not'),
-    (['--distributed=auto'], 'coordinator: a process could not join a cluster'),
+    (['--distributed=here:1,2,2'], 'distributed: here:1,2,2 cannot be joined'),
+    (['--distributed=auto'], 'distributed: auto cannot be joined'),
   ],
 }
 

@@ -182,7 +182,8 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   logits, cache = read(model, params, cache, tree.tokens, at, tree.tree_mask)
 
   def alone(tokens):
-    return model(params, jnp.array(tokens), *small.causal(len(tokens)))[0]
+    place = small.causal(len(tokens))
+    return model.with_hidden(params, jnp.array(tokens), *place)[0]
 
   for j in range(paths):
     want = alone([*prefix, *drafts[j]])[len(prefix) - 1 :]

@@ -48,18 +48,13 @@ def test_a_model_has_the_parameters_that_were_published(name):
   shapes = language.from_gemma(f'{name}-it')[0].param_shapes()
   assert language.from_gemma(f'{name}-pt') == language.from_gemma(f'{name}-it')
   billions, tables = _PUBLISHED[name]
-  # Without what sees and hears.
-  assert all(
-    x == 'embedder' or 'layer' in x or 'norm' in x or 'altup' in x
-    for x in shapes
-  )
   left_out = _TABLES[tables:]
   embedder = {k: x for k, x in shapes['embedder'].items() if k not in left_out}
   counted = jax.tree.leaves(shapes | {'embedder': embedder})
   count = sum(math.prod(x.shape) for x in counted)
+  # Without what sees and hears.
   assert count / 1e9 == pytest.approx(billions, rel=0.015)
-  everything = jax.tree.leaves(shapes)
-  assert all(x.dtype == jnp.bfloat16 for x in everything)
+  assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(shapes))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,7 @@ def test_names_of_no_text_model_are_refused(name):
 @pytest.mark.parametrize('kind', models_test.SHARING)
 def test_layers_that_share_are_no_models_of_their_own(kind):
   model, _ = models_test.make(kind)
-  with pytest.raises(ValueError, match='layers: the first 1 of Gemma'):
+  with pytest.raises(ValueError, match='share neither caches nor'):
     model.first_layers(1)
 
 

@@ -36,31 +36,24 @@ def read(checkpoint, tokens):
   )
 
 
-@pytest.mark.parametrize('packed', [True, False])
-def test_it_says_what_the_whole_model_says_of_these_tokens(folder, packed):
+def test_it_says_what_the_whole_model_says_of_these_tokens(folder):
   whole, part = map(checkpoints.load_model, ('tiny-drafter', folder))
-  if not packed:
-    whole, part = whole.unpack(), part.unpack()
   # More tokens than products in panels take, and one.
   for count in (200, 1):
     tokens = np.arange(count) % 700 + 5
     logits, hidden, _ = read(whole, tokens)
     said, states, _ = read(part, tokens)
-    assert said.shape == logits.shape
     np.testing.assert_allclose(said[:, _SAID], logits[:, _SAID], atol=1e-5)
     np.testing.assert_allclose(states, hidden, atol=1e-5)
     assert np.isneginf(np.delete(said, _SAID, axis=1)).all()
   alone = part.model.unembed(part.params, states[0])
   np.testing.assert_allclose(alone, said[0], atol=1e-5)
-
-
-def test_soft_caps_leave_out_what_is_not_said():
-  model, params, _ = checkpoints.load_model('tiny-drafter').unpack()
+  # A soft cap leaves out what is not said; in gemma's order, too.
+  model, params, _ = part.unpack()
   config = dataclasses.replace(model.module.config, final_logit_softcap=3.0)
   module = dataclasses.replace(model.module, config=config)
-  model = dataclasses.replace(model, module=module)
-  capped = checkpoints.Checkpoint(
-    model, model.restrict_vocab(params, _SAID), None
+  capped = part._replace(
+    model=dataclasses.replace(model, module=module), params=params
   )
   said, *_ = read(capped, [5, 6])
   assert np.isneginf(np.delete(said, _SAID, axis=1)).all()
@@ -68,7 +61,7 @@ def test_soft_caps_leave_out_what_is_not_said():
 
 
 def table(checkpoint):
-  return checkpoint.params['embedder']['input_embedding']
+  return checkpoint.params['embedder']['input_embedding'].parts
 
 
 def test_its_table_is_in_memory_once_and_read_anew_if_written_anew(
@@ -84,15 +77,6 @@ def test_its_table_is_in_memory_once_and_read_anew_if_written_anew(
   small.rewrite(other, tensors={k: v + 1 for k, v in stored.items()})
   second = checkpoints.load_model(other)
   np.testing.assert_allclose(table(second), table(first) + 1, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_it_drafts_and_it_answers_alone(folder):
-  prompt = 'The number 4302 in words:'
-  alone = small.sampler(str(folder), gamma=0, temperature=0.0)
-  assert np.isin(alone.sample(prompt, max_new_tokens=16).tokens, _SAID).all()
-  strict = small.sampler('tiny-verifier', str(folder), temperature=0.0)
-  assert strict.sample(prompt, max_new_tokens=16).counts['accepted']
 
 
 def test_it_goes_with_its_table_in_any_numbers(tmp_path):
@@ -120,7 +104,6 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   out = save(tmp_path / '8', 'int8')
   tensors = small.stored(out)
   numbers, scales = tensors[name], tensors[f'{name}_scale']
-  assert (numbers.dtype, scales.dtype) == (np.int8, np.float32)
   # Whole rows of it are used, up to the largest number that there is.
   assert (np.abs(numbers).max(1) == 127).all()
   found = checkpoints.load_model(out).unpack()
@@ -131,13 +114,6 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   assert (np.abs(linear - whole) <= scales[:, 0] * 0.50001).all()
   norms = (x['layer_0']['pre_attention_norm'] for x in (params, found.params))
   jax.tree.map(np.testing.assert_array_equal, *norms)
-  said, halves = (
-    read(checkpoints.load_model(at), [5, 6, 7])[0][:, _SAID]
-    for at in (out, folder)
-  )
-  np.testing.assert_allclose(
-    jax.nn.softmax(said), jax.nn.softmax(halves), atol=0.01
-  )
   sizes = [(at / 'model.safetensors').stat().st_size for at in (out, folder)]
   assert sizes[0] < 0.6 * sizes[1]
 

@@ -40,6 +40,7 @@ from cascades.files import Schema, Size, one_of
 from cascades.models import (
   checkpoints,
   config_json,
+  gemma_library,
   hub,
   language,
   param_dtypes,
@@ -93,7 +94,8 @@ class AssistantDrafter(stepwise.StepwiseDrafter):
       x = stepwise.rms_norm(y, layer['pre_attention'])
       queries = jnp.einsum('d,dnh->nh', x, layer['query'])
       queries = stepwise.rms_norm(queries, layer['query_norm'])
-      queries = self.model.apply_rope(queries, position, layer_type)
+      rope = self.model.ropes[layer_type]
+      queries = gemma_library.apply_rope(queries, position, rope)
       attended = stepwise.attend(queries, views[layer_type])
       x = jnp.einsum('nh,nhd->d', attended, layer['out'])
       y = y + stepwise.rms_norm(x, layer['post_attention'])

@@ -133,8 +133,6 @@ def _plan(
   """Chooses the dtype; refuses weights that do not fit beside a row."""
   stored = (x.dtype for x in tensors)
   dtype = options.dtype or param_dtypes.choose_dtype(stored, declared)
-  if dtype == 'int8':
-    language.cpu().int8.check_device()
   weights = sum(
     math.prod(x.shape) * jnp.dtype(dtype or x.dtype).itemsize
     for x in tensors
@@ -175,7 +173,7 @@ def place_params(
 # --- Named tensors: safetensors and GGUF ---
 
 # Embedding tables in memory, by the file and the options they were read with.
-_tables: dict[Hashable, list[weakref.ref]] = {}
+_tables: dict[Hashable, tuple[Any, list[weakref.ref]]] = {}
 
 
 def _file_versions(path: pathlib.Path) -> tuple[tuple[str, int, int], ...]:
@@ -186,11 +184,13 @@ def _file_versions(path: pathlib.Path) -> tuple[tuple[str, int, int], ...]:
 
 def _share_table(key: Hashable, read: Callable[[], PyTree]) -> PyTree:
   """Returns a table, most of a small model, that is in memory, or reads it."""
-  parts = [ref() for ref in _tables.get(key, ())]
-  if parts and all(part is not None for part in parts):
-    return tuple(parts) if len(parts) > 1 else parts[0]
+  treedef, refs = _tables.get(key, (None, []))
+  parts = [ref() for ref in refs]
+  if treedef and all(part is not None for part in parts):
+    return jax.tree.unflatten(treedef, parts)
   table = read()
-  _tables[key] = [weakref.ref(part) for part in jax.tree.leaves(table)]
+  parts, treedef = jax.tree.flatten(table)
+  _tables[key] = treedef, [*map(weakref.ref, parts)]
   return table
 
 
@@ -287,7 +287,7 @@ def _read_leaf(
   """Reads the tensors of a parameter and moves it to its devices."""
   cpu, is_table = language.cpu(), mapping.path == param_mapping.TABLE
   is_int8 = all(isinstance(x, cpu.stored.Int8Handle) for x in tensors)
-  is_matrix = cpu.engine.axis_split(model, mapping.path) is not None
+  is_matrix = sharding.matrix_name(mapping.path) is not None
   # Rows of a table of floats are read as they are placed, and some matrices
   # that are never read have no tensor.
   by_tensor = tensors and is_matrix and (is_int8 or not is_table)
@@ -383,11 +383,13 @@ class _OrbaxSource(NamedTuple):
   shapes: PyTree
 
   def load(self, options: LoadOptions) -> Checkpoint:
-    """Reads the parameters; a layer is packed before the next one is read."""
+    """Reads the parameters."""
     leaves = jax.tree.leaves(self.shapes)
-    # Rounded from the stored dtype: float32 would take twice the memory.
-    options = _plan(self.path, self.model, leaves, options)
-    dtype = None if options.dtype == 'int8' else options.dtype
+    # Floats are held whole while they are rounded: the stored ones.
+    is_int8 = options.dtype == 'int8'
+    as_read = options._replace(dtype=None) if is_int8 else options
+    as_read = _plan(self.path, self.model, leaves, as_read)
+    options, dtype = options if is_int8 else as_read, as_read.dtype
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     devices = jax.tree.map(lambda _: device, self.shapes)
     if options.mesh:

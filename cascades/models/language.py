@@ -4,15 +4,12 @@ A `LanguageModel` is a Gemma transformer seen as a pure function of one
 sequence: tokens, positions, mask and cache in, logits and cache out. Batches
 come from `jax.vmap`, which is exact. Native batches are not: Gemma 2 and 3
 write the cache of a whole batch at the first row's `end_index`, so that rows of
-different lengths are silently wrong. Gemma 4 writes row by row; its mixture of
-experts has no `vmap`, and there a `vmap` becomes a native batch
-(`patches.ragged_dot`).
+different lengths are silently wrong. Gemma 4 writes row by row, and a `vmap` of
+its experts becomes a native batch (`patches.vmap_as_batch`).
 
-Layers of Gemma 3n and 4 that read the cache of an earlier layer have no cache
-of their own here; gemma's code would fill one for each.
-
-Parameters are an argument of every function, so that compiled code serves all
-checkpoints of the same shapes.
+Layers that read the cache of an earlier layer have no cache of their own here.
+Parameters are an argument, so that compiled code serves all checkpoints of the
+same shapes.
 """
 
 import contextlib
@@ -30,12 +27,7 @@ from flax.core import meta
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.methods import processing
-from cascades.models import (
-  config_json,
-  gemma_library,
-  param_dtypes,
-)
-from cascades.models.patches import ragged_dot, router_norm
+from cascades.models import config_json, gemma_library, param_dtypes, patches
 
 Params = PyTree
 # A dict of layers, 'layer_0' and so on, each with keys, values, positions and
@@ -59,20 +51,17 @@ def cpu() -> types.ModuleType:
 def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
   """Replaces products of gemma's modules with packed or restricted weights.
 
-  Modules are compiled once for each structure of parameters and for each set
-  of readers, and the replacement depends on nothing else.
+  It depends on nothing but the structure of the parameters and the readers.
   """
   from flax import linen as nn
 
   collection = '/'.join(['given', *readers])
-  router = router_norm.RouterNorm()
+  unnormed: tuple[Any, ...] = ()
 
   def intercept(
-    call: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    context: nn.module.InterceptorContext,
+    call: Callable, args: tuple, kwargs: dict[str, Any], context: Any
   ) -> Any:
+    nonlocal unnormed
     module, method = context.module, context.method_name
     if method == 'decode' and hasattr(module, 'input_embedding_table'):
       table = module.get_variable('params', RESTRICTED_TABLE)
@@ -82,7 +71,13 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
       return call(*args, **kwargs)
     if module.name in readers:
       module.sow(collection, 'states', args[0])
-    args = router.replace_args(module.name, args)
+    # gemma 4.0.1 gives the router of a mixture of experts what `pre_ffw_norm`
+    # has normalized, and so sends tokens to other experts than the model was
+    # trained with. Unnecessary from the release after it.
+    if module.name == 'pre_ffw_norm':
+      unnormed = args
+    elif module.name == 'router_norm':
+      args = unnormed
     if hasattr(module, 'weight_name') and len(args) == 2:
       weight = module.get_variable('params', module.weight_name)
       if isinstance(weight, meta.AxisMetadata):
@@ -139,11 +134,11 @@ class LanguageModel:
     """
     if self.layout is None:
       return jax.tree.map(place, params)
-    return cpu().engine.pack(self, params, place)
+    return cpu().pack(self, params, place)
 
   def unpack(self, params: Params) -> Params:
     """Returns parameters in gemma's order; of eight bits, in float32."""
-    return params if self.layout is None else cpu().engine.unpack(self, params)
+    return params if self.layout is None else cpu().unpack(params)
 
   @property
   def gate_by_rows(self) -> bool:
@@ -168,16 +163,21 @@ class LanguageModel:
   @property
   def ropes(self) -> dict[str, config_json.Rope]:
     """Rotary embeddings, by gemma's name of the attention type."""
-    return gemma_library.ropes(self.module.config)
+    names, config = config_json.ATTENTION_TYPES, self.module.config
+    return {
+      names[layer_type]: config_json.Rope(
+        getattr(config, f'{side}_base_frequency'),
+        getattr(config, f'{side}_scale_factor'),
+        getattr(config, f'{side}_rope_proportion', 1.0),
+      )
+      for layer_type, side in (
+        (config_json.SLIDING, 'local'),
+        (config_json.FULL, 'global'),
+      )
+    }
 
-  def apply_rope(
-    self, x: Float[Array, 'N h'], position: Int[Array, ''], attention_type: str
-  ) -> Float[Array, 'N h']:
-    """Applies the rotary embedding of a Gemma 4's layers to queries."""
-    return gemma_library.apply_rope(x, position, self.ropes[attention_type])
-
-  def _drop_shared_caches(self, cache: Cache) -> Cache:
-    """Returns a cache without layers that read another layer's."""
+  def own_cache(self, cache: Cache) -> Cache:
+    """Returns the layers of a larger cache that this model writes."""
     layers = enumerate(self._cache_layers)
     return {f'layer_{i}': cache[f'layer_{i}'] for i, x in layers if i == x}
 
@@ -187,7 +187,7 @@ class LanguageModel:
     cache = self.module.config.init_cache(
       batch_size=1, dtype=self.dtype(params), cache_length=cache_length
     )
-    return self._drop_shared_caches(cache)
+    return self.own_cache(cache)
 
   def cache_length(self, cache: Cache) -> int:
     """Returns the number of slots of a cache."""
@@ -206,18 +206,6 @@ class LanguageModel:
     )
     return gemma_library.init_params(key, shapes, adds_one, self.gate_by_rows)
 
-  def __call__(
-    self,
-    params: Params,
-    tokens: Int[Array, 'L'],
-    positions: Int[Array, 'L'],
-    mask: Bool[Array, 'L S'],
-    cache: Cache | None = None,
-  ) -> tuple[Float[Array, 'L V'], Cache | None]:
-    """Returns logits and cache of `with_hidden`."""
-    logits, _, cache = self.with_hidden(params, tokens, positions, mask, cache)
-    return logits, cache
-
   def with_hidden(
     self,
     params: Params,
@@ -229,15 +217,14 @@ class LanguageModel:
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
     """Returns logits after each token, float32, hidden states and the cache.
 
-    `decoding.model.Model` has the arguments. Sliding windows are applied on top
-    of the mask. Gemma 3n, whose layers pass on four states, has no states after
-    `hidden_layers`.
+    Sliding windows are applied on top of the mask. Gemma 3n, whose layers pass
+    on four states, has no states after `hidden_layers`.
     """
     param_dtypes.check_dtypes(params)
     # The states after some layers are the input of the next one.
-    layers = self.module.config.num_layers
+    last = self.module.config.num_layers
     readers = [
-      'final_norm' if i == layers else f'layer_{i}' for i in hidden_layers
+      f'layer_{i}' if i < last else 'final_norm' for i in hidden_layers
     ]
     if cache is not None:
       # gemma reads the positions of every layer's cache, also of layers that
@@ -248,8 +235,6 @@ class LanguageModel:
       }
 
     def read_batch(params, tokens, positions, mask, cache):
-      if self.layout is not None:
-        params = cpu().engine.box(self, params)
       with intercept_modules(readers) as collection:
         out, inputs = self.module.apply(
           {'params': params},
@@ -267,11 +252,11 @@ class LanguageModel:
     if self.is_row_exact or self.layout == 'int8':
       read_batch = cpu().row_exact.row_exact(read_batch)
     if getattr(self.module.config, 'enable_moe', False):
-      read_batch = ragged_dot.vmap_as_batch(read_batch)
+      read_batch = patches.vmap_as_batch(read_batch)
     batched = tokens[None], positions[None], mask[None], cache
     logits, hidden, cache = read_batch(params, *batched)
     logits = self._to_vocab(params, logits[0])
-    return logits, hidden[0], cache and self._drop_shared_caches(cache)
+    return logits, hidden[0], cache and self.own_cache(cache)
 
   def _to_vocab(
     self, params: Params, logits: Float[Array, '*L P']
@@ -287,14 +272,13 @@ class LanguageModel:
   ) -> Params:
     """Returns parameters with which the model emits only some distinct tokens.
 
-    The model reads all tokens. Logits of other tokens are -inf, so that the
-    softmax is conditioned on the restricted vocabulary. Products with the
-    table, most of a small model's time, get cheaper in proportion, as in
-    FR-Spec (Zhao et al. 2025, arXiv 2502.14856), VocabTrim (arXiv 2506.22694)
-    and EAGLE-3's `d2t` (Li et al. 2025, arXiv 2503.01840).
+    The model reads all tokens. Logits of other tokens are -inf. Products with
+    the table, most of a small model's time, get cheaper in proportion, as in
+    FR-Spec (arXiv 2502.14856), VocabTrim (arXiv 2506.22694) and EAGLE-3's `d2t`
+    (arXiv 2503.01840).
     """
     tokens = np.sort(np.asarray(tokens, np.int32))
-    table = self._table(params)
+    table = params['embedder']['input_embedding']
     rows = table.rows(tokens) if self.layout else jnp.asarray(table[tokens])
     extra = {RESTRICTED_TABLE: rows, VOCAB_IDS: jnp.asarray(tokens)}
     return params | {'embedder': params['embedder'] | extra}
@@ -305,8 +289,6 @@ class LanguageModel:
     """Splits off the ids of a restricted vocabulary; None for the whole one."""
     embedder = dict(params['embedder'])
     vocab_ids = embedder.pop(VOCAB_IDS, None)
-    if vocab_ids is None:
-      return params, None
     return params | {'embedder': embedder}, vocab_ids
 
   def hidden_size(
@@ -322,8 +304,7 @@ class LanguageModel:
 
   def _table(self, params: Params, name: str = 'input_embedding') -> Any:
     """Returns the embedding table, [tokens, width], packed or not."""
-    table = params['embedder'][name]
-    return cpu().engine.table(self, table) if self.layout else table
+    return meta.unbox(params['embedder'][name])
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
     """Returns a token's row of the embedding table, as it is stored."""
@@ -345,17 +326,13 @@ class LanguageModel:
     config = self.module.config
     # Per-layer embeddings are one table, a part of which would be copied in
     # every pass.
-    shares_caches = len(set(self._cache_layers)) < config.num_layers
-    if shares_caches or getattr(config, 'per_layer_input_dim', 0):
+    is_shared = len(set(self._cache_layers)) < config.num_layers
+    is_shared = is_shared or getattr(config, 'per_layer_input_dim', 0)
+    if is_shared or not 1 <= layers < config.num_layers:
       raise ValueError(
-        f'layers: the first {layers} of {type(self.module).__name__} cannot'
-        ' decode alone, since its layers share caches or embeddings; give'
+        f'layers: must be from 1 to {config.num_layers - 1}, got {layers}, of a'
+        ' verifier whose layers share neither caches nor embeddings; give'
         ' another drafter.'
-      )
-    if not 1 <= layers < config.num_layers:
-      raise ValueError(
-        f'layers: must be from 1 to {config.num_layers - 1}, as the verifier'
-        f' has {config.num_layers}, got {layers}.'
       )
     attention_types = tuple(config.attention_types)[:layers]
     config = dataclasses.replace(config, attention_types=attention_types)
@@ -363,11 +340,7 @@ class LanguageModel:
     return dataclasses.replace(self, module=module)
 
   def rewind(self, cache: Cache, length: Int[Array, '']) -> Cache:
-    """Returns the cache as it was with `length` tokens.
-
-    Only integers change: slots past `length` keep their content and are masked
-    until they are written again.
-    """
+    """Returns the cache of the first `length` tokens; integers alone change."""
     return {
       name: layer | {'end_index': jnp.full_like(layer['end_index'], length)}
       for name, layer in cache.items()
@@ -378,17 +351,14 @@ class LanguageModel:
   ) -> Cache:
     """Returns the cache with some slots copied to those from `at` on."""
 
-    def move_leaf(name, x):
-      if name not in _TRAILING_AXES:
+    def move_leaf(path, x):
+      if (name := path[-1].key) not in _TRAILING_AXES:
         return x
       axis = x.ndim - 1 - _TRAILING_AXES[name]
       copies = jnp.take(x, slots, axis=axis)
       return jax.lax.dynamic_update_slice_in_dim(x, copies, at, axis)
 
-    return {
-      layer: {name: move_leaf(name, x) for name, x in arrays.items()}
-      for layer, arrays in cache.items()
-    }
+    return jax.tree_util.tree_map_with_path(move_leaf, cache)
 
   def resize(self, params: Params, cache: Cache, cache_length: int) -> Cache:
     """Returns the cache padded with zeros to more slots."""

@@ -12,30 +12,42 @@ On several hosts, every process runs the same program on the same inputs, and
 `fetch` returns the same outputs to each.
 """
 
-import inspect
-from collections.abc import Container, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import meta
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from cascades.models import language
 
-# The axis of a matrix that is divided, by the end of its path.
-_MATRIX_AXES = {
-  'input_embedding': 0,
-  language.RESTRICTED_TABLE: 0,
-  'qkv_einsum/w': 1,
-  'q_einsum/w': 0,
-  'k_einsum/w': 0,
-  'kv_einsum/w': 1,
-  'attn_vec_einsum/w': 0,
-  'gating_einsum': 2,
-  'linear': 0,
+
+class AxisSplit(NamedTuple):
+  """The axes of a weight, divided for products."""
+
+  free: tuple[int, ...]
+  summed: tuple[int, ...]
+
+
+# By the end of a matrix's path, the axis that devices divide, and its axes in
+# products. A mixture's experts end in `gating_einsum/w`, which is not here.
+_TABLE = 0, AxisSplit((0,), (1,))
+_MATRICES = {
+  'input_embedding': _TABLE,
+  language.RESTRICTED_TABLE: _TABLE,
+  'qkv_einsum/w': (1, AxisSplit((0, 1, 3), (2,))),
+  'q_einsum/w': (0, AxisSplit((0, 2), (1,))),
+  'k_einsum/w': (0, AxisSplit((0, 2), (1,))),
+  'kv_einsum/w': (1, AxisSplit((0, 1, 3), (2,))),
+  'attn_vec_einsum/w': (0, AxisSplit((2,), (0, 1))),
+  'gating_einsum': (2, AxisSplit((0, 2), (1,))),
+  'linear': (0, AxisSplit((1,), (0,))),
 }
+# `gating_einsum` in Hugging Face's order of axes.
+_GATE_BY_ROWS = 1, AxisSplit((0, 1), (2,))
 # Mesh axes of other leaves, by name and number of axes. Leaves in neither table
 # are small, and are copied to every device.
 _LEAF_AXES = {
@@ -49,36 +61,6 @@ _LEAF_AXES = {
   ('per_layer_model_projection', 3): (None, None, 'model'),
   ('per_layer_input_projection', 3): (None, None, 'model'),
 }
-
-
-def initialize(
-  coordinator: str | None = None,
-  num_processes: int | None = None,
-  process_id: int | None = None,
-  **timeouts: int,
-) -> None:
-  """Joins the processes of several hosts; must precede other uses of JAX.
-
-  On clusters that JAX detects (Cloud TPU, Slurm, Open MPI, Kubernetes), no
-  argument is needed.
-  """
-  # Versions of JAX differ in the timeouts that they have.
-  parameters = inspect.signature(jax.distributed.initialize).parameters
-  options: Any = {k: x for k, x in timeouts.items() if k in parameters}
-  try:
-    jax.distributed.initialize(
-      coordinator, num_processes, process_id, **options
-    )
-  except (ValueError, RuntimeError) as error:
-    name = f'process {process_id} of {num_processes}'
-    if coordinator is None:
-      name, coordinator = 'a process', 'a cluster that JAX detects'
-    reason = str(error).strip().partition('\n')[0].rstrip('.')
-    raise ValueError(
-      f'coordinator: {name} could not join {coordinator} ({reason}); join once,'
-      ' before JAX is used, and give coordinator, num_processes and process_id'
-      ' on clusters that JAX does not detect.'
-    ) from error
 
 
 def make_mesh(data: int, model: int) -> Mesh:
@@ -103,12 +85,17 @@ def tree_keys(path: Sequence[Any]) -> list[str]:
   ]
 
 
-def matrix_name(path: Sequence[Any], names: Container[str]) -> str | None:
-  """Returns the name, one or two keys, that ends the path to a matrix."""
-  # A packed matrix may be a tuple of arrays.
-  keys = [key for key in tree_keys(path) if not key.startswith('[')]
+def matrix_name(path: Sequence[Any]) -> str | None:
+  """Returns the end of the path to a matrix; None for other leaves."""
+  keys = tree_keys(path)
   ends = '/'.join(keys[-1:]), '/'.join(keys[-2:])
-  return next((end for end in ends if end in names), None)
+  return next((end for end in ends if end in _MATRICES), None)
+
+
+def matrix_axes(model: Any, name: str) -> tuple[int, AxisSplit]:
+  """Returns the axis of a matrix that devices divide, and its axes."""
+  is_by_rows = name == 'gating_einsum' and model.gate_by_rows
+  return _GATE_BY_ROWS if is_by_rows else _MATRICES[name]
 
 
 def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
@@ -120,20 +107,22 @@ def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   """Returns the shardings of `shard_params`."""
 
   def shard(path, x):
-    name = matrix_name(path, _MATRIX_AXES)
-    if name is not None:
-      axis = _MATRIX_AXES[name]
-      if name == 'gating_einsum' and model.gate_by_rows:
-        axis = 1
-      if model.layout is not None:
-        engine, devices = language.cpu().engine, mesh.shape['model']
-        axis = engine.sharded_axis(model, path, x, axis, devices)
-      return _sharding(x, [None] * axis + ['model'], mesh)
+    if name := matrix_name(path):
+      axis, axes = matrix_axes(model, name)
+      if is_packed(x):
+        axis = (*axes.free, *axes.summed).index(axis)
+      names = [None] * axis + ['model']
+      return jax.tree.map(lambda part: _sharding(part, names, mesh), x)
     keys = ((name, np.ndim(x)) for name in tree_keys(path))
     names = next((_LEAF_AXES[key] for key in keys if key in _LEAF_AXES), ())
     return _sharding(x, names, mesh)
 
-  return jax.tree_util.tree_map_with_path(shard, params)
+  return jax.tree_util.tree_map_with_path(shard, params, is_leaf=is_packed)
+
+
+def is_packed(x: Any) -> bool:
+  """True for a matrix in a layout of `cascades.contrib.cpu`."""
+  return isinstance(x, meta.AxisMetadata)
 
 
 def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:

@@ -26,8 +26,6 @@ from ml_collections import ConfigDict
 
 from cascades import decoding, drafters, load_model
 from cascades.config import DecodingConfig
-from cascades.contrib.cpu import engine
-from cascades.contrib.cpu.blocked import AxisSplit
 from cascades.contrib.cpu.int8 import Int8Weight
 from cascades.models import checkpoints, package_index, sharding
 from cascades.sampler import sampler
@@ -92,7 +90,7 @@ def _lower_bound(
   params, c = checkpoint.params, checkpoint.model.module.config
   layers = [params[f'layer_{i}'] for i in range(c.num_layers)]
   weights = [_fused_weights(layer) for layer in layers]
-  table = params['embedder']['input_embedding']
+  table = params['embedder']['input_embedding'].parts
   keys = jnp.ones((c.num_layers, context, c.num_kv_heads, c.head_dim))
   queries_size = c.num_heads * c.head_dim
 
@@ -118,13 +116,13 @@ def _lower_bound(
 def _fused_weights(layer: Any) -> list[tuple[Array, Array]]:
   """Returns a layer's four matrices: in, out, gates and down, [N, K] each."""
   matrices: dict[str, tuple[Array, Array]] = {}
-  leaves = jax.tree_util.tree_flatten_with_path(
-    layer, is_leaf=lambda x: isinstance(x, tuple)
-  )[0]
+  leaves = jax.tree_util.tree_leaves_with_path(
+    layer, is_leaf=sharding.is_packed
+  )
   for path, leaf in leaves:
-    name = sharding.matrix_name(path, engine.AXIS_SPLITS)
+    name = sharding.matrix_name(path)
     if name is not None:
-      values, scales = leaf
+      values, scales = leaf.parts
       matrices[name] = values.reshape(scales.size, -1), scales.ravel()
   inputs = [x for name, x in matrices.items() if name in _INPUTS]
   fused = tuple(jnp.concatenate(x) for x in zip(*inputs, strict=True))
@@ -139,7 +137,7 @@ def _multiply(
   x: Float[Array, 'M K'], parts: tuple[Array, Array]
 ) -> Float[Array, 'M N']:
   """Multiplies rows with a matrix in eight bits."""
-  return Int8Weight(parts, AxisSplit((0,), (1,))).dot(x)
+  return Int8Weight(parts, sharding.AxisSplit((0,), (1,))).dot(x)
 
 
 def _attend(

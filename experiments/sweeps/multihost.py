@@ -5,6 +5,7 @@ writes its calls into the store of `jax.distributed` for the others to read.
 """
 
 import contextlib
+import inspect
 import itertools
 import json
 import os
@@ -15,7 +16,6 @@ from collections.abc import Iterator
 import jax
 from jax._src import distributed
 
-from cascades.models import sharding
 from experiments import cli
 
 _WAIT_MS, _numbers = 10**9, itertools.count()
@@ -30,8 +30,16 @@ def joined(place: str) -> Iterator[int]:
   host, *numbers = (None,) if place == 'auto' else place.split(',')
   # JAX's handler of SIGTERM would keep a process alive.
   jax.config.update('jax_enable_preemption_service', False)
-  # A lost process ends the others after this time.
-  sharding.initialize(host, *map(int, numbers), heartbeat_timeout_seconds=30)
+  # A lost process ends the others after this time; older JAX has another one.
+  names = inspect.signature(jax.distributed.initialize).parameters
+  timeouts = {k: 30 for k in names if k == 'heartbeat_timeout_seconds'}
+  try:
+    jax.distributed.initialize(host, *map(int, numbers), **timeouts)
+  except (ValueError, RuntimeError) as error:
+    raise ValueError(
+      f'distributed: {place} cannot be joined ({cli.one_line(error)}); give'
+      ' auto only on clusters that JAX detects.'
+    ) from None
   # A process that fails does not wait for the others, as JAX would.
   cli.exits.append(os._exit)
   if index := distributed.global_state.process_id:

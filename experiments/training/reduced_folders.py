@@ -48,7 +48,7 @@ def save(
       continue
     name, x = tensor.name, tensor.make()
     if stored == 'int8' and x.ndim == 2:
-      x, scales = cpu.int8.round_matrix(x.astype(np.float32), 1, np)
+      x, scales = cpu.int8.round_rows(x.astype(np.float32))
       tensors[name + cpu.stored.SCALE] = scales[:, None]
     elif stored and stored != 'int8':
       x = x.astype(jnp.dtype(stored))

@@ -27,7 +27,7 @@ def _source(name):
 def _logits(checkpoint):
   model, params, _ = checkpoint
   tokens = jnp.arange(3, 3 + 16)
-  return jax.jit(model)(params, tokens, *small.causal(16))[0]
+  return jax.jit(model.with_hidden)(params, tokens, *small.causal(16))[0]
 
 
 @pytest.mark.parametrize(

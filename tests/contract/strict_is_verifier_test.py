@@ -165,7 +165,7 @@ def test_models_are_the_verifier_whatever_is_drafted(verifier, name, options):
     drawn = by.sample(texts, max_new_tokens=new)
     for text, answer in zip(texts, drawn, strict=True):
       tokens = np.array([*by.encode(text), *answer.tokens])
-      logits, _ = jax.jit(checkpoint.model)(
+      logits, *_ = jax.jit(checkpoint.model.with_hidden)(
         checkpoint.params, jnp.asarray(tokens), *small.causal(len(tokens))
       )
       at = np.arange(len(tokens) - len(answer.tokens), len(tokens))

@@ -17,12 +17,16 @@ their axes are divided into summed (`in`) and free ones (`out`).
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from flax import struct
+from flax.core import meta
+from jaxtyping import Array, Float, PyTree
+
+from cascades.models.sharding import AxisSplit, is_packed
 
 # Most columns of a block: those that the product's inner loop holds.
 _WIDTH = 64
@@ -38,13 +42,6 @@ _LARGE = 2**16
 _MANY_ROWS = 128
 
 
-class AxisSplit(NamedTuple):
-  """The axes of a weight, divided for products."""
-
-  free: tuple[int, ...]
-  summed: tuple[int, ...]
-
-
 class PackedWeight:
   """A packed weight in the place of its array.
 
@@ -56,6 +53,7 @@ class PackedWeight:
   dtype: Any
   unpack: Any
   product: Any
+  rows: Any
 
   def __init__(self, parts: Any, axes: AxisSplit):
     self.parts, self.axes = parts, axes
@@ -101,6 +99,37 @@ class PackedWeight:
     free = ''.join(letters[axis] for axis in self.axes.free)
     rows = rows[: -len(self.axes.summed)]
     return jnp.einsum(f'{rows}{free}->{out}', self.dot(x))
+
+
+class PackedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
+  """A packed matrix among parameters, which flax unboxes to read it."""
+
+  parts: Any
+  axes: AxisSplit = struct.field(pytree_node=False)
+  weight: type[PackedWeight] = struct.field(pytree_node=False)
+
+  def unbox(self) -> PackedWeight:
+    """Returns the weight that a module reads."""
+    return self.weight(self.parts, self.axes)
+
+  def rows(self, tokens: np.ndarray) -> 'PackedParam':
+    """Returns a packed table of some rows."""
+    return self.replace(parts=self.unbox().rows(tokens))
+
+  def replace_boxed(self, *_: Any, **__: Any) -> Any:
+    """Refuses changes, which no module makes."""
+    raise NotImplementedError
+
+  add_axis = remove_axis = replace_boxed
+
+
+def map_packed(
+  function: Callable[[PackedParam], Any], params: PyTree
+) -> PyTree:
+  """Applies a function to each packed matrix."""
+  return jax.tree.map(
+    lambda x: function(x) if is_packed(x) else x, params, is_leaf=is_packed
+  )
 
 
 class BlockedWeight(PackedWeight):
@@ -171,16 +200,6 @@ class BlockedWeight(PackedWeight):
   def rows(self, tokens: np.ndarray) -> Any:
     """Returns a packed table of some rows."""
     return self.pack(jnp.asarray(self[tokens]), self.axes)
-
-  @staticmethod
-  def axis(part: Any, axes: AxisSplit, axis: int, devices: int) -> int:
-    """Returns the axis of an array to divide in the place of a weight's."""
-    if _is_undivided(part, axes):
-      return (*axes.summed, *axes.free).index(axis)
-    axis = (*axes.free, *axes.summed).index(axis)
-    is_uneven = axis == len(axes.free) - 1 and part.shape[axis] % devices
-    # Blocks that cannot be divided evenly are left, and the columns divided.
-    return part.ndim - 1 if is_uneven else axis
 
   def product(self, x: Array, parts: Any, dtype: Any) -> Array:
     """Returns products of rows with all columns."""

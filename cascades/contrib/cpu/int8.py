@@ -9,19 +9,17 @@ Every function of one row gives the same bits whatever rows are computed with
 it, as `row_exact` needs.
 """
 
-import functools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int8, Int32
 
-from cascades.contrib.cpu.blocked import AxisSplit, PackedWeight
+from cascades.contrib.cpu.blocked import PackedParam, PackedWeight
+from cascades.models.sharding import AxisSplit
 
 _LARGEST = 127
 # No row has only numbers below: a row of zeros gets this one for its largest.
@@ -67,15 +65,8 @@ class Int8Weight(PackedWeight):
       values = _copy_integers(x.values, order)
       scales = x.scales.transpose(*order)[(..., *[0] * len(axes.summed))]
       return place(values), place(np.ascontiguousarray(scales))
-    is_array = isinstance(x, jax.Array) and not isinstance(x, Tracer)
-    if is_array and [d.platform for d in x.devices()] == ['cpu']:
-      # Read without a copy.
-      x = np.asarray(x)
-    if isinstance(x, jax.Array):
-      x = x.astype(jnp.float32).transpose(*order)
-      values, scales = round_matrix(x, count, jnp)
-      return place(values), place(scales)
-    if axes != AxisSplit((0,), (1,)):
+    # Handles of a table are read a few rows at a time.
+    if axes != AxisSplit((0,), (1,)) or isinstance(x, jax.Array):
       x = np.asarray(x).transpose(*order)
     values = allocate(x.shape)
     scales = np.empty(x.shape[:count], np.float32)
@@ -87,7 +78,7 @@ class Int8Weight(PackedWeight):
         # A handle takes a slice alone.
         part = (*index, slice(i, i + step)) if index else slice(i, i + step)
         floats = np.asarray(x[part], np.float32)
-        values[part], scales[part] = round_matrix(floats, 1, np)
+        values[part], scales[part] = round_rows(floats)
     return place(values), place(scales)
 
   @staticmethod
@@ -108,12 +99,6 @@ class Int8Weight(PackedWeight):
   def rows(self, tokens: np.ndarray) -> Any:
     """Returns a packed table of some rows."""
     return jax.tree.map(lambda x: x[tokens], self.parts)
-
-  @staticmethod
-  def axis(part: Any, axes: AxisSplit, axis: int, devices: int) -> int:
-    """Returns the axis of an array to divide; scales may lack it."""
-    del part, devices
-    return (*axes.free, *axes.summed).index(axis)
 
   def product(
     self, x: Float[Array, 'M ...'], parts: tuple[Array, Array], dtype: Any
@@ -137,9 +122,9 @@ class Int8Weight(PackedWeight):
     return (sums.astype(jnp.float32) * row_scales[:, None] * scales)[:count]
 
 
-def to_gemma(parts: tuple[Any, Any], axes: AxisSplit) -> Rounded:
+def to_gemma(packed: PackedParam) -> Rounded:
   """Returns a packed weight with its axes in gemma's order, as views."""
-  values, scales = parts
+  (values, scales), axes = packed.parts, packed.axes
   order = np.argsort((*axes.free, *axes.summed))
   scales = scales.reshape(*scales.shape, *[1] * len(axes.summed))
   scales = np.broadcast_to(scales, values.shape)
@@ -163,36 +148,14 @@ def allocate(shape: tuple[int, ...]) -> np.ndarray:
   return memory[start : start + size].reshape(shape)
 
 
-def round_matrix(x: Any, num_free: int, library: Any) -> tuple[Any, Any]:
-  """Rounds an array of float32 to eight bits."""
-  summed = tuple(range(num_free, x.ndim))
-  scales = library.abs(x).max(summed) / library.float32(_LARGEST)
+def round_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Rounds rows of float32 to eight bits; returns integers and scales."""
+  scales = np.abs(x).max(tuple(range(1, x.ndim))) / np.float32(_LARGEST)
   # A channel that is not finite keeps its scale, by which faults are found.
-  scales = library.where(scales == 0, library.float32(1), scales)
-  divisors = scales.reshape(*scales.shape, *[1] * len(summed))
+  scales = np.where(scales == 0, np.float32(1), scales)
   with np.errstate(invalid='ignore'):
-    return library.rint(x / divisors).astype(library.int8), scales
-
-
-@functools.cache
-def check_device() -> None:
-  """Refuses a device without products of eight bits; warns of slow ones."""
-  platform = jax.default_backend()
-  x, y = jnp.ones((2, 64), jnp.int8), jnp.ones((64, 64), jnp.int8)
-  try:
-    product = jax.jit(_multiply_integers).lower(x, y).compile()
-    jax.block_until_ready(product(x, y))
-  # Whatever a compiler raises, the user can do one thing.
-  except Exception as error:
-    raise ValueError(
-      f'dtype: int8 is not supported by this {platform}; give bfloat16 or'
-      ' float32.'
-    ) from error
-  memory = product.memory_analysis() if platform == 'cpu' else None
-  # JAX 0.8.0 copies weights in 32 bits.
-  if memory is not None and memory.temp_size_in_bytes >= 4 * y.size:
-    problem = f'int8 is slower than float32 with JAX {jax.__version__}'
-    warnings.warn(f'dtype: {problem}; install a newer JAX.', stacklevel=3)
+    divisors = scales.reshape(-1, *[1] * (x.ndim - 1))
+    return np.rint(x / divisors).astype(np.int8), scales
 
 
 def _multiply_integers(

@@ -19,11 +19,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.contrib.cpu import engine, int8
-from cascades.contrib.cpu.blocked import AxisSplit
+from cascades.contrib.cpu import blocked, int8
 from cascades.files import Schema
 from cascades.models import language, param_mapping, tensor_files
 from cascades.models.language import LanguageModel, Params
+from cascades.models.sharding import AxisSplit
 from cascades.models.tensor_files import TensorHandle
 
 # The end of names of scales, after the name of their matrix.
@@ -143,7 +143,7 @@ def to_rounded(model: LanguageModel, params: Params) -> Params:
   if model.layout != 'int8':
     params, model = model.unpack(params), model.with_layout('int8')
     params = model.pack(params)
-  return engine.map_matrices(model, params, int8.to_gemma)
+  return blocked.map_packed(int8.to_gemma, params)
 
 
 class _Owner(Schema):
