@@ -86,6 +86,12 @@ def test_a_packed_weight_is_unpacked_and_multiplied(name):
   np.testing.assert_allclose(jax.jit(run)(x, packed), want, rtol=0, atol=2e-4)
   text = str(jax.make_jaxpr(run)(x, packed))
   assert text.count('dot_general[') == parts.get(name, 1)
+  if 'table' in name:
+    last, weight = len(w) - 1, BlockedWeight(packed, axes)
+    tokens = jnp.array([[0, 1, last], [last - 1, 17, last // 2]])
+    for at in tokens, (tokens,), last:
+      np.testing.assert_array_equal(weight[at], w[at])
+    np.testing.assert_array_equal(jnp.asarray(weight), w)
 
 
 def test_rows_and_weights_of_other_kinds():
@@ -109,18 +115,6 @@ def test_rows_and_weights_of_other_kinds():
   got = jax.vmap(lambda x, packed: _dot(x, packed, axes))(x, packed)
   want *= np.arange(3).reshape(3, 1, 1, 1)
   np.testing.assert_allclose(got, want, rtol=0, atol=5e-4)
-
-
-@pytest.mark.parametrize('name', [n for n in _ORDERS if 'table' in n])
-def test_rows_of_a_table_are_taken(name):
-  axes, w, *_ = _make(name)
-  weight = BlockedWeight(BlockedWeight.pack(w, axes), axes)
-  last = len(w) - 1
-  tokens = jnp.array([[0, 1, last], [last - 1, 17, last // 2]])
-  np.testing.assert_array_equal(weight[tokens], w[tokens])
-  np.testing.assert_array_equal(weight[(tokens,)], w[tokens])
-  np.testing.assert_array_equal(weight[tokens[0, 2]], w[last])
-  np.testing.assert_array_equal(jnp.asarray(weight), w)
 
 
 # --- Rows that are exact ---
