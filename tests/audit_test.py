@@ -11,7 +11,6 @@ import tiers
 
 import cascades
 from cascades import methods, verification
-from cascades.contrib.engine_audits import engines
 from cascades.proof import audit, law_checks
 
 
@@ -50,7 +49,6 @@ _SHAPE, _ANY = 'functions give .V.', (-math.inf, math.inf)
       _method(lambda d, lenience: d.p - 0.1 * d.q + 0.1 / 9),
       *(_LAW, _ANY, r'\w+ distributions \d+, lenience 0.3, .*\nlaw [^\n]*-'),
     ),
-    (_method(lambda d, lenience: 0.9 * d.p), _RESIDUAL, (0.0999, 0.1001), ''),
     # The product of two distributions has no mass where they are disjoint.
     (
       _method(lambda d, lenience: d.p * d.q / (d.p * d.q).sum(-1)),
@@ -59,10 +57,6 @@ _SHAPE, _ANY = 'functions give .V.', (-math.inf, math.inf)
     (
       _method(law=lambda d, lenience: d.p.sum(-1)),
       *(_SHAPE, None, r'law gives shape \(\) for 9 tokens, not \(9,\)\.$'),
-    ),
-    (
-      _method(rule=lambda d, lenience: d.p[:3] > lenience),
-      *(_SHAPE, None, r'rule gives shape \(3,\) for 9 tokens, not \(9,\)\.$'),
     ),
     (
       _method(law=lambda d, lenience: d.logits),
@@ -105,7 +99,6 @@ def test_a_right_method_passes(name):
   found = cascades.audit(name)
   assert found.passed, str(found)
   assert len(found.checks) == (13 if name == 'token_v3' else 12)
-  # A row of the report has the limit and, of samples, their leniences.
   row = 'sampled law, token verification: largest z +ok +[0-9.]+ .limit 5. at'
   assert re.search(f'  {row} lenience [0-9.]+, [0-9.]+\n', str(found))
   assert json.loads(json.dumps(found.to_dict(), allow_nan=False))['passed']
@@ -149,12 +142,6 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
   assert done.returncode == 1
   assert 'distributions' in done.stdout
   assert 'FAILED: half' in done.stderr
-  assert 'Traceback' not in done.stderr
-  # Lines, since stderr is a file.
-  lines = done.stderr.splitlines()
-  assert [x.rpartition(',')[0] for x in lines[:-1]] == [
-    *('auditing: 0 of 1', 'half: 1 of 1')
-  ]
   # All methods' programs are more than a process can hold.
   assert 'forgotten' in done.stdout
 
@@ -173,9 +160,6 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
 def test_what_no_audit_can_have_is_named(given, said):
   with pytest.raises(ValueError, match=f'^{said}'):
     cascades.audit(**dict(method='speed') | given)
-  if 'seed' in given:
-    with pytest.raises(ValueError, match=r'^seed: '):
-      engines.certify(lambda *given: [0], **given)
 
 
 @pytest.mark.slow

@@ -119,8 +119,19 @@ def check_law(
 
   In float64 also that the law is p or q at the leniences that declare it.
   """
-  values = _evaluate(method, leniences, x64, seed)
   bits, tolerance = ('float64', 1e-9) if x64 else ('float32', 1e-5)
+
+  def all_fields(d, lenience):
+    return {name: getattr(method, name)(d, lenience) for name in _FIELDS}
+
+  over_grid = jax.jit(jax.vmap(jax.vmap(all_fields, (0, None)), (None, 0)))
+  values: dict[str, _Values] = {}
+  with enable_x64(x64):
+    for kind in DISTRIBUTION_KINDS:
+      d = draw_distributions(kind, seed=seed)
+      d = jax.tree.map(lambda x: jnp.asarray(x, bits), d)
+      fields = jax.device_get(over_grid(d, jnp.asarray(leniences, bits)))
+      values[kind] = fields | {'q': np.asarray(d.q), 'p': np.asarray(d.p)}
 
   def check(name, fields, errors_of):
     # Errors of each kind, [leniences, positions, V].
@@ -166,26 +177,6 @@ def check_law(
         )
       )
   return checks
-
-
-def _evaluate(
-  method: methods.Method, leniences: Sequence[float], x64: bool, seed: int
-) -> dict[str, _Values]:
-  """Evaluates a method on distributions of every kind."""
-
-  def all_fields(d, lenience):
-    return {name: getattr(method, name)(d, lenience) for name in _FIELDS}
-
-  over_grid = jax.jit(jax.vmap(jax.vmap(all_fields, (0, None)), (None, 0)))
-  with enable_x64(x64):
-    dtype = jnp.float64 if x64 else jnp.float32
-    values = {}
-    for kind in DISTRIBUTION_KINDS:
-      d = draw_distributions(kind, seed=seed)
-      d = jax.tree.map(lambda x: jnp.asarray(x, dtype), d)
-      fields = jax.device_get(over_grid(d, jnp.asarray(leniences, dtype)))
-      values[kind] = fields | {'q': np.asarray(d.q), 'p': np.asarray(d.p)}
-  return values
 
 
 def _unit_errors(values: _Values) -> np.ndarray:
