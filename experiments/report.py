@@ -27,9 +27,6 @@ _WORKDIR = flags.DEFINE_list(
 _ALLOW = flags.DEFINE_list(
   'allow', [], 'Settings that may differ between workdirs; by default none.'
 )
-_FIGURES = flags.DEFINE_bool(
-  'figures', True, 'Also writes each figure of the page as SVG and PNG files.'
-)
 _COMPARE = flags.DEFINE_list(
   'compare', [], 'Two points to compare instead, with a comma between them.'
 )
@@ -49,25 +46,22 @@ def main() -> None:
       ' --workdir=runs/sweep.'
     )
   # Imported after the flags are parsed, so that a mistyped flag fails at once.
-  from experiments.reports import write_report
+  from experiments.analysis import named_points, runs
 
   config = AnalysisConfig(
     **{name: flags.FLAGS[name].value for name in _OPTIONS}
   )
-  if _COMPARE.value:
-    from experiments.analysis import named_points, runs
+  contents = list(map(runs.read, workdirs))
+  if not _COMPARE.value:
+    from experiments.reports import write_report
 
-    contents = list(map(runs.read, workdirs))
-    differing = runs.check(contents, _ALLOW.value)
-    for sentence in named_points.compare(contents, _COMPARE.value, config):
-      print(files.printable(sentence))
-    if differing:
-      print(f'The workdirs differ in {", ".join(differing)}.')
+    print(write_report(contents, config, allow=_ALLOW.value))
     return
-  path = write_report(
-    workdirs, config, allow=_ALLOW.value, figures=_FIGURES.value
-  )
-  print(path)
+  differing = runs.check(contents, _ALLOW.value)
+  for sentence in named_points.compare(contents, _COMPARE.value, config):
+    print(files.printable(sentence))
+  if differing:
+    print(f'The workdirs differ in {", ".join(differing)}.')
 
 
 if __name__ == '__main__':

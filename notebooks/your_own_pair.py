@@ -243,7 +243,7 @@ with contextlib.redirect_stderr(sys.stdout):
 # %% [markdown]
 # ## 5. The curves
 #
-# The first figure of the page that the sweep wrote, with quality from 0 to 1,
+# The figure of the page that the sweep wrote, with quality from 0 to 1,
 # and its numbers in the points of the metric: quality, its difference to the
 # verifier alone, and the speed-up over it by modelled latency, with 95 %
 # intervals over the rows. Twelve rows leave wide intervals. The page
@@ -255,8 +255,7 @@ from IPython.display import Image, display
 from experiments.analysis import comparisons, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 
-for path in sorted((workdir / 'report/figures').glob('first*.png')):
-  display(Image(str(path)))
+display(Image(str(workdir / 'report/figures/quality.png')))
 points = runs.gather([runs.read(workdir)])
 comparisons.compare(points, AnalysisConfig())[
   'variant lenience quality difference difference_low difference_high'

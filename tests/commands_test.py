@@ -227,8 +227,7 @@ def test_a_sweep_uses_an_entry_of_each_kind(tmp_path, launcher):
   for record in records.read_all(workdir):
     assert [*record.scores] == ['same_letters', 'exact_match']
   # The report does not import the file.
-  flags = '--nofigures', f'--workdir={workdir}'
-  done = launching.run('experiments.report', *flags)
+  done = launching.run('experiments.report', f'--workdir={workdir}')
   assert done.returncode == 0, done.stderr
   points = runs.gather([runs.read(workdir)]).table
   is_strict = points[points.method == 'own_method'].set_index('lenience').strict

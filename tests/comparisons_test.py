@@ -17,7 +17,7 @@ from experiments.analysis import (
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points
 from experiments.records import stats
-from experiments.reports import first_screen, styles
+from experiments.reports import sentences, styles
 from experiments.tasks import METRICS
 
 CHOICE = AnalysisConfig(resamples=500)
@@ -163,32 +163,32 @@ def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
 
 
 def test_the_front_has_no_point_that_is_beaten(frame):
-  front = comparisons.pareto(frame)
+  front = comparisons.front(frame)
   assert ' '.join(front.method) == 'drafter_only opt opt opt diff'
   assert front.quality.is_monotonic_increasing
   assert front.latency.is_monotonic_increasing
   assert (front.gamma == [0, 4, 2, 4, 4]).all()
+  assert comparisons.front(frame.assign(quality=math.nan)).empty
 
 
-def test_both_sides_of_the_table(points):
+def test_the_fastest_as_good_and_the_best_as_fast(points):
   config = AnalysisConfig(margin=0.05, resamples=500)
   frame = comparisons.compare(points, config)
-  table = comparisons.two_sided(frame).set_index('method')
-  opt = table.loc['opt']
+  fast = comparisons.fastest_as_good(frame).set_index('method')
+  opt = fast.loc['opt']
   assert (opt.lenience, opt.gamma) == (0.5, 2)
   assert opt.speedup == pytest.approx(2)
   assert opt.speedup_low <= opt.speedup <= opt.speedup_high
-  assert (opt.best_lenience, opt.best_gamma, opt.difference) == (0.0, 4, 0)
-  diff = table.loc['diff']
-  assert diff.speedup == pytest.approx(1 / 1.2)
+  assert fast.loc['diff'].speedup == pytest.approx(1 / 1.2)
+  best = comparisons.best_as_fast(frame).set_index('method')
+  opt = best.loc['opt']
+  assert (opt.lenience, opt.gamma, opt.difference) == (0.0, 4, 0)
   # It is never as fast.
-  assert math.isnan(diff.best_lenience)
+  assert 'diff' not in best.index
   # A curve that is never as good has no speed.
   frame = comparisons.compare(points, AnalysisConfig(margin=0.0, resamples=500))
   good = comparisons.fastest_as_good(frame).method
   assert good.tolist() == ['verifier_only', 'diff']
-  table = comparisons.two_sided(frame)
-  assert table[table.method == 'opt'].speedup.isna().all()
 
 
 def test_the_verifier_of_the_same_run_or_batch_size_is_compared_with():
@@ -204,8 +204,7 @@ def test_without_the_verifier_nothing_is_compared():
   frame = comparisons.compare(make(others), CHOICE)
   assert frame.difference.isna().all()
   assert not frame.as_good.any()
-  assert comparisons.two_sided(frame).empty
-  assert len(comparisons.pareto(frame))
+  assert comparisons.fastest_as_good(frame).empty
 
 
 def test_what_nobody_knows_is_nan_and_never_as_good(points):
@@ -214,7 +213,6 @@ def test_what_nobody_knows_is_nan_and_never_as_good(points):
   assert not frame.as_good.any()
   assert frame.quality.isna().all()
   assert frame.speedup_low.notna().all()
-  assert comparisons.pareto(frame).empty
   # Nor has a corpus without answers a quality.
   empty = Points(points.table.assign(task='wmt14_de_en'), points.answers[:0])
   assert comparisons.rates(empty).quality.isna().all()
@@ -249,7 +247,7 @@ def test_a_corpus_quality_is_made_of_sums_in_every_draw():
   assert comparisons.compare(points, config).as_good[1]
 
 
-# --- Plainer ways.
+# --- Kinds of decoding.
 
 
 def test_every_known_method_has_a_kind():
@@ -273,6 +271,11 @@ def test_every_known_method_has_a_kind():
   }
   assert kinds == expected
   assert set(expected.values()) == {'', *method_kinds.KINDS}
+
+
+def test_one_kind_is_not_compared():
+  lone = comparisons.compare(make({ALONE: (0.8, 1.0, 0.01, 10)}), CHOICE)
+  assert method_kinds.best_of_kinds(lone).empty
 
 
 def test_a_kind_is_shown_by_its_best_points():
@@ -301,40 +304,6 @@ def test_a_kind_is_shown_by_its_best_points():
   assert slow.variant == 'lossy'
   assert slow.speedup < 1
   assert slow[['best_speedup', 'difference']].isna().all()
-
-
-def test_what_truncation_alone_is_worth_is_told():
-  points = make(
-    {
-      ALONE: (0.80, 1.0, 0.01, 10),
-      ('token_v3', 0.9, 4): (0.82, 0.5, 0.01, 10),
-      ('token_v3', 0.7, 4): (0.82, 0.5, 0.01, 10),
-      ('min_p', 0.1, 4): (0.90, 0.75, 0.01, 20),
-      ('min_p', 0.1, 2): (0.10, 0.75, 0.01, 20),
-    }
-  )
-  table = method_kinds.compare_with_truncation(points, CHOICE)
-  assert len(table) == 1
-  (point_row,) = table.to_dict('records')
-  assert [point_row[x] for x in ('lenience', 'gamma', 'n')] == [0.9, 4, 200]
-  assert point_row['gained'] == pytest.approx(-0.08)
-  assert point_row['gained_low'] < -0.08 < point_row['gained_high'] < 0
-  assert point_row['faster'] == pytest.approx(1.5)
-
-  def pairs(**changes):
-    table = points.table.assign(**changes)
-    changed = Points(table, points.answers)
-    return len(method_kinds.compare_with_truncation(changed, CHOICE))
-
-  # At another temperature, raw and processed thresholds differ.
-  assert pairs(temperature=0.5) == 0
-  variant = points.table.variant
-  processed = variant.replace('token_v3', 'token_v3 gate processed')
-  assert pairs(temperature=0.5, variant=processed) == 1
-  assert pairs(variant=variant.replace('token_v3', 'token_v3 first:4')) == 0
-  lone = make({ALONE: (0.8, 1.0, 0.01, 10)})
-  assert method_kinds.best_of_kinds(comparisons.compare(lone, CHOICE)).empty
-  assert method_kinds.compare_with_truncation(lone, CHOICE).empty
 
 
 # --- All tasks together.
@@ -391,10 +360,10 @@ def test_it_is_said_whether_a_cascade_is_above_both_models():
     assert best.iloc[0].above == pytest.approx(above)
     assert (best.iloc[0].above_low > 0) == (above == 0.2)
     looks = styles.styles(dict(zip(frame.variant, frame.method, strict=True)))
-    (screen,) = first_screen.first_screens(frame, looks, CHOICE)
-    assert screen.answers[2].startswith(start)
+    ((_, said),) = sentences.summarize(frame, looks, CHOICE)
+    assert said[2].startswith(start)
     gained = f'{above:+.3f}'.replace('-', styles.MINUS)
-    assert f'Diff at lenience 0.2, {gained} (' in screen.answers[2]
+    assert f'Diff at lenience 0.2, {gained} (' in said[2]
 
 
 def test_a_gamma_with_a_law_of_its_own_is_another_point():
@@ -402,18 +371,7 @@ def test_a_gamma_with_a_law_of_its_own_is_another_point():
   other = frame.assign(gamma=frame.gamma * 2)
   for law, count in ((0, 1), (other.gamma, 2)):
     both = pd.concat([frame, other.assign(law=law)], ignore_index=True)
-    assert (mixture.at_fastest_gamma(both).method == 'diff').sum() == count
-
-
-def test_one_task_is_no_mixture(points):
-  nothing = mixture.multi_task_points(mixture.mix(points, CHOICE))
-  assert nothing.empty
-  assert mixture.best_per_curve(nothing).empty
-  two = _two_tasks((0.9, 0.7))
-  drafter = two.table.index[two.table.method == 'drafter_only']
-  answers = two.answers[~two.answers.point.isin(drafter)]
-  verifier_row = Points(two.table.drop(drafter), answers)
-  assert mixture.multi_task_points(mixture.mix(verifier_row, CHOICE)).empty
+    assert (comparisons.at_fastest_gamma(both).method == 'diff').sum() == count
 
 
 def test_a_method_without_blocks_is_no_point_where_it_has_blocks():
@@ -421,14 +379,55 @@ def test_a_method_without_blocks_is_no_point_where_it_has_blocks():
   specs = SPECS | {('opt', 0.5, 0): (0.99, 1.0, 0.01, 10)}
   specs |= {('token_v3', 0.5, 0): (0.7, 1.0, 0.01, 10)}
   points = make(specs)
-  table = comparisons.two_sided(comparisons.compare(points, CHOICE))
-  best = table.set_index('method').loc['opt']
-  assert (best.best_lenience, best.best_gamma) == (0.0, 4)
+  frame = comparisons.with_blocks(comparisons.compare(points, CHOICE))
+  best = comparisons.best_as_fast(frame).set_index('method').loc['opt']
+  assert (best.lenience, best.gamma) == (0.0, 4)
   frame = mixture.mix(points, CHOICE)
-  fastest = mixture.at_fastest_gamma(frame)
+  fastest = comparisons.at_fastest_gamma(frame)
   assert set(fastest[fastest.method == 'opt'].gamma) == {2, 4}
   assert set(fastest[fastest.method == 'token_v3'].gamma) == {0}
   assert headline.summarize(frame).best.gamma == 4
+
+
+# --- The best point of each curve.
+
+
+def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
+  frame = comparisons.compare(
+    make(
+      {
+        ALONE: (0.9, 1.0, 0, 10),
+        ('drafter_only', math.nan, 0): (0.6, 0.1, 0, 10),
+        **{('diff', x, 2): (y, z, 0, 10) for x, y, z in _AS_GOOD},
+        **{('opt', x, 2): (y, z, 0, 10) for x, y, z in _WORSE},
+        # Gamma 0 is the verifier alone.
+        ('chow', 0.5, 0): (0.9, 1.0, 0, 10),
+        ('chow', 0.5, 2): (0.7, 0.2, 0, 10),
+        # By chance gamma 2 scores better; it is slower for the same law.
+        ('token_v1', 0.5, 2): (0.8, 0.4, 0, 10),
+        ('token_v1', 0.5, 4): (0.7, 0.3, 0, 10),
+      }
+    ),
+    CHOICE,
+  )
+  best = comparisons.best_points(frame)
+  assert best.method.tolist() == [
+    *('verifier_only', 'drafter_only', 'diff', 'opt', 'chow', 'token_v1')
+  ]
+  assert best.lenience.tolist()[2:] == [0.5, 0.6, 0.5, 0.5]
+  assert best.gamma.tolist() == [0, 0, 2, 2, 2, 4]
+  assert best.as_good.tolist() == [True, False, True, False, False, False]
+  # No method reaches the latency of an oracle.
+  oracles = frame.assign(oracle=frame.method == 'diff')
+  assert 'diff' not in set(comparisons.best_points(oracles).method)
+  # Without quality the fastest is shown.
+  unknown = frame.assign(quality=math.nan, as_good=False)
+  best = comparisons.best_points(unknown).set_index('method')
+  assert (best.lenience['diff'], best.lenience['opt']) == (1.0, 1.0)
+
+
+_AS_GOOD = (0.0, 0.9, 0.7), (0.5, 0.95, 0.6), (1.0, 0.5, 0.3)
+_WORSE = (0.0, 0.8, 0.7), (0.6, 0.8, 0.5), (1.0, 0.7, 0.2)
 
 
 # --- Leniences with a guarantee.

@@ -80,8 +80,7 @@ def brief_sweeps():
   """Makes what surrounds the decoding of a sweep take a moment.
 
   Unit costs are timed for less than four seconds, and the page at its end comes
-  with wider intervals and without files of its figures. Tests of those two call
-  them by themselves.
+  with wider intervals. Tests of those two call them by themselves.
   """
   from experiments import reports
   from experiments.sweeps import costs
@@ -90,7 +89,7 @@ def brief_sweeps():
     measure = functools.partial(costs.measure, seconds=0.1)
     patch.setattr(costs, 'measure', measure)
     few = reports.AnalysisConfig(resamples=100)
-    write = functools.partial(reports.write_report, config=few, figures=False)
+    write = functools.partial(reports.write_report, config=few)
     patch.setattr(reports, 'write_report', write)
     yield
 

@@ -28,7 +28,7 @@ from cascades.config import DecodingConfig
 from cascades.models import checkpoints, tokenizers
 from configs import common
 from experiments import cli, records, reports, sweep
-from experiments.analysis import example_selection
+from experiments.analysis import example_selection, runs
 from experiments.records import metrics, results_version, unit_costs
 from experiments.sweeps import (
   curve_plan,
@@ -317,12 +317,16 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
       # What was kept is the token itself.
       assert s.view.deferred[i] == s.trace.deferred[i]
   page = (workdir / 'report/index.html').read_text()
-  assert page.count('data-probs=') == sum(s.record.emitted for s in every)
+  assert page.count(' · π ') == sum(s.record.emitted for s in every)
   assert page.count('rejected draft: ') == sum(s.record.residual for s in every)
   # Whoever goes on does not look again.
   monkeypatch.setattr(worker.Worker, 'views', None)
   _run(workdir)
   assert select(workdir, records.read_points(workdir)) == shown
+
+
+def _page(workdir):
+  return reports.write_report([runs.read(workdir)]).read_text()
 
 
 @pytest.mark.slow
@@ -332,15 +336,15 @@ def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
   curves = [first, small.curve('chow', (0.1,), gamma=4)]
   config = small.config(num_examples=1)
   sweep.run(config, curves, measured)
-  assert 'data-probs=' in (measured / 'report/index.html').read_text()
+  assert ' · π ' in (measured / 'report/index.html').read_text()
   (path,) = (measured / 'views').iterdir()
   content = path.read_bytes()
   path.write_bytes(content[:-9])
-  assert 'data-probs=' not in reports.write_report(measured).read_text()
+  assert ' · π ' not in _page(measured)
   assert _count_decoded(config, curves, measured) == []
   assert path.read_bytes() == content
   path.unlink()
-  assert 'data-probs=' not in reports.write_report(measured).read_text()
+  assert ' · π ' not in _page(measured)
 
 
 def test_what_was_compiled_is_forgotten_once_it_is_a_lot(monkeypatch):
@@ -446,7 +450,7 @@ def test_points_of_other_code_are_put_aside(measured, capsys, monkeypatch):
   kept = small.read_json(path)
   kept['starts'][-1]['code'] = 'results version 1'
   path.write_text(json.dumps(kept))
-  page = reports.write_report(measured).read_text()
+  page = _page(measured)
   assert 'Decoded with results version 1.' in page
   (old,) = _files(measured)
   assert 'its points are of results version 1; they are set aside' in run()

@@ -1,8 +1,6 @@
 """Tests of an answer's tokens on the page: blocks and titles."""
 
 import dataclasses
-import html
-import re
 
 import pytest
 import report_test
@@ -10,7 +8,7 @@ from answers import make_trace
 
 from experiments import records, tasks
 from experiments.analysis.example_selection import SelectedAnswer
-from experiments.reports import examples, tokens
+from experiments.reports import answers, styles
 
 _DRAFT, _RESIDUAL, _BONUS = 'drb'
 
@@ -42,8 +40,12 @@ def _selected(trace, record=None, view=None):
   return SelectedAnswer(record or _record(trace), trace, example, 'all', view)
 
 
-def _answer(record, trace, view=None, name='x'):
-  return tokens.answer(_selected(trace, record, view), name)
+def _tokens(trace, view=None, index=None, **changes):
+  """The tokens of an answer as the page shows them."""
+  selected = _selected(trace, _record(trace, **changes), view)
+  looks = styles.styles({'opt': 'opt'})
+  blocks = answers.lane(selected, looks, index).blocks
+  return [token for block in blocks for token in block]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def _answer(record, trace, view=None, name='x'):
 )
 def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
   trace = make_trace(sources)
-  answer_blocks = tokens.blocks(_record(trace), trace)
+  answer_blocks = answers.blocks(_record(trace), trace)
   assert list(map(len, answer_blocks)) == sizes
   assert [i for block in answer_blocks for i in block] == list(
     range(len(sources))
@@ -69,14 +71,11 @@ def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
 def test_the_verifier_alone_has_a_block_for_each_token():
   trace = make_trace([_BONUS] * 3)
   record = _record(trace, 'verifier_only')
-  assert list(map(len, tokens.blocks(record, trace))) == [1, 1, 1]
+  assert list(map(len, answers.blocks(record, trace))) == [1, 1, 1]
 
 
-def _titles(trace, view, **changes):
-  text = _answer(_record(trace, **changes), trace, view)
-  return [
-    html.unescape(t) for t in re.findall('title="(.*?)"', text, re.DOTALL)
-  ]
+def _titles(trace, view):
+  return [token.details for token in _tokens(trace, view)]
 
 
 def test_titles_say_what_is_known():
@@ -113,21 +112,11 @@ def test_of_a_long_answer_the_end_has_no_probabilities():
   ('longer', 'index'), [([5, 6, 7], 2), ([5, 9], 1), ([5, 6], None)]
 )
 def test_the_first_token_that_differs_is_framed(longer, index):
-  answers = [
+  pair = [
     _selected(make_trace([_DRAFT] * len(ids), tokens=ids))
     for ids in (longer, [5, 6])
   ]
-  assert examples.parting(answers) == index
-  assert examples.parting(answers[:1]) is None
-  text = tokens.answer(answers[0], 'x', index)
-  framed = ['parts' in x for x in re.findall('<span class="(t .*?)"', text)]
+  assert answers.parting(pair) == index
+  assert answers.parting(pair[:1]) is None
+  framed = ['parts' in x.classes for x in _tokens(pair[0].trace, None, index)]
   assert framed == [i == index for i in range(len(longer))]
-
-
-def test_no_text_of_a_model_is_markup():
-  trace = make_trace([_DRAFT], token_strings=['<b>"'])
-  view = _view(trace, drafter_argmax=['<i>\n'], verifier_argmax=['">'])
-  text = _answer(_record(trace), trace, view, '<u>"')
-  report_test.Page(text)
-  assert not re.search('<[biu]>', text)
-  assert '“<i>↵”, verifier “">”' in _titles(trace, view)[0]

@@ -21,12 +21,12 @@ from experiments import escapes
 from experiments.benchmarks import answering, eight_bits, harness, loops
 from experiments.benchmarks.harness import median
 from experiments.records import metrics
-from experiments.reports import columns, styles, tables
-from experiments.reports.columns import RATIO, SCORE, Column
+from experiments.reports import styles, tables
+from experiments.reports.tables import RATIO, SCORE, Column
 
 RESULTS = pathlib.Path(__file__).parents[2] / 'experiments/results'
 _COLUMNS = (
-  columns.LENIENCE,
+  tables.LENIENCE,
   Column('quality', 'Exact match (95 % interval)', SCORE, ''),
   Column('rejection_rate', 'Rejection rate', RATIO, ''),
   Column('block_efficiency', 'Block efficiency', RATIO, ''),
@@ -89,7 +89,7 @@ def points(folder: str, title: str, *picks: str) -> str:
   selected = pd.DataFrame(rows)
   shown = [*_COLUMNS]
   if frame.gamma.nunique() > 2:
-    shown.insert(1, columns.GAMMA)
+    shown.insert(1, tables.GAMMA)
   curve_styles = styles.styles(
     dict(zip(selected.variant, selected.method, strict=True))
   )

@@ -9,7 +9,6 @@ certification      The fastest setting whose quality is certified.
 race               Points timed against each other on the clock.
 headline           Summary of a sweep in three headline results.
 mixture            Scores over all tasks together.
-slices             Parts of the summary, and the best point of each.
 example_selection  The answers that a page shows token by token.
 reference_points   The models alone, strict leniences and oracles.
 """

@@ -2,7 +2,7 @@
 
 Functions take frames and return frames. `compare` returns a row per point, with
 paired intervals over the examples that both points answered (see `stats`); the
-Pareto fronts and the two sides of the paper's table are selections of its rows.
+other functions select from its rows.
 
 Latency is per emitted token, relative to the verifier alone: modelled from
 counted calls, or on the clock. A speed-up is its reciprocal.
@@ -236,25 +236,6 @@ def _compared(
   }
 
 
-def with_differences(
-  summary: pd.DataFrame, compared: pd.DataFrame
-) -> pd.DataFrame:
-  """Adds the comparison with the verifier alone to the rows of a summary."""
-  columns = [*with_ends('difference'), 'as_good']
-  keys = [*GROUP, 'variant', 'lenience', 'gamma']
-  # `run` is empty if no point is in several runs.
-  keys += ['run'] if (summary.run != '').any() else []
-  rows = summary[keys].assign(
-    gamma=summary.gamma.where(
-      summary.verification != reference_points.SEQUENTIAL, 0
-    )
-  )
-  compared = compared.drop_duplicates(keys)
-  differences = rows.merge(compared, 'left', on=keys)[columns]
-  differences = differences.assign(as_good=differences.as_good.eq(True))
-  return summary.assign(**differences.set_index(summary.index))
-
-
 def pair(
   points: Points, index: int, reference: int, config: AnalysisConfig
 ) -> dict[str, float]:
@@ -277,27 +258,22 @@ def pair(
 # --- Selections of compared points.
 
 
-def with_blocks(
-  frame: pd.DataFrame, group: Sequence[str] = CURVE
-) -> pd.DataFrame:
+def with_blocks(frame: pd.DataFrame) -> pd.DataFrame:
   """Leaves out gamma 0, the verifier alone, of points with a larger gamma."""
-  keys = [*group, 'lenience']
+  keys = [*CURVE, 'lenience']
   largest = frame.groupby(keys, dropna=False).gamma.transform('max')
   return frame[(frame.gamma > 0) | (largest == 0)]
 
 
-def pareto(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects the Pareto front of each task by quality and modelled latency."""
-  parts = []
-  for _, part in frame[~frame.oracle].groupby(GROUP, sort=False):
-    finite = part[np.isfinite(part.quality) & np.isfinite(part.latency)]
-    # Of equally fast points the best comes first and hides the rest.
-    finite = finite.sort_values(
-      ['latency', 'quality'], ascending=[True, False], kind='stable'
-    )
-    best = finite.quality.cummax().shift(fill_value=-math.inf)
-    parts.append(finite[finite.quality > best])
-  return pd.concat(parts) if parts else frame.iloc[:0]
+def front(curve: pd.DataFrame) -> pd.DataFrame:
+  """Selects the Pareto front of a curve by quality and modelled latency."""
+  finite = curve[np.isfinite(curve.quality) & np.isfinite(curve.latency)]
+  # Of equally fast points the best comes first and hides the rest.
+  finite = finite.sort_values(
+    ['latency', 'quality'], ascending=[True, False], kind='stable'
+  )
+  best = finite.quality.cummax().shift(fill_value=-math.inf)
+  return finite[finite.quality > best]
 
 
 def fastest_as_good(
@@ -320,30 +296,47 @@ def best_as_fast(
   return fit.drop_duplicates(group).sort_index()
 
 
-def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
-  """Makes the paper's table: speed at equal quality, quality at equal speed."""
-  points = with_blocks(frame)
-  points = points[~points.method.isin(reference_points.BASELINES)]
-  # Curves without a point that can be compared are left out.
-  finite = points[np.isfinite(points.speedup) & np.isfinite(points.difference)]
-  curves = finite[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)
-  fastest = fastest_as_good(points)
-  fastest = fastest[[*CURVE, 'lenience', 'gamma', *with_ends('speedup')]]
-  best = best_as_fast(points)
-  names = {
-    'lenience': 'best_lenience',
-    'gamma': 'best_gamma',
-    'speedup': 'best_speedup',
-  }
-  best = best[[*CURVE, *names, 'quality', *with_ends('difference')]].rename(
-    columns=names
+def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
+  """Selects each curve and lenience at its fastest gamma.
+
+  The emitted tokens have the same law at any gamma, so that quality differs by
+  sampling noise. Gammas at which a point has another law are points of their
+  own.
+  """
+  order = with_blocks(frame).sort_values('latency', kind='stable')
+  fastest = order.drop_duplicates([*CURVE, 'lenience', 'law'])
+  return frame.loc[fastest.index.sort_values()]
+
+
+def best_points(frame: pd.DataFrame) -> pd.DataFrame:
+  """Selects the best point of each variant, and the two models alone.
+
+  The best point is the fastest with the verifier's quality. If a curve has
+  none, it is the fastest of the points with the highest quality. Oracles are
+  left out, because no method reaches their latency.
+  """
+  points = at_fastest_gamma(frame[~frame.oracle])
+  is_good = points.as_good & points.latency.notna()
+  order = points.assign(
+    is_good=is_good, level=points.quality.where(~is_good, 0.0)
+  ).sort_values(
+    ['is_good', 'level', 'latency'],
+    ascending=[False, False, True],
+    kind='stable',
   )
-  return curves.merge(fastest, 'left', on=CURVE).merge(best, 'left', on=CURVE)
+  best = order.drop_duplicates(CURVE).index
+  # In the order of the curves.
+  curves = points.groupby(CURVE, sort=False).ngroup()
+  return points.loc[curves[best].sort_values().index]
 
 
-def at_common_gamma(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects points at the most common gamma, and curves without a gamma."""
-  gammas = frame.gamma[frame.gamma > 0]
-  common = gammas.mode().iloc[0] if len(gammas) else 0
-  largest = frame.groupby(CURVE).gamma.transform('max')
-  return frame[(frame.gamma == common) | (largest == 0)]
+def unsolved(frame: pd.DataFrame) -> list[str]:
+  """Returns a sentence for each task on which the verifier scores 0."""
+  rows = frame[
+    (frame.method == reference_points.VERIFIER) & (frame.quality == 0)
+  ]
+  return [
+    f'{row.task}: the verifier scores 0.00 on {row.n} examples; look at the'
+    ' prompts and the metric.'
+    for row in rows.itertuples()
+  ]

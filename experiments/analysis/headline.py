@@ -12,7 +12,7 @@ import pandas as pd
 
 from experiments.analysis import comparisons, mixture, reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.runs import ACROSS, Points
+from experiments.analysis.runs import Points
 
 
 # The fields hold series, whose == is not one truth value.
@@ -30,7 +30,7 @@ def summarize(frame: pd.DataFrame) -> Headline | None:
   """Summarizes the points of a sweep in headline results."""
   if frame.empty:
     return None
-  frame = comparisons.with_blocks(_decodable(frame), ACROSS)
+  frame = comparisons.with_blocks(_decodable(frame))
   candidates = frame[~frame.method.isin(reference_points.BASELINES)]
   candidates = candidates[np.isfinite(candidates.latency)]
   if candidates.empty:
@@ -55,7 +55,7 @@ def entrants(points: Points) -> list[pd.Series]:
   The entrants are both models alone, the fastest strict point, and the fastest
   point with the verifier's quality.
   """
-  frame = mixture.at_fastest_gamma(mixture.mix(points, AnalysisConfig()))
+  frame = comparisons.at_fastest_gamma(mixture.mix(points, AnalysisConfig()))
   headline = summarize(frame)
   if headline is None:
     return _without_quality(points)

@@ -9,12 +9,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import comparisons, reference_points
-from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.runs import GROUP, RUN, Points
+from experiments.analysis.runs import GROUP
 
 _TRUNCATED = ('min_p', 'top_p', 'top_k', 'eta')
-# The words of a variant for the gate that reads processed distributions.
-_PROCESSED = ' gate processed'
 _ANSWER_CASCADES = ('sequence_mean', 'sequence_least')
 # In the order of the table.
 KINDS = (
@@ -96,39 +93,3 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   )
   order = ranks.sort_values(_GROUP, kind='stable').index
   return output.loc[order].reset_index(drop=True)
-
-
-def compare_with_truncation(
-  points: Points, config: AnalysisConfig
-) -> pd.DataFrame:
-  """Compares TokenV3 with the verifier truncated to the same tokens.
-
-  TokenV3 at lenience lam restricts the drafter to tokens with p >= (1 - lam)
-  max p; min-p at 1 - lam samples from p on the same tokens. The difference of
-  the two is the contribution of the drafter, without that of the truncation
-  (arXiv 2607.26627).
-  """
-  rows = []
-  keys = ['task', *RUN, 'verification', 'gamma']
-  for key, part in points.table.groupby(keys, sort=False):
-    cascades = part[part.method == 'token_v3']
-    for index, row in cascades.iterrows():
-      options = row.variant.removeprefix('token_v3')
-      if row.temperature != 1 and _PROCESSED not in options:
-        continue
-      # Min-p reads no gate.
-      options = options.replace(_PROCESSED, '')
-      truncated = part[
-        (part.variant == f'min_p{options}')
-        & np.isclose(part.lenience, 1 - row.lenience)
-      ]
-      if truncated.empty or comparisons.is_corpus(row.task):
-        continue
-      rows.append(
-        dict(zip(keys, key, strict=True))
-        | {'variant': row.variant, 'lenience': row.lenience}
-        | comparisons.pair(points, index, truncated.index[0], config)
-      )
-  columns = [*keys, 'variant', 'lenience', 'n']
-  columns += comparisons.with_ends('gained') + comparisons.with_ends('faster')
-  return pd.DataFrame(rows, columns=columns)

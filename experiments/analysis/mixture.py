@@ -50,14 +50,6 @@ def mix(points: Points, config: AnalysisConfig) -> pd.DataFrame:
   return pd.concat(parts, ignore_index=True)[columns]
 
 
-def multi_task_points(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects the points of runs with several tasks and both models alone."""
-  keys = [frame[name] for name in RUN]
-  is_drafter = frame.method.eq(reference_points.DRAFTER)
-  has_drafter = is_drafter.groupby(keys).transform('any')
-  return frame[has_drafter & (frame.task == ALL)]
-
-
 def _mix_run(
   points: Points, table: pd.DataFrame, config: AnalysisConfig
 ) -> pd.DataFrame | None:
@@ -160,14 +152,3 @@ def best_per_curve(frame: pd.DataFrame) -> pd.DataFrame:
     ['above', 'latency'], ascending=[False, True], kind='stable'
   )
   return points.drop_duplicates(ACROSS)
-
-
-def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects each curve and lenience at the gamma that makes it fastest.
-
-  Gammas at which a point has another law are points of their own.
-  """
-  points = comparisons.with_blocks(frame, ACROSS)
-  order = points.sort_values('latency', kind='stable')
-  fastest = order.drop_duplicates([*ACROSS, 'lenience', 'law'])
-  return frame.loc[fastest.index.sort_values()]

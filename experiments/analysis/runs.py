@@ -8,11 +8,9 @@ may differ are named.
 
 import dataclasses
 import functools
-import io
 import itertools
 import math
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -25,7 +23,6 @@ from experiments.records import metrics, unit_costs
 from experiments.tasks import quality_metric
 
 _ADVICE = 'run experiments.sweep with this workdir first'
-_REMEDY = f'{_ADVICE}.'
 
 # Columns that identify points. Answers are compared within a GROUP. A CURVE is
 # a variant of a method in one run on one task; ACROSS is the same on all tasks.
@@ -60,7 +57,6 @@ class Run:
   config: dict[str, Any]
   start: dict[str, Any]
   measured: unit_costs.CostMeasurements
-  summary: pd.DataFrame
   records: dict[str, list[records.Record]]
   race: list[records.Record] = dataclasses.field(default_factory=list)
 
@@ -68,6 +64,17 @@ class Run:
   def costs(self) -> unit_costs.Costs:
     """Unit costs of modelled latencies, in seconds."""
     return self.measured.costs
+
+  @functools.cached_property
+  def decoded(self) -> list[records.Record]:
+    """The records of examples that all points have, in the sweep's order."""
+    decoded = itertools.chain.from_iterable(self.records.values())
+    return metrics.on_common_examples(decoded)
+
+  @functools.cached_property
+  def summary(self) -> pd.DataFrame:
+    """A row for each point."""
+    return metrics.summarize(self.decoded, self.costs)
 
 
 class _Source(files.Schema):
@@ -87,6 +94,7 @@ class _Config(files.Schema):
   """The fields of config.json that a report reads."""
 
   curves: list[_Curve] | None = None
+  tasks: list[str] | None = None
   name: str | None = None
   verifier: str | None = None
   drafter: str | None = None
@@ -98,106 +106,55 @@ class _Config(files.Schema):
   versions: dict[str, str] | None = None
 
 
-def read(path: str | pathlib.Path) -> Run:
-  """Reads a workdir, except for its traces."""
+def read(
+  path: str | pathlib.Path,
+  decoded: Mapping[str, list[records.Record]] | None = None,
+) -> Run:
+  """Reads a workdir, except for its traces and the records that are given."""
   path = pathlib.Path(path)
   if not path.is_dir():
-    raise ValueError(f'workdir: there is no folder {path}; {_REMEDY}')
-  by_file = records.read_points(path)
-  decoded = itertools.chain.from_iterable(by_file.values())
-  summary = _summary(path / 'summary.csv')
-  starts = records.read_starts(path) or [{}]
-  # Files are sorted by name, and the summary is in the order of the sweep.
-  order: dict[tuple, int] = {}
-  for key in zip(summary.task, metrics.variants(summary), strict=True):
-    order.setdefault(key, len(order))
-
-  def rank(of_file: list[records.Record]) -> int:
-    last = len(order)
-    if not of_file:
-      return last
-    return order.get((of_file[0].task, of_file[0].variant), last)
-
+    raise ValueError(f'workdir: there is no folder {path}; {_ADVICE}.')
+  config, costs = _fields(path / 'config.json', _Config), path / 'costs.json'
+  if decoded is None:
+    decoded = _in_order(records.read_points(path), config)
+  if not costs.is_file():
+    raise ValueError(f'workdir: there is no {costs}; {_ADVICE}.')
+  text = files.read_bytes(costs, 'workdir', _ADVICE)
+  counted = itertools.chain.from_iterable(decoded.values())
   return Run(
     path,
-    config=_fields(path / 'config.json', _Config),
-    start=starts[-1],
-    measured=unit_costs.CostMeasurements.from_json(_text(path / 'costs.json')),
-    summary=summary,
-    records=dict(sorted(by_file.items(), key=lambda item: rank(item[1])))
-    | {metrics.SEQUENTIAL: metrics.without_speculation(decoded)},
+    config=config,
+    start=(records.read_starts(path) or [{}])[-1],
+    measured=unit_costs.CostMeasurements.from_json(text),
+    records={
+      **decoded,
+      metrics.SEQUENTIAL: metrics.without_speculation(counted),
+    },
     race=records.read_race(path),
   )
 
 
-def _text(path: pathlib.Path) -> str:
-  """Reads a file that a workdir must have."""
-  if not path.is_file():
-    raise ValueError(f'workdir: there is no {path}; {_REMEDY}')
-  return files.read_bytes(path, 'workdir', _ADVICE).decode(errors='replace')
-
-
-def _summary(path: pathlib.Path) -> pd.DataFrame:
-  """Reads a summary and checks its columns."""
-  text = io.StringIO(_text(path))
-  texts = [
-    'task',
-    *(name for name in metrics.CURVE_COLUMNS if name != 'drafts'),
+def _in_order(
+  by_file: dict[str, list[records.Record]], config: Mapping[str, Any]
+) -> dict[str, list[records.Record]]:
+  """Sorts the records of files by the tasks and the curves of the sweep."""
+  tasks = config.get('tasks') or []
+  curves = [
+    records.variant(
+      **{k: x.get(k) for k in ('method', *records.OPTIONS) if k in x}
+    )
+    for x in config.get('curves') or ()
+    if 'method' in x
   ]
-  try:
-    # Only an empty cell is nan, because a task may be called 'None'.
-    frame = pd.read_csv(
-      text,
-      dtype=dict.fromkeys(texts, str),
-      keep_default_na=False,
-      na_values=['', 'nan'],
-      # Leniences are compared with those of the records, to the bit.
-      float_precision='round_trip',
+
+  def rank(item: tuple[str, list[records.Record]]) -> tuple[int, int]:
+    names = [(x.task, x.variant) for x in item[1][:1]] or [('', '')]
+    return tuple(
+      values.index(name) if name in values else len(values)
+      for values, name in zip((tasks, curves), names[0], strict=True)
     )
-  except ValueError as e:
-    raise ValueError(f'workdir: {path} is damaged ({e}); {_REMEDY}') from None
-  missing = [c for c in metrics.summary_columns() if c not in frame]
-  if missing or frame.empty:
-    problem = f'has no column {missing[0]}' if missing else 'has no rows'
-    raise ValueError(f'workdir: {path} {problem}; {_REMEDY}')
-  return frame.assign(
-    **{
-      c: _numbers(path, frame[c])
-      for c in metrics.summary_columns()
-      if c not in texts
-    }
-  )
 
-
-# Columns of a summary whose cells are whole numbers.
-_COUNTS = ('gamma', 'drafts', 'n', 'failed')
-_LARGEST = 1e100
-
-
-def _numbers(path: pathlib.Path, column: pd.Series) -> pd.Series:
-  """Converts a column of a summary to numbers."""
-  values = pd.to_numeric(column, errors='coerce').astype(float)
-  wrong, valid = values.isna() & column.notna(), 'a number'
-  if column.name in _COUNTS:
-    valid = 'a whole number from 0 on'
-    wrong |= ~(values.between(0, 2**53) & (values % 1 == 0))
-  elif column.name == 'temperature':
-    valid = 'a number from 0 on'
-    wrong |= ~values.between(0, sys.float_info.max)
-  if wrong.any():
-    row = int(wrong.to_numpy().argmax())
-    cell = files.printable(str(column.iloc[row]))
-    raise ValueError(
-      f'workdir: {path}: {column.name} of row {row + 1} must be {valid}, got'
-      f' {cell:.40}; {_REMEDY}'
-    )
-  if column.name in _COUNTS:
-    return values.astype(int)
-  # A lenience may be infinite. A measured value counts as unknown if it or the
-  # sum of its squares is infinite.
-  if column.name == 'lenience':
-    return values
-  return values.where(values.abs() < _LARGEST)
+  return dict(sorted(by_file.items(), key=rank))
 
 
 def _fields(path: pathlib.Path, kind: type[files.Schema]) -> dict[str, Any]:
@@ -225,7 +182,7 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
       for name, source in (config.get('data') or {}).items()
     },
     'seed': _shared_field(config, 'seed'),
-    'temperature': {'': sorted(run.summary.temperature.unique().tolist())},
+    'temperature': {'': sorted({r.temperature for r in run.decoded})},
     'truncation': {'': {k: config[k] for k in _TRUNCATION if config.get(k)}},
     'weights': {k: run.start[k] for k in _WEIGHTS if k in run.start}
     or {k: config[k] for k in _WEIGHTS if k in config},
@@ -280,12 +237,12 @@ class Points:
   """All points of some runs, and their answers.
 
   Attributes:
-    table: A row per point: run, batch_size, task, temperature, method, variant,
-      verification, lenience, gamma, scale (the best score of the task), strict
-      (True if the law is the verifier's), oracle (True if the cost leaves out
-      verifier calls that the rule needs), has_rule (True if its answers record
-      deferrals, as only those of a method with a deferral rule do), n (number
-      of answers), failed (number of examples without an answer).
+    table: The rows of the summaries, with run, batch_size, variant, gamma (0
+      without blocks), scale (the best score of the task), strict (True if the
+      law is the verifier's), law (the gamma on which it depends, or 0), oracle
+      (True if the cost leaves out verifier calls that the rule needs) and
+      has_rule (True if its answers record deferrals, as only those of a method
+      with a deferral rule do).
     answers: A row per answer: point (a row of `table`), id, quality, emitted,
       latency (modelled, in units of the verifier's token), wall_s (seconds; nan
       if times cannot be compared), and `score:NAME` for the sums of a corpus
@@ -302,48 +259,30 @@ class Points:
 _COLUMNS = 'point id quality emitted latency wall_s'.split()
 
 
-def summary(runs_by_name: Mapping[str, Run]) -> pd.DataFrame:
-  """Concatenates the summaries of runs."""
-  frame = pd.concat(
-    [run.summary.assign(run=name) for name, run in runs_by_name.items()],
-    ignore_index=True,
-  )
-  frame = frame.assign(
-    variant=metrics.variants(frame),
-    # A sequential cascade has no blocks; its records have gamma 1.
-    gamma=frame.gamma.where(frame.verification != metrics.SEQUENTIAL, 0),
-  )
-  is_repeated = frame.duplicated([*GROUP, 'variant', 'lenience', 'gamma'])
-  if (is_repeated & ~frame.method.isin(reference_points.BASELINES)).any():
-    return frame
-  return frame[~is_repeated].assign(run='')
-
-
 def gather(runs: Sequence[Run], clock: bool = False) -> Points:
   """Collects the points of runs, in order of appearance.
 
   The answers of a run are those to examples that all of its points have.
   """
-  indices: dict[tuple, int] = {}
-  points, answers = [], []
+  tables, answers, first = [], [], 0
   for run, name in zip(runs, names(runs), strict=True):
-    keys = {'run': name, 'batch_size': run.config.get('batch_size') or 0}
-    # Strict leniences of methods that may not be registered here.
-    strict = {
-      (curve.get('method'), float(x))
-      for curve in run.config.get('curves') or ()
-      for x in curve.get('strict') or ()
-    }
-    decoded = itertools.chain.from_iterable(run.records.values())
-    for r in metrics.on_common_examples(decoded):
-      index = indices.setdefault((name, r.point), len(points))
-      if index == len(points):
-        points.append(keys | _row(r) | {'scale': _scale(run, r)})
-        points[index]['strict'] |= (r.method, r.lenience) in strict
-      points[index]['n' if r.failure is None else 'failed'] += 1
+    data = run.config.get('data') or {}
+    scales = {task: x.get('scale') for task, x in data.items()}
+    points: dict[tuple, int] = {}
+    first_records, with_rule = [], set()
+    for r in run.decoded:
+      index = points.setdefault(r.point, first + len(points))
+      if index == first + len(first_records):
+        first_records.append(r)
       if r.failure is not None:
         continue
-      points[index]['has_rule'] = r.deferred is not None
+      if r.deferred is not None:
+        with_rule.add(index)
+      if not scales.get(r.task) and not math.isnan(r.quality):
+        raise ValueError(
+          f'workdir: {run.path / "config.json"} does not have the scale of the'
+          f' metric of {r.task}; run experiments.sweep in another workdir.'
+        )
       answer = {
         'point': index,
         'id': r.id,
@@ -355,9 +294,42 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
       if is_corpus(r.task):
         answer |= {f'score:{k}': v for k, v in r.scores.items()}
       answers.append(answer)
+    # Strict leniences of methods that may not be registered here.
+    strict = {
+      (curve.get('method'), float(x))
+      for curve in run.config.get('curves') or ()
+      for x in curve.get('strict') or ()
+    }
+    gammas = list(map(block_gamma, first_records))
+    table = run.summary.assign(
+      run=name,
+      batch_size=run.config.get('batch_size') or 0,
+      variant=[r.variant for r in first_records],
+      gamma=gammas,
+      scale=[scales.get(r.task) or 1.0 for r in first_records],
+      strict=[
+        (r.method, r.lenience) in strict
+        or reference_points.is_strict(r.method, r.lenience)
+        for r in first_records
+      ],
+      # The gamma that the law depends on, as with bonus tokens of the verifier.
+      law=[
+        gamma if r.bonus_from == 'verifier' else 0
+        for r, gamma in zip(first_records, gammas, strict=True)
+      ],
+      oracle=[
+        reference_points.is_oracle(r.method, r.verification)
+        for r in first_records
+      ],
+      has_rule=[i in with_rule for i in points.values()],
+    )
+    tables.append(table)
+    first += len(first_records)
   # Without answers the frame still has its columns.
   columns = None if answers else _COLUMNS
-  return Points(pd.DataFrame(points), pd.DataFrame(answers, columns=columns))
+  return Points(
+    pd.concat(tables, ignore_index=True), pd.DataFrame(answers, columns=columns)
+  )
 
 
 def is_corpus(task: str) -> bool:
@@ -366,40 +338,9 @@ def is_corpus(task: str) -> bool:
   return metric is not None and metric.corpus is not None
 
 
-def _scale(run: Run, r: records.Record) -> float:
-  """Returns the best score of a record's task, as the sweep wrote it."""
-  data = (run.config.get('data') or {}).get(r.task) or {}
-  if data.get('scale') or math.isnan(r.quality):
-    return data.get('scale') or 1.0
-  raise ValueError(
-    f'workdir: {run.path / "config.json"} does not have the scale of the metric'
-    f' of {r.task}; run experiments.sweep again in another workdir.'
-  )
-
-
 def block_gamma(r: records.Record) -> int:
   """Returns gamma, or 0 for a sequential cascade, which has no blocks."""
   return 0 if r.verification == metrics.SEQUENTIAL else r.gamma
-
-
-def _row(r: records.Record) -> dict[str, Any]:
-  """Returns the row of a point from a record, before answers are counted."""
-  return {
-    'task': r.task,
-    'temperature': r.temperature,
-    'method': r.method,
-    'variant': r.variant,
-    'verification': r.verification,
-    'lenience': r.lenience,
-    'gamma': block_gamma(r),
-    'strict': reference_points.is_strict(r.method, r.lenience),
-    # The gamma that the law depends on, as with bonus tokens of the verifier.
-    'law': block_gamma(r) if r.bonus_from == 'verifier' else 0,
-    'oracle': reference_points.is_oracle(r.method, r.verification),
-    'has_rule': False,
-    'n': 0,
-    'failed': 0,
-  }
 
 
 def names(runs: Sequence[Run]) -> list[str]:

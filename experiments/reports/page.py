@@ -1,190 +1,348 @@
 """The page: one HTML file without other files or network requests.
 
-Plots are inline SVG with the colours of the style sheet, which has a light and
-a dark set. The script sorts tables, highlights a curve and shows the details
-of a token; all content is visible without it.
+All content is visible without its script, which sorts tables.
 """
 
+import base64
 import dataclasses
-import importlib.resources
-from collections.abc import Mapping, Sequence
+import importlib.metadata
+import json
+import pathlib
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import jinja2
+import markupsafe
 import pandas as pd
 
-from experiments import escapes
-from experiments.analysis import slices
-from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.example_selection import SelectedAnswer
-from experiments.analysis.runs import Run
-from experiments.reports import (
-  examples,
-  html_parts,
-  run_description,
-  slice_sections,
-  styles,
-  tables,
+from cascades import files
+from experiments import cli, escapes, records
+from experiments.analysis import (
+  comparisons,
+  example_selection,
+  method_kinds,
+  mixture,
+  race,
+  reference_points,
+  runs,
 )
-from experiments.reports.drawings import Drawing
-from experiments.reports.first_screen import FirstScreen
-from experiments.reports.sections import Section
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis.runs import Run
+from experiments.reports import answers, figure, sentences, styles, tables
+from experiments.reports.tables import RATIO, SCORE, Column, Table
 
-# Style sheets and scripts beside this module. In the first style sheet, $light
-# and $dark are replaced by the colours of the curves.
-_STYLES = ('page.css', 'tokens.css')
-_SCRIPTS = ('page.js', 'tokens.js')
-
-
-# The field `frame` is a frame, whose == is not one truth value.
-@dataclasses.dataclass(frozen=True, eq=False)
-class PageContent:
-  """The content of a page."""
-
-  frame: pd.DataFrame
-  answers: Sequence[SelectedAnswer]
-  runs_by_name: Mapping[str, Run]
-  screens: Sequence[FirstScreen]
-  sections: Sequence[Section]
-  curve_styles: styles.CurveStyles
-  config: AnalysisConfig
-  notice: str = ''
+# Relative change of unit costs in a run above which the page has a notice.
+_COST_CHANGE = 0.1
 
 
-def _inlined(names: Sequence[str]) -> str:
-  """Returns the files of these names as one text."""
-  folder = importlib.resources.files('experiments.reports')
-  return '\n'.join(
-    (folder / name).read_text(encoding='utf-8') for name in names
+def _escaped(value: Any) -> Any:
+  """Returns a value of the template with invisible characters spelled."""
+  if isinstance(value, markupsafe.Markup):
+    return value
+  return escapes.for_xml(str(value))
+
+
+_TEMPLATES = jinja2.Environment(
+  autoescape=True,
+  finalize=_escaped,
+  loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+  lstrip_blocks=True,
+  trim_blocks=True,
+  undefined=jinja2.StrictUndefined,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+  """A section of the page with a table."""
+
+  title: str
+  guide: str
+  table: Table
+
+
+def write_report(
+  contents: Sequence[Run],
+  config: AnalysisConfig | None = None,
+  allow: Sequence[str] = (),
+) -> pathlib.Path:
+  """Writes the page under the first workdir, with its figure and tables.
+
+  Args:
+    contents: Runs that are compared on one page.
+    config: Margin and bootstrap settings.
+    allow: Settings that may differ between the runs.
+
+  Returns:
+    The path of the page.
+  """
+  config, first = config or AnalysisConfig(), contents[0]
+  files.check_tree(first.path, ['wandb'])
+  names = runs.names(contents)
+  differing = runs.check(contents, allow)
+  cli.say('drawing the page')
+  points = runs.gather(contents)
+  frame = comparisons.compare(points, config)
+  mixed = mixture.mix(points, config)
+  left_out: list[str] = []
+  selected = example_selection.select_answers(
+    first.path, first.records, left_out
+  )
+  curves = zip(frame.variant, frame.method, strict=True)
+  curve_styles = styles.styles(
+    {name: name for name in reference_points.BASELINES} | dict(curves)
+  )
+  decision = _decision(first, left_out) if len(contents) == 1 else None
+  notice = (
+    f'These runs differ in {", ".join(differing)}, which was allowed.'
+    if differing
+    else ''
+  )
+  notices = [notice] if notice else []
+  notices += map(_drift, contents, names)
+  notices += comparisons.unsolved(frame)
+  notices += [f'Left out: {files.sentence(thing)}' for thing in left_out]
+  page_sections = list(
+    sections(contents, frame, decision, config, curve_styles)
+  )
+  picture = figure.draw([mixed[mixed.task == mixture.ALL], frame], curve_styles)
+  text = _TEMPLATES.get_template('page.html').render(
+    title=str(first.config.get('name') or 'Speculative cascades'),
+    lead=_lead(contents, names, frame),
+    notices=list(filter(None, notices)),
+    decision=decision,
+    headlines=sentences.summarize(mixed, curve_styles, config),
+    figure=picture and base64.b64encode(picture[0].encode()).decode(),
+    sections=page_sections,
+    curve_styles=curve_styles,
+    examples=answers.examples(selected, curve_styles),
+    sources=answers.SOURCES,
+    costs=list(map(_costs, contents)),
+    runs=dict(zip(names, contents, strict=True)),
+    settings={
+      name: json.dumps(run.config, indent=2)
+      for name, run in zip(names, contents, strict=True)
+    },
+    versions=_versions(contents),
+    config=config,
+  )
+  folder = first.path / 'report'
+  if len(names) > 1:
+    folder /= '-'.join(['with', *names[1:]]).replace('/', '-')
+  records.write_text(folder / 'index.html', text)
+  if picture:
+    records.write_text(folder / 'figures/quality.svg', picture[0])
+    files.write_bytes(folder / 'figures/quality.png', picture[1])
+  for section in page_sections:
+    path = folder / 'tables' / section.table.name
+    records.write_text(path.with_suffix('.csv'), section.table.csv(notice))
+    records.write_text(
+      path.with_suffix('.md'),
+      tables.markdown(section.table, curve_styles, notice),
+    )
+  return folder / 'index.html'
+
+
+def sections(
+  contents: Sequence[Run],
+  frame: pd.DataFrame,
+  decision: Any,
+  config: AnalysisConfig,
+  curve_styles: styles.CurveStyles,
+) -> Iterator[Section]:
+  """Yields the sections with tables, in the order of the page."""
+  group = [tables.TASK]
+  group += [tables.TEMPERATURE] if frame.temperature.nunique() > 1 else []
+  run = [tables.RUN, tables.BATCH] if len(contents) > 1 else []
+  gammas = frame.gamma[frame.gamma > 0]
+  point = [tables.LENIENCE]
+  point += [tables.GAMMA] if gammas.nunique() > 1 else []
+  if decision is not None:
+    yield _decision_section(decision)
+  by_kind = method_kinds.best_of_kinds(frame)
+  if len(by_kind):
+    # Runs are not told apart: a kind is represented by the best of all runs.
+    yield _kinds_section(by_kind, group, point, curve_styles, config)
+  timed = race.timed_points(contents[0]) if len(contents) == 1 else None
+  if timed is not None:
+    yield Section(
+      'Measured and modelled speed-ups',
+      'Selected points decoded the same prompts of all tasks, one at a time and'
+      ' in turn; the shortest of three wall-clock times counts, without'
+      ' prefill. All other speed-ups on this page are modelled, because other'
+      ' points were decoded in batches of different sizes.',
+      Table(
+        'race',
+        'Speed-ups over the verifier alone',
+        race.compare(timed, config),
+        [*group[1:], *point, *tables.RACE],
+      ),
+    )
+  yield Section(
+    'All points',
+    'Speculative decoding is strict, or lossless, at lenience 0 only. A'
+    ' sequential oracle reads the verifier at every token to decide, but its'
+    ' latency counts only calls where it defers: a bound, not a method that can'
+    ' be run.',
+    Table(
+      'points',
+      'All points',
+      frame,
+      [*group, *run, *point, *tables.RESULTS],
+    ),
   )
 
 
-def style_sheet(curve_styles: styles.CurveStyles) -> str:
-  """Returns the style sheet with the colours of the curves."""
-
-  def colours(theme: str) -> str:
-    return ' '.join(
-      f'{s.variable}: {getattr(s, theme)};' for s in curve_styles.values()
-    )
-
-  text = _inlined(_STYLES).replace('$light', colours('light'))
-  return text.replace('$dark', colours('dark'))
-
-
-def _first_screen(
-  screens: Sequence[FirstScreen], curve_styles: styles.CurveStyles
-) -> str:
-  """Returns the figures of the first screen with their sentences."""
-  parts = []
-  for screen in screens:
-    variants = html_parts.variants_in(screen.drawing.svg, curve_styles)
-    answers = ''.join(
-      f'<li>{escapes.for_html(answer)}</li>' for answer in screen.answers
-    )
-    parts.append(f"""<section class="first">
-<div>{html_parts.figure(screen.drawing)}</div>
-<div><ol>{answers}</ol>
-{html_parts.legend(variants, curve_styles)}</div>
-</section>""")
-  return '\n'.join(parts)
-
-
-def _analysis_section(
-  section: Section, curve_styles: styles.CurveStyles, notice: str
-) -> str:
-  """Returns an analysis section; `notice` is above each table, or empty."""
-  parts, drawings = [], section.drawings
-  if drawings:
-    svg = ''.join(drawing.svg for drawing in drawings)
-    variants = html_parts.variants_in(svg, curve_styles)
-    parts.append(html_parts.legend(variants, curve_styles))
-  parts += [html_parts.figure(d, wide=True) for d in drawings if d.wide]
-  narrow = ''.join(html_parts.figure(d) for d in drawings if not d.wide)
-  parts += [f'<div class="pair">{narrow}</div>'] if narrow else []
-  for table in section.tables:
-    rows = len(table.frame)
-    if rows:
-      text = tables.interactive(table, curve_styles, notice)
-      parts.append(html_parts.folded(text, table.title, rows))
-  if not parts:
-    empty_text = escapes.for_html(section.empty_text)
-    parts = [f'<p class="guide">{empty_text}</p>']
-  body = '\n'.join(parts)
-  return f"""<section class="analysis" id="{html_parts.anchor(section.title)}">
-<h2>{escapes.for_html(section.title)}</h2>
-<p class="guide">{escapes.for_html(section.guide)}</p>
-{body}
-</section>"""
-
-
-def _header(content: PageContent, title: str, left_out: Sequence[str]) -> str:
-  """Returns the title, the setting of the runs, and notices."""
-  notices = [content.notice] if content.notice else []
-  notices += run_description.cost_notices(content.runs_by_name)
-  for run in content.runs_by_name.values():
-    notices += slices.unsolved(run.summary)
-  paragraphs = ''.join(
-    f'<p class="notice">{escapes.for_html(notice)}</p>\n'
-    for notice in [*notices, *left_out]
+def _decision_section(decision: Any) -> Section:
+  """Returns the section of the settings that were tried."""
+  evidence = decision.evidence
+  table = pd.DataFrame(evidence['trials'])
+  # A column without any number would not be one of numbers.
+  for name in ('speedup', 'lenience', 'loss', 'p'):
+    table[name] = table[name].astype(float)
+  guide, about_p = (
+    'The config fixes the settings; nothing was chosen on these examples.',
+    'that more than the risk is lost',
   )
-  lead = run_description.lead(content.runs_by_name, content.frame)
-  return f"""<header>
-<h1>{escapes.for_html(title)}</h1>
-<p class="lead">{escapes.for_html(lead)}</p>
-{paragraphs}</header>"""
-
-
-def _example_section(content: PageContent) -> str:
-  """Returns the section of answers that are shown token by token."""
-  gammas = content.frame.gamma
-  gamma_varies = gammas[gammas > 0].nunique() > 1
-  return examples.section(content.answers, content.curve_styles, gamma_varies)
-
-
-def render(
-  content: PageContent, left_out: Sequence[str] = ()
-) -> tuple[str, list[Drawing]]:
-  """Renders the page as HTML."""
-  curve_styles = content.curve_styles
-  first_run = next(iter(content.runs_by_name.values()))
-  title = str(first_run.config.get('name') or 'Speculative cascades')
-  parts = list(slices.slice_summary(content.frame))
-  rendered = [
-    slice_sections.slice_section(
-      part, curve_styles, f'p{i}', content.config.margin
+  if evidence['choosing_examples']:
+    level = f'{evidence["delta_per_curve"]:.3g}'
+    about_p += f'; certified if at most {level}'
+    guide = (
+      '(The method speed is speculative decoding.) The table has the numbers of'
+      f' the {evidence["choosing_examples"]} examples that the setting was'
+      ' chosen on. Lossless settings need no test. The other leniences of a'
+      ' curve (a method with its options and a gamma) are tested from strict'
+      f' on, up to the first that fails, at level {level} each.'
     )
-    for i, part in enumerate(parts)
+  columns = [
+    tables.GAMMA,
+    tables.LENIENCE,
+    Column('speedup', 'Modelled speed-up', RATIO, 'over the verifier alone'),
+    Column('loss', 'Quality loss', SCORE, 'below the verifier alone; best = 1'),
+    Column('p', 'p-value', styles.small, about_p),
+    Column('is_certified', 'Certified', '✗✓'.__getitem__, 'may be chosen'),
   ]
-  drawings = [screen.drawing for screen in content.screens]
-  drawings += [drawing for _, of_part in rendered for drawing in of_part]
-  drawings += [d for section in content.sections for d in section.drawings]
-  slice_html = '\n'.join(text for text, _ in rendered)
-  analysis_html = '\n'.join(
-    _analysis_section(section, curve_styles, content.notice)
-    for section in content.sections
+  table = Table('decision', 'Settings that were tried', table, columns)
+  return Section('Decision', guide, table)
+
+
+def _kinds_section(
+  by_kind: pd.DataFrame,
+  group: Sequence[Column],
+  point: Sequence[Column],
+  curve_styles: styles.CurveStyles,
+  config: AnalysisConfig,
+) -> Section:
+  """Returns the section that compares kinds of decoding."""
+
+  def name(variant: object) -> str:
+    style = curve_styles.get(variant)
+    return style.label if style else tables.text_or_dash(variant)
+
+  columns = [
+    *group,
+    Column('fastest', 'Fastest', name, "at the verifier's quality"),
+    *point,
+    tables.SPEEDUP,
+    Column('best_variant', 'Best', name, "within the verifier's latency"),
+    *(
+      x._replace(field=f'best_{x.field}', heading=f'Best: {x.field}')
+      for x in point
+    ),
+    tables.DIFFERENCE,
+    tables.BEST_SPEEDUP,
+  ]
+  table = by_kind.rename(columns={'variant': 'fastest', 'kind': 'variant'})
+  return Section(
+    'Kinds of decoding at equal quality',
+    'Each kind of decoding is shown by its best points; a kind with more points'
+    ' had more chances. The left columns show the fastest point at the quality'
+    ' of the verifier alone: it is lossless, or the lower end of the paired'
+    ' 95 % interval of the difference is above'
+    f' {styles.MINUS}{config.margin:g} of the best score. The right columns'
+    ' show the point of the highest quality that takes no longer than the'
+    ' verifier alone. A speculative cascade has a deferral rule; relaxed'
+    ' decoding accepts more drafts than strict decoding without one. Other'
+    ' methods are your own without a deferral rule. Sequential cascades do not'
+    ' speculate; sequence-level cascades keep or replace the whole answer of'
+    ' the drafter.',
+    Table('kinds', 'Kinds of decoding', table, columns, row_heading='Kind'),
   )
-  titles = [slice_sections.title_of(part) for part in parts]
-  titles += [section.title for section in content.sections]
-  text = f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escapes.for_html(title)}: quality and latency</title>
-<style>
-{style_sheet(curve_styles)}</style>
-</head>
-<body>
-{_header(content, title, left_out)}
-<main>
-{_first_screen(content.screens, curve_styles)}
-{html_parts.contents(titles)}
-{slice_html}
-{analysis_html}
-{_example_section(content)}
-</main>
-{run_description.footer(content.runs_by_name, content.config)}
-<script>
-{_inlined(_SCRIPTS)}</script>
-</body>
-</html>
-"""
-  return text, drawings
+
+
+def _decision(run: Run, left_out: list[str]) -> Any:
+  """Reads the decision of a run; returns None if there is none."""
+  path = run.path / 'decision.json'
+  if not path.is_file():
+    return None
+  # Imports JAX, which other pages do without.
+  from cascades.decisions import Decision
+
+  try:
+    return Decision.load(path)
+  except ValueError as error:
+    left_out.append(f'{str(error).rstrip(".")}.')
+    return None
+
+
+def _lead(
+  contents: Sequence[Run], names: Sequence[str], frame: pd.DataFrame
+) -> str:
+  """Returns one line with models, examples, gamma and temperature."""
+  config = contents[0].config
+
+  def values(column: str, rows: pd.DataFrame) -> str:
+    return ', '.join(f'{v:g}' for v in sorted(rows[column].unique()))
+
+  parts = []
+  if config.get('drafter') and config.get('verifier'):
+    parts.append(f'{config["drafter"]} drafts for {config["verifier"]}')
+  parts.append(f'{values("n", frame)} examples per task')
+  drafted = frame[frame.gamma > 0]
+  if len(drafted):
+    parts.append(f'gamma {values("gamma", drafted)}')
+  parts.append(f'temperature {values("temperature", frame)}')
+  if config.get('block_by_block'):
+    parts.append(
+      'drafts depend on where a block begins: the target holds for each block,'
+      ' and there is no drafter alone'
+    )
+  if len(names) > 1:
+    parts.append(f'workdirs {", ".join(names)}')
+  return ' · '.join(parts)
+
+
+def _drift(run: Run, name: str) -> str:
+  """Returns a sentence if the unit costs of a run changed meanwhile."""
+  unit, ratio = run.measured.drift()
+  if abs(ratio - 1) <= _COST_CHANGE:
+    return ''
+  return (
+    f"Unit costs of {name} changed: relative to the verifier's token, {unit}"
+    f' took {styles.number(ratio)} times as long at the end of the run as at'
+    ' its start. Other work on the machine may be the cause; the modelled'
+    ' latencies are less certain.'
+  )
+
+
+def _costs(run: Run) -> str:
+  """Returns unit costs in words."""
+  blocks = '; '.join(
+    f'verifier call on a block of {gamma} drafts {styles.milliseconds(seconds)}'
+    for gamma, seconds in sorted(run.costs.verify_s.items())
+  )
+  return (
+    f'verifier token {styles.milliseconds(run.costs.verifier_token_s)}; drafter'
+    f' token {styles.milliseconds(run.costs.drafter_token_s)}; {blocks}'
+  )
+
+
+def _versions(contents: Sequence[Run]) -> Mapping[str, str]:
+  """Returns the versions of packages; those of the runs take precedence."""
+  packages = 'numpy', 'scipy', 'pandas', 'matplotlib'
+  versions = {'python': platform.python_version()}
+  versions |= {name: importlib.metadata.version(name) for name in packages}
+  for run in contents:
+    versions |= run.config.get('versions') or {}
+  return versions

@@ -1,21 +1,14 @@
-"""Styles of curves and formats of numbers, shared by all plots and tables.
+"""Labels and looks of curves, and formats of numbers.
 
 A curve is a variant of a method: its name, and its options if they are not
-standard (`Record.variant`). Variants have the method's colour and shape, but
-are hollow and dashed.
-
-Plots and page share colours by name: an SVG is written with a placeholder
-colour that becomes a CSS variable, so that one plot serves light and dark
-pages.
+standard (`Record.variant`). Variants have the method's colour and mark, but are
+dashed.
 """
 
 import collections
-import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
-
-import pandas as pd
+from typing import NamedTuple
 
 from experiments.analysis.reference_points import DRAFTER, VERIFIER, is_oracle
 from experiments.tasks import quality_metric
@@ -25,66 +18,58 @@ MINUS = '\N{MINUS SIGN}'
 DASH = '\N{EN DASH}'
 
 # The paper's methods have Okabe and Ito's colour-blind-safe palette, darkened
-# if a colour is too pale for lines on white: rules for whole distributions are
-# cool, token rules warm or green. The remaining methods have shades between;
-# they outnumber the colours that readers can distinguish, so that shapes differ
-# too. A shape is Matplotlib's code, or (corners, 0 for a polygon or 1 for a
-# star, degrees).
-# name: (label, marker, colour on a light page, colour on a dark page)
+# if a colour is too pale for lines on white; the rest have shades between.
+# name: (label, Matplotlib's mark, colour)
 _BUILT_IN = {
-  VERIFIER: ('Verifier alone', '*', '#1d2430', '#f3f5f8'),
-  DRAFTER: ('Drafter alone', 'h', '#1d2430', '#f3f5f8'),
-  'speed': ('Speculative decoding', 'D', '#8a7a00', '#e8d944'),
-  'chow': ('Chow', 's', '#2f9bd6', '#7cc8f5'),
-  'diff': ('Diff', '^', '#0b4f8a', '#3f8fd9'),
-  'opt': ('OPT', 'v', '#b3488f', '#e08cc0'),
-  'token_v1': ('TokenV1', 'P', '#e08a00', '#f5a623'),
-  'token_v2': ('TokenV2', 'X', '#00845f', '#2fc496'),
-  'token_v3': ('TokenV3', 'o', '#cf4a00', '#ff7a3d'),
-  'always_accept': ('Always accept', 'H', '#5d6878', '#aab4c2'),
-  'lossy': ('Lossy SD', (4, 1, 0), '#a89a2e', '#d6cb6a'),
-  'mentored': ('Mentored', (4, 1, 45), '#5f6f00', '#b4c832'),
-  'cactus': ('Cactus', (6, 1, 0), '#3f7d1f', '#8bcf62'),
-  'bild': ('BiLD*', (3, 1, 0), '#0f6f7c', '#58c3d0'),
-  'fuzzy_tv': ('Fuzzy, TV', '8', '#4a5fc1', '#8fa2ff'),
-  'fuzzy_kl_qp': ('Fuzzy, KL(q || p)', (3, 1, 180), '#6a4fb3', '#ad96f5'),
-  'fuzzy_kl_pq': ('Fuzzy, KL(p || q)', (3, 1, 90), '#54489e', '#a59ff0'),
-  'fuzzy_js': ('Fuzzy, JS', (5, 0, 180), '#8e4fb8', '#cd97f0'),
-  'fuzzy_js_unbounded': ('Fuzzy, KL(m)', (3, 0, 135), '#a34fa6', '#dd97dc'),
-  'undecided': ('Undecided', (7, 0, 0), '#4a7f2c', '#9ad36f'),
-  'margin': ('Margin', (7, 1, 0), '#7d3b1f', '#e09a78'),
-  'typical': ('Typical', (8, 1, 0), '#d1335b', '#ff7f9f'),
-  'ensemble': ('Ensemble', (7, 0, 0), '#a0522d', '#dd9870'),
-  'contrastive': ('Contrastive', (5, 1, 180), '#8c2f39', '#e58f97'),
-  'min_p': ('Min-p', '<', '#7b5b00', '#d6b25a'),
-  'top_p': ('Top-p', '>', '#52603a', '#a9b98c'),
-  'top_k': ('Top-k', (3, 0, 225), '#6f5a4e', '#c4ab9d'),
-  'eta': ('Eta', (3, 0, 315), '#9a6a8a', '#d3a6c3'),
-  'sequence_mean': ('SeqCascade, mean q', 'p', '#0a7a5a', '#5fd3ae'),
-  'sequence_least': ('SeqCascade, min q', 'd', '#33627f', '#93bfd8'),
+  VERIFIER: ('Verifier alone', '*', '#1d2430'),
+  DRAFTER: ('Drafter alone', 'h', '#1d2430'),
+  'speed': ('Speculative decoding', 'D', '#8a7a00'),
+  'chow': ('Chow', 's', '#2f9bd6'),
+  'diff': ('Diff', '^', '#0b4f8a'),
+  'opt': ('OPT', 'v', '#b3488f'),
+  'token_v1': ('TokenV1', 'P', '#e08a00'),
+  'token_v2': ('TokenV2', 'X', '#00845f'),
+  'token_v3': ('TokenV3', 'o', '#cf4a00'),
+  'always_accept': ('Always accept', 'H', '#5d6878'),
+  'lossy': ('Lossy SD', 'D', '#a89a2e'),
+  'mentored': ('Mentored', 'd', '#5f6f00'),
+  'cactus': ('Cactus', '*', '#3f7d1f'),
+  'bild': ('BiLD*', '1', '#0f6f7c'),
+  'fuzzy_tv': ('Fuzzy, TV', '8', '#4a5fc1'),
+  'fuzzy_kl_qp': ('Fuzzy, KL(q || p)', '2', '#6a4fb3'),
+  'fuzzy_kl_pq': ('Fuzzy, KL(p || q)', '3', '#54489e'),
+  'fuzzy_js': ('Fuzzy, JS', 'p', '#8e4fb8'),
+  'fuzzy_js_unbounded': ('Fuzzy, KL(m)', '4', '#a34fa6'),
+  'undecided': ('Undecided', 'h', '#4a7f2c'),
+  'margin': ('Margin', '*', '#7d3b1f'),
+  'typical': ('Typical', 'x', '#d1335b'),
+  'ensemble': ('Ensemble', 'h', '#a0522d'),
+  'contrastive': ('Contrastive', '*', '#8c2f39'),
+  'min_p': ('Min-p', '<', '#7b5b00'),
+  'top_p': ('Top-p', '>', '#52603a'),
+  'top_k': ('Top-k', 'v', '#6f5a4e'),
+  'eta': ('Eta', '^', '#9a6a8a'),
+  'sequence_mean': ('SeqCascade, mean q', 'p', '#0a7a5a'),
+  'sequence_least': ('SeqCascade, min q', 'd', '#33627f'),
 }
 # Looks of further methods, in order of appearance.
 _FURTHER = (
-  ('<', '#7a2f63', '#d48abf'),
-  ('>', '#5c6b00', '#b9cc4a'),
-  ('p', '#6a4b2a', '#c79a6b'),
-  ('d', '#00727a', '#4cc3cc'),
+  ('<', '#7a2f63'),
+  ('>', '#5c6b00'),
+  ('p', '#6a4b2a'),
+  ('d', '#00727a'),
 )
-# Dash patterns of variants: drawn and blank lengths, in line widths.
-DASHES = ((5, 2), (1.2, 1.6), (7, 2, 1.2, 2), (2.5, 1.5), (9, 3))
+# Lines of the variants of a method, in order of appearance.
+_DASHES = '--', ':', '-.'
 
 
-@dataclasses.dataclass(frozen=True)
-class Style:
-  """The style of one curve."""
+class Style(NamedTuple):
+  """The label of a curve, and how Matplotlib draws it."""
 
   label: str
-  marker: Any
-  light: str
-  dark: str
-  variable: str
-  placeholder: str
-  dashes: tuple[float, ...] = ()
+  marker: str
+  colour: str
+  line: str = '-'
 
 
 # Styles by variant.
@@ -92,25 +77,22 @@ CurveStyles = Mapping[str, Style]
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, Style]:
-  """Assigns a style to each curve."""
-  table, looks, hollow = {}, {}, collections.Counter()
-  for i, (variant, method) in enumerate(methods.items()):
+  """Assigns a style to each variant of a method."""
+  table, looks, count = {}, {}, collections.Counter()
+  for variant, method in methods.items():
     if method not in looks:
-      count = sum(m not in _BUILT_IN for m in looks)
-      further = (method, *_FURTHER[count % len(_FURTHER)])
-      looks[method] = _BUILT_IN.get(method, further)
-    label, *rest = looks[method]
-    options, dashes = variant.removeprefix(method).strip(), ()
+      further = sum(m not in _BUILT_IN for m in looks) % len(_FURTHER)
+      looks[method] = _BUILT_IN.get(method, (method, *_FURTHER[further]))
+    style = Style(*looks[method])
+    options = variant.removeprefix(method).strip()
     if is_oracle(method, options.partition(' ')[0]):
       options = options.replace('sequential', 'sequential oracle')
     if options:
-      label = f'{label} ({options})'
-      # One pattern per variant of a method, in order of appearance.
-      dashes = DASHES[hollow[method] % len(DASHES)]
-      hollow[method] += 1
-    table[variant] = Style(
-      label, *rest, f'--method-{i}', f'#0a0c{i:02x}', dashes
-    )
+      label = f'{style.label} ({options})'
+      line = _DASHES[count[method] % len(_DASHES)]
+      style = style._replace(label=label, line=line)
+      count[method] += 1
+    table[variant] = style
   return table
 
 
@@ -122,6 +104,13 @@ def number(value: float, decimals: int = 2) -> str:
     return '∞' if value > 0 else MINUS + '∞'
   # + 0.0 makes 0.0 of -0.0.
   return f'{round(value, decimals) + 0.0:.{decimals}f}'.replace('-', MINUS)
+
+
+def small(value: float) -> str:
+  """Formats a probability; those below 0.001 with a power of ten."""
+  if math.isnan(value) or value >= 0.001 or value == 0:
+    return number(value, 3)
+  return f'{value:.0e}'.replace('-0', '-').replace('-', MINUS)
 
 
 def lenience(value: float) -> str:
@@ -137,13 +126,6 @@ def point_label(value: float, gamma: int = 0) -> str:
   if not gamma:
     return parts[0]
   return parts[1] if math.isnan(value) else ', '.join(parts)
-
-
-def with_point_labels(frame: pd.DataFrame, show_gamma: bool) -> pd.DataFrame:
-  """Adds a column `point_label` to the rows of a frame."""
-  gammas = frame.gamma if show_gamma else 0 * frame.gamma
-  labels = list(map(point_label, frame.lenience, gammas))
-  return frame.assign(point_label=labels)
 
 
 def milliseconds(seconds: float) -> str:

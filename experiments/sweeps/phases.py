@@ -7,7 +7,6 @@ sweep that was stopped in any way, and ends with the same records.
 import contextlib
 import functools
 import importlib.util
-import itertools
 import math
 import pathlib
 import sys
@@ -19,8 +18,9 @@ import jax
 from cascades import arguments
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
-from experiments.analysis import example_selection, headline, runs, slices
-from experiments.records import metrics, results_version, unit_costs
+from experiments.analysis import comparisons, example_selection, headline, runs
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
   curve_plan,
   deciding,
@@ -252,15 +252,10 @@ class Sweep:
       # A busy neighbour slows blocks more than single tokens.
       self._measure_costs()
     self._records = self._files.read_records(self._points)
-    decoded = list(itertools.chain.from_iterable(self._records.values()))
-    decoded += metrics.without_speculation(decoded)
-    self._summary = metrics.summarize(
-      metrics.on_common_examples(decoded), self._measured.costs
-    )
-    text = self._summary.to_csv(index=False)
+    self._run = runs.read(self._files.path, self._records)
+    text = self._run.summary.to_csv(index=False)
     records.write_text(self.workdir / 'summary.csv', text)
-    self._gathered = runs.gather([runs.read(self._files.path)])
-    self._best = slices.best_points(self._summary, self._gathered)
+    self._gathered = runs.gather([self._run])
     self._add_views()
     self._add_race()
     self._decide()
@@ -269,7 +264,7 @@ class Sweep:
   def report(self) -> None:
     """Writes the page, and prints the best points."""
     try:
-      page = reports.write_report(self.workdir)
+      page = reports.write_report([runs.read(self.workdir, self._records)])
     except Exception as error:
       raise ValueError(
         f'report: all points are kept in {self.workdir}, but the page cannot be'
@@ -277,10 +272,11 @@ class Sweep:
         f' experiments.report --workdir={self.workdir}.'
       ) from error
     # A decision says by itself what the verifier cannot do.
-    unsolved = slices.unsolved(self._summary)
+    frame = comparisons.compare(self._gathered, AnalysisConfig())
+    unsolved = comparisons.unsolved(frame)
     for line in [self._decision.sentence] if self._decision else unsolved:
       print(f'\n{line}')
-    terminal.print_best(self._summary, self._best)
+    terminal.print_best(frame)
     terminal.print_usage(self._launcher.usage)
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from cascades.sampler import batching
+from experiments.analysis import comparisons
 
 _BEST_COLUMNS = (
   'task variant gamma lenience quality at_quality rejection_rate'
@@ -10,8 +11,11 @@ _BEST_COLUMNS = (
 ).split()
 
 
-def print_best(summary: pd.DataFrame, best: pd.DataFrame) -> None:
+def print_best(frame: pd.DataFrame) -> None:
   """Prints the best point of each method, and the number of failures."""
+  best = comparisons.best_points(frame).rename(
+    columns={'as_good': 'at_quality'}
+  )
   # A sweep of oracles alone has no best points.
   if len(best):
     print(
@@ -29,10 +33,10 @@ def print_best(summary: pd.DataFrame, best: pd.DataFrame) -> None:
         },
       )
     )
-  if summary.failed.any():
+  if frame.failed.any():
     print(
-      f'Examples that failed: {summary.failed.sum()}, in'
-      f' {(summary.failed > 0).sum()} points; their records say why.'
+      f'Examples that failed: {frame.failed.sum()}, in'
+      f' {(frame.failed > 0).sum()} points; their records say why.'
     )
 
 

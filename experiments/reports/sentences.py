@@ -1,74 +1,44 @@
-"""The first screen of a page: one figure and three headline results.
+"""Three sentences: how much faster, how much better, better than both models.
 
-Three sentences tell a reader without prior knowledge how much faster and how
-much better a cascade is, and whether it is better than both models.
+They are for a reader without prior knowledge.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pandas as pd
 
-from experiments.analysis import headline, mixture
+from experiments.analysis import comparisons, headline
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.headline import Headline
-from experiments.reports import figures, styles
-from experiments.reports.drawings import Drawing
+from experiments.reports import styles
 
 # Returns the name of a point: its method and lenience.
 _Namer = Callable[[pd.Series], str]
-_CAPTION = 'quality as a share of the best score, with 95 % intervals'
 
 
-@dataclasses.dataclass(frozen=True)
-class FirstScreen:
-  """The headline results of one run and temperature."""
-
-  drawing: Drawing
-  answers: tuple[str, ...]
-
-
-def first_screens(
-  frame: pd.DataFrame,
-  curve_styles: styles.CurveStyles,
-  config: AnalysisConfig,
-  decided: Sequence[str] = (),
-) -> list[FirstScreen]:
-  """Summarizes each run and temperature in a figure and three sentences."""
+def summarize(
+  frame: pd.DataFrame, curve_styles: styles.CurveStyles, config: AnalysisConfig
+) -> list[tuple[str, list[str]]]:
+  """Returns a caption and sentences for each run and temperature."""
   output = []
   groups = list(frame.groupby(['temperature', 'run'], sort=False))
   show_gamma = frame.gamma[frame.gamma > 0].nunique() > 1
-  for i, ((temperature, run), part) in enumerate(groups):
-    part = mixture.at_fastest_gamma(part)
-    results = headline.summarize(part)
+
+  def name(row: pd.Series) -> str:
+    label = styles.point_label(row.lenience, row.gamma * show_gamma)
+    return f'{curve_styles[row.variant].label} at {label}'
+
+  for (temperature, run), part in groups:
+    results = headline.summarize(comparisons.at_fastest_gamma(part))
     if results is None:
       continue
-    part = styles.with_point_labels(part, show_gamma)
-    drawing = figures.curves(
-      part,
-      curve_styles,
-      x='latency',
-      y='quality',
-      name=f'first-{i}' if len(groups) > 1 else 'first',
-      size=(8.4, 5.0),
-      from_zero=True,
-    )
-    caption = [styles.words(part.task.iloc[0])]
-    caption += [f'temperature {temperature:g}', run] if len(groups) > 1 else []
-    text = f'{", ".join(filter(None, caption))}: {_CAPTION}'
-    drawing = dataclasses.replace(drawing, caption=text)
-
-    def name(row: pd.Series) -> str:
-      label = styles.point_label(row.lenience, row.gamma * show_gamma)
-      return f'{curve_styles[row.variant].label} at {label}'
-
-    sentences = (
-      *decided,
+    caption = f'Temperature {temperature:g}, {run}' if len(groups) > 1 else ''
+    sentences = [
       _fastest(results, config, name),
       _best(results, name),
       _above(results, name),
-    )
-    output.append(FirstScreen(drawing, sentences))
+    ]
+    output.append((caption, sentences))
   return output
 
 

@@ -1,0 +1,173 @@
+"""Answers side by side, token by token: sources, blocks and probabilities.
+
+The module `analysis.example_selection` selects the answers.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from experiments import escapes, records
+from experiments.analysis.example_selection import SelectedAnswer
+from experiments.records import Record, Trace, View
+from experiments.reports import styles
+
+# Label and meaning of the tokens of each source.
+SOURCES = {
+  'draft': ('accepted draft', 'drafted, and accepted by the method'),
+  'residual': ('residual', 'sampled after a draft was rejected'),
+  'bonus': ('bonus', 'sampled after all drafts of a block were accepted'),
+  'alone': ('verifier alone', 'one verifier call per token'),
+  'parts': ('first difference', 'of the two answers'),
+}
+# Symbols of invisible characters.
+_VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
+# Index of accepted drafts in the sources of a trace.
+_DRAFT = records.SOURCES.index('draft')
+
+
+class Token(NamedTuple):
+  """A token as the page shows it: CSS classes, details and text."""
+
+  classes: str
+  details: str
+  text: str
+
+
+class Lane(NamedTuple):
+  """An answer as the page shows it."""
+
+  name: str
+  verdict: str
+  counts: str
+  blocks: list[list[Token]]
+
+
+class Example(NamedTuple):
+  """A prompt with its reference and its answers."""
+
+  name: str
+  prompt: str
+  reference: str
+  lanes: list[Lane]
+
+
+def _quoted(text: str) -> str:
+  """Quotes a text, so that spaces show; a new line would break the tooltip."""
+  return f'“{text.replace(chr(10), "↵")}”'
+
+
+def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
+  """Returns the details of a token: probabilities, rule, likeliest tokens."""
+  columns = {'q': view.q, 'p': view.p, 'π': view.pi}
+  probs = [f'{name} {styles.small(x[index])}' for name, x in columns.items()]
+  details, token = [' · '.join(probs)], 'this token'
+  if source == 'residual':
+    # The page has no probabilities of the rejected draft.
+    token = 'the replacement'
+    if (draft := view.rejected[index]) is not None:
+      details.append(f'rejected draft: {_quoted(draft)}')
+    details.append(f'q, p, π of {token}, not of the rejected draft')
+  if view.deferred is not None:
+    verdict = 'defers' if view.deferred[index] else 'keeps'
+    details.append(f'the rule {verdict} {token}')
+  if source == 'residual' and trace.deferred is not None:
+    verdict = 'deferred' if trace.deferred[index] else 'kept'
+    details.append(f'the rule {verdict} the draft rejected here')
+  argmaxes = view.drafter_argmax[index], view.verifier_argmax[index]
+  drafter, verifier = map(_quoted, argmaxes)
+  if drafter == verifier:
+    return [*details, f'likeliest: {drafter} for both models']
+  return [*details, f'likeliest: drafter {drafter}, verifier {verifier}']
+
+
+def _token(answer: SelectedAnswer, index: int, parts: bool) -> Token:
+  record, trace, view = answer.record, answer.trace, answer.view
+  source = records.SOURCES[trace.sources[index]] if record.gamma else 'alone'
+  details = [
+    f'{SOURCES.get(source, (source,))[0]}, token {trace.tokens[index]}'
+  ]
+  if view is not None and index < len(view.q):
+    details += _view_lines(trace, view, index, source)
+  details += ['here the two answers differ first'] if parts else []
+  # An end-of-sequence token has no text.
+  last = index == len(trace.tokens) - 1
+  text = trace.token_strings[index] or ('[end]' if last else '∅')
+  return Token(
+    f't {source} parts' if parts else f't {source}',
+    '\n'.join(details),
+    ''.join(_VISIBLE.get(c) or escapes.for_xml(c) for c in text),
+  )
+
+
+def blocks(record: Record, trace: Trace) -> list[range]:
+  """Returns the positions of each block's tokens.
+
+  A block holds its accepted drafts and the token after them.
+  """
+  count = len(trace.tokens)
+  ends = [i + 1 for i in range(count) if trace.sources[i] != _DRAFT]
+  if not record.gamma:
+    ends = range(1, count + 1)
+  # An answer may end inside a block.
+  edges = list(dict.fromkeys((0, *ends, count)))
+  return [range(*edge) for edge in itertools.pairwise(edges)]
+
+
+def parting(answers: Sequence[SelectedAnswer]) -> int | None:
+  """Returns the index of the first token in which answers differ, if any."""
+  texts = itertools.zip_longest(*(a.trace.tokens for a in answers))
+  return next((i for i, t in enumerate(texts) if len(set(t)) > 1), None)
+
+
+def _verdict(quality: float) -> str:
+  """Returns the quality of an answer in words; empty if it is unknown."""
+  if math.isnan(quality):
+    return ''
+  # The best score of a task is 1 or 100.
+  if quality in (1, 100):
+    return '✓ right'
+  return f'quality {styles.quality(quality)}' if quality else '✗ wrong'
+
+
+def lane(
+  answer: SelectedAnswer, curve_styles: styles.CurveStyles, index: int | None
+) -> Lane:
+  """Returns an answer; `index` is that of the token with a frame, if any."""
+  record, name = answer.record, curve_styles[answer.record.variant].label
+  counts = f'{record.emitted} tokens, one verifier call per token'
+  if record.gamma:
+    per_call = record.emitted / max(1, record.verifier_calls)
+    name = f'{name}, {styles.point_label(record.lenience, record.gamma)}'
+    counts = (
+      f'{record.emitted} tokens in {record.verifier_calls} verifier calls'
+      f' ({styles.number(per_call, 1)} tokens per call)'
+    )
+  tokens = [
+    [_token(answer, i, i == index) for i in block]
+    for block in blocks(record, answer.trace)
+  ]
+  return Lane(name, _verdict(record.quality), counts, tokens)
+
+
+def examples(
+  answers: Sequence[SelectedAnswer], curve_styles: styles.CurveStyles
+) -> list[Example]:
+  """Returns each prompt with its answer and the answer's counterpart."""
+  output = []
+  for answer in answers:
+    record, reference = answer.record, answer.example.reference
+    # The ids of some tasks begin with the name of the task.
+    has_task = record.id.startswith(record.task)
+    pair = [answer, *filter(None, [answer.counterpart])]
+    index = parting(pair)
+    output.append(
+      Example(
+        record.id if has_task else f'{record.task} {record.id}',
+        str(answer.example.prompt),
+        reference if isinstance(reference, str) else '\n'.join(reference),
+        [lane(x, curve_styles, index) for x in pair],
+      )
+    )
+  return output

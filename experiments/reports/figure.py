@@ -1,0 +1,115 @@
+"""The figure of the page: quality against latency, a panel for each task."""
+
+import io
+import math
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from experiments import escapes
+from experiments.analysis import comparisons
+from experiments.analysis.reference_points import BASELINES
+from experiments.analysis.runs import CURVE, GROUP
+from experiments.reports import styles
+
+_RC = {
+  # A dollar sign in a method's name is no mathematics.
+  'text.parse_math': False,
+  # Makes the ids inside the file the same in every run.
+  'svg.hashsalt': 'cascades',
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.grid': True,
+  'grid.color': '#e3e7ec',
+}
+_DASHED = dict(color='#5d6878', linestyle=(0, (4, 3)), linewidth=1.1)
+# Leaves dates out, so that the files of a figure are reproducible.
+_UNDATED = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
+
+
+def draw(
+  frames: Sequence[pd.DataFrame], curve_styles: styles.CurveStyles
+) -> tuple[str, bytes] | None:
+  """Draws the points of each task and temperature, and the front of each curve.
+
+  Args:
+    frames: Points with quality and latency, with or without their intervals.
+    curve_styles: Styles by variant.
+
+  Returns:
+    The figure as SVG and as PNG; None if no point has a known quality.
+  """
+  parts = []
+  for frame in frames:
+    values = frame[['latency', 'quality']].astype(float)
+    groups = frame[np.isfinite(values).all(axis=1)].groupby(GROUP, sort=False)
+    parts += [(*key, part) for key, part in groups]
+  if not parts:
+    return None
+  columns = min(2, len(parts))
+  rows = math.ceil(len(parts) / columns)
+  heats = len({temperature for _, temperature, _ in parts})
+  with mpl.rc_context(_RC):
+    # A canvas without pyplot has no global state and needs no display.
+    figure = Figure(
+      figsize=(2.2 + 4.4 * columns, 0.8 + 3.6 * rows), layout='constrained'
+    )
+    FigureCanvasAgg(figure)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    handles = {}
+    for axes, (task, temperature, part) in zip(grid, parts, strict=False):
+      handles |= _panel(axes, part, curve_styles)
+      title = escapes.for_xml(styles.words(task))
+      title += f', temperature {temperature:g}' if heats > 1 else ''
+      axes.set_title(title, loc='left', fontsize=10)
+      axes.set_xlabel('modelled latency per token (verifier alone = 1)')
+      axes.set_ylabel('quality')
+    for axes in grid[len(parts) :]:
+      axes.set_visible(False)
+    figure.legend(
+      handles.values(),
+      map(escapes.for_xml, handles),
+      loc='outside lower center',
+      ncols=2 * columns,
+      frameon=False,
+    )
+    svg, png = io.StringIO(), io.BytesIO()
+    figure.savefig(svg, format='svg', metadata=_UNDATED)
+    figure.savefig(png, format='png', dpi=120)
+  return escapes.for_xml(svg.getvalue()), png.getvalue()
+
+
+def _panel(
+  axes: Axes, frame: pd.DataFrame, curve_styles: styles.CurveStyles
+) -> dict[str, Axes]:
+  """Draws the curves of a task; returns an artist for each label."""
+  handles = {}
+  for _, curve in frame.groupby(CURVE, sort=False):
+    variant, run = curve[['variant', 'run']].iloc[0]
+    style = curve_styles[variant]
+    is_alone = variant in BASELINES
+    look = dict(color=style.colour, marker=style.marker)
+    if is_alone:
+      axes.axhline(curve.quality.iloc[0], **_DASHED)
+      axes.axvline(curve.latency.iloc[0], **_DASHED)
+    front = comparisons.front(curve)
+    axes.plot(curve.latency, curve.quality, **look, linestyle='none', alpha=0.3)
+    (line,) = axes.plot(
+      front.latency,
+      front.quality,
+      **look,
+      linestyle=style.line,
+      markersize=13 if is_alone else 6,
+      zorder=5 if is_alone else 3,
+    )
+    low, high = (front[name] for name in comparisons.with_ends('quality')[1:])
+    axes.vlines(front.latency, low, high, color=style.colour, alpha=0.4)
+    repeated = frame.run[frame.variant == variant].nunique() > 1
+    handles[f'{style.label}, {run}' if repeated else style.label] = line
+  axes.set_xlim(0, 1.08 * frame.latency.max())
+  return handles
