@@ -506,6 +506,7 @@ def notices(folder) -> str:
   page = report(folder).read_text(encoding='utf-8')
   marked = re.findall('<p class="notice">(.*?)</p>', page)
   assert all(line.startswith('Left out: ') for line in marked)
+  assert '<article' not in page
   return html.unescape(' '.join(marked))
 
 

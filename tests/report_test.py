@@ -175,7 +175,7 @@ def test_page_has_a_row_for_each_point_and_says_what_was_run(page):
   assert f'<td data-key="-inf">{MINUS}∞</td>' in page
   assert '<td data-key="inf">∞</td>' in page
   # Tokens keep whitespace and source.
-  title = 'title="accepted draft, token 5"'
+  title = 'title="accepted draft, token 5\nthe rule keeps the token"'
   assert f'<span class="t draft" {title}>&lt;a&gt;↵\n</span>' in page
   assert re.search(r'<span class="t residual" title="[^"]+"> b</span>', page)
   assert re.search(r'<span class="t bonus" title="[^"]+">\[end\]</span>', page)

@@ -231,10 +231,7 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
   assert set(costs.drafts_s) == {3}
   for record in records.read_all(tmp_path / 'own'):
     counts.check(record)
-  # Layers of the verifier's say how likely a given text is; n-grams do not.
-  assert list((tmp_path / 'own/views').iterdir())
   _run(tmp_path / 'copy', [_CURVES[2]], drafter='ngram', num_examples=1)
-  assert not (tmp_path / 'copy/views').exists()
 
 
 @pytest.mark.slow
@@ -297,54 +294,17 @@ def test_the_report_stands_beside_the_records(workdir):
   assert used['gate'] == 'raw'
 
 
-def test_what_is_shown_was_looked_at(workdir, monkeypatch):
-  select = example_selection.select_answers
-  shown = select(workdir, records.read_points(workdir))
-  every = example_selection.with_counterparts(shown)
-  assert [s.record.variant for s in every] == ['token_v3', 'speed'] * 5
-  for s in every:
-    np.testing.assert_allclose(np.log(s.view.p), s.trace.logprobs, atol=2e-3)
-    assert len(s.view.drafter_argmax) == len(s.trace.tokens)
-    replaces = [i for i, draft in enumerate(s.view.rejected) if draft]
-    assert replaces == [i for i, x in enumerate(s.trace.sources) if x == 2]
-    assert all(s.trace.rejected[i] != s.trace.tokens[i] for i in replaces)
-    if s.record.lenience == 0:
-      assert (s.view.deferred, s.view.pi) == (None, s.view.p)
-      continue
-    drafts = [i for i, source in enumerate(s.trace.sources) if source == 1]
-    assert drafts
-    for i in drafts:
-      # What was kept is the token itself.
-      assert s.view.deferred[i] == s.trace.deferred[i]
+def test_five_answers_are_shown_beside_strict_decoding(workdir):
+  left_out = []
+  pairs = example_selection.select_answers(
+    workdir, records.read_points(workdir), left_out
+  )
+  assert not left_out
+  assert [x.record.variant for x in pairs] == ['token_v3'] * 5
+  assert [x.counterpart.record.variant for x in pairs] == ['speed'] * 5
   page = (workdir / 'report/index.html').read_text()
-  assert page.count(' · π ') == sum(s.record.emitted for s in every)
-  assert page.count('rejected draft: ') == sum(s.record.residual for s in every)
-  # Whoever goes on does not look again.
-  monkeypatch.setattr(worker.Worker, 'views', None)
-  _run(workdir)
-  assert select(workdir, records.read_points(workdir)) == shown
-
-
-def _page(workdir):
-  return reports.write_report([runs.read(workdir)]).read_text()
-
-
-@pytest.mark.slow
-def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
-  # What is shown is of the first curve, not of the first name.
-  first = small.curve('token_v2', (0.5,), gamma=4)
-  curves = [first, small.curve('chow', (0.1,), gamma=4)]
-  config = small.config(num_examples=1)
-  sweep.run(config, curves, measured)
-  assert ' · π ' in (measured / 'report/index.html').read_text()
-  (path,) = (measured / 'views').iterdir()
-  content = path.read_bytes()
-  path.write_bytes(content[:-9])
-  assert ' · π ' not in _page(measured)
-  assert _count_decoded(config, curves, measured) == []
-  assert path.read_bytes() == content
-  path.unlink()
-  assert ' · π ' not in _page(measured)
+  shown = sum(x.record.emitted + x.counterpart.record.emitted for x in pairs)
+  assert page.count('<span class="t ') - 5 == shown
 
 
 def test_what_was_compiled_is_forgotten_once_it_is_a_lot(monkeypatch):
@@ -450,7 +410,7 @@ def test_points_of_other_code_are_put_aside(measured, capsys, monkeypatch):
   kept = small.read_json(path)
   kept['starts'][-1]['code'] = 'results version 1'
   path.write_text(json.dumps(kept))
-  page = _page(measured)
+  page = reports.write_report([runs.read(measured)]).read_text()
   assert 'Decoded with results version 1.' in page
   (old,) = _files(measured)
   assert 'its points are of results version 1; they are set aside' in run()

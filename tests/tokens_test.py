@@ -6,7 +6,7 @@ import pytest
 import report_test
 from answers import make_trace
 
-from experiments import records, tasks
+from experiments import tasks
 from experiments.analysis.example_selection import SelectedAnswer
 from experiments.reports import answers, styles
 
@@ -18,31 +18,14 @@ def _record(trace, method='opt', **changes):
   return report_test.make_record('sums', method, 0.5, 0, **counts | changes)
 
 
-def _view(trace, **changes):
-  n = len(trace.tokens)
-  fields = dict(
-    point='all',
-    lenience=0.5,
-    id='0',
-    q=[0.5] * n,
-    p=[0.25] * n,
-    pi=[0.75] * n,
-    deferred=[1] * n,
-    drafter_argmax=['a'] * n,
-    verifier_argmax=['a'] * n,
-    rejected=[None] * n,
-  )
-  return records.View(**fields | changes)
-
-
-def _selected(trace, record=None, view=None):
+def _selected(trace, record=None):
   example = tasks.Example(id='0', prompt='?', reference='!')
-  return SelectedAnswer(record or _record(trace), trace, example, 'all', view)
+  return SelectedAnswer(record or _record(trace), trace, example)
 
 
-def _tokens(trace, view=None, index=None, **changes):
+def _tokens(trace, index=None, **changes):
   """The tokens of an answer as the page shows them."""
-  selected = _selected(trace, _record(trace, **changes), view)
+  selected = _selected(trace, _record(trace, **changes))
   looks = styles.styles({'opt': 'opt'})
   blocks = answers.lane(selected, looks, index).blocks
   return [token for block in blocks for token in block]
@@ -74,38 +57,15 @@ def test_the_verifier_alone_has_a_block_for_each_token():
   assert list(map(len, answers.blocks(record, trace))) == [1, 1, 1]
 
 
-def _titles(trace, view):
-  return [token.details for token in _tokens(trace, view)]
-
-
 def test_titles_say_what_is_known():
   trace = make_trace([_DRAFT, _RESIDUAL], deferred=[0, 1])
-  view = _view(
-    trace, deferred=[0, 0], verifier_argmax=['a', 'b'], pi=[0.0, 2e-5]
-  )
-  view = dataclasses.replace(view, rejected=[None, 'c\n'])
-  assert _titles(trace, view) == [
-    'accepted draft, token 0\nq 0.500 · p 0.250 · π 0.000\n'
-    'the rule keeps this token\nlikeliest: “a” for both models',
-    'residual, token 1\n'
-    f'q 0.500 · p 0.250 · π 2e{report_test.MINUS}5\n'
-    'rejected draft: “c↵”\n'
-    'q, p, π of the replacement, not of the rejected draft\n'
-    'the rule keeps the replacement\n'
-    'the rule deferred the draft rejected here\n'
-    'likeliest: drafter “a”, verifier “b”',
+  assert [x.details for x in _tokens(trace)] == [
+    'accepted draft, token 0\nthe rule keeps the token',
+    'residual, token 1\nthe rule defers the draft rejected here',
   ]
   # Without a rule nothing is deferred, and nothing said of it.
   ruleless = dataclasses.replace(trace, deferred=None)
-  titles = _titles(ruleless, dataclasses.replace(view, deferred=None))
-  assert not any('rule' in title for title in titles)
-
-
-def test_of_a_long_answer_the_end_has_no_probabilities():
-  trace = make_trace([_DRAFT] * 4)
-  view = _view(make_trace([_DRAFT] * 3))
-  titles = [title.count('\n') for title in _titles(trace, view)]
-  assert titles == [3, 3, 3, 0]
+  assert not any('rule' in x.details for x in _tokens(ruleless))
 
 
 @pytest.mark.parametrize(
@@ -118,5 +78,5 @@ def test_the_first_token_that_differs_is_framed(longer, index):
   ]
   assert answers.parting(pair) == index
   assert answers.parting(pair[:1]) is None
-  framed = ['parts' in x.classes for x in _tokens(pair[0].trace, None, index)]
+  framed = ['parts' in x.classes for x in _tokens(pair[0].trace, index)]
   assert framed == [i == index for i in range(len(longer))]

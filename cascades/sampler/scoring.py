@@ -11,8 +11,8 @@ whatever its block and verification, unless the drafter or the bonus token
 changes it; such options are refused.
 
 `map_tokens` evaluates any function of the distributions at each token. On it
-stand `score`, `inspect_tokens`, what both models and the method say about each
-token, and `explain`, why the drafts of an answer were accepted or rejected.
+stand `score`, and `explain`, why the drafts of an answer were accepted or
+rejected.
 """
 
 import collections
@@ -58,21 +58,6 @@ class Score(NamedTuple):
 
   logprob: float
   is_greedy: bool
-
-
-class TokenView(NamedTuple):
-  """One token after those before it, for the drafter, the verifier and the law.
-
-  q and p are those after temperature and truncation; `deferred` is False
-  without a rule; the last two are the most probable tokens of the models.
-  """
-
-  q: float
-  p: float
-  pi: float
-  deferred: bool
-  drafter_token: int
-  verifier_token: int
 
 
 class Explanation(NamedTuple):
@@ -172,10 +157,10 @@ def _target_of_text(decoder: sampler.Sampler) -> Target:
   return _target(decoder, method, method.law_uses_q)
 
 
-def explained_target(decoder: sampler.Sampler, has_q: bool = False) -> Target:
+def explained_target(decoder: sampler.Sampler) -> Target:
   """Returns the target of answers; ValueError if it is not known."""
   config = decoder.config
-  has_q |= not config.is_lossless or is_language_model(decoder.bound_drafter)
+  has_q = not config.is_lossless or is_language_model(decoder.bound_drafter)
   method = config.method
   if not has_q or not config.gamma:
     method = methods.METHODS['verifier_only']
@@ -189,22 +174,6 @@ def score(decoder: sampler.Sampler, requests: Sequence[Request]) -> list[Score]:
   return [
     Score(math.fsum(logprobs.tolist()), bool(is_mode.all()))
     for logprobs, is_mode in results
-  ]
-
-
-def inspect_tokens(
-  decoder: sampler.Sampler, requests: Sequence[Request]
-) -> list[list[TokenView]]:
-  """Returns the view of each token of continuations.
-
-  Meant for a few answers that a person reads: all are padded to one size, so
-  that one program is compiled.
-  """
-  target = explained_target(decoder, has_q=True)
-  results = map_tokens(decoder, requests, _token_view, target, one_size=True)
-  return [
-    [TokenView(*row) for row in zip(*(x.tolist() for x in arrays), strict=True)]
-    for arrays in results
   ]
 
 
@@ -288,17 +257,14 @@ def map_tokens(
   token_fn: TokenFn,
   target: Target,
   examined: Sequence[int] | None = None,
-  *,
-  one_size: bool = False,
 ) -> list[tuple[np.ndarray, ...]]:
   """Applies a function to the distributions at each token of continuations.
 
-  Compiled once per rows and lengths, both of which come in few sizes; with
-  `one_size` all requests are padded to one. `target` is the law; `examined`
-  tokens take the place of a single continuation's.
+  Compiled once per rows and lengths, both of which come in few sizes. `target`
+  is the law; `examined` tokens take the place of a single continuation's.
   """
   vocab_size, limit = decoder.verifier.model.vocab_size, decoder.config
-  sizes = []
+  indices_by_size = collections.defaultdict(list)
   for i, (context, continuation) in enumerate(requests):
     text = np.array([*context, *continuation])
     fits = len(text) <= limit.cache_length and len(context)
@@ -310,11 +276,7 @@ def map_tokens(
       )
     # The last token is scored, and not read.
     read = batching.bucket(len(text) - 1, 64)
-    sizes.append((read, batching.bucket(len(continuation), 8)))
-  if one_size and sizes:
-    sizes = [tuple(map(max, zip(*sizes, strict=True)))] * len(sizes)
-  indices_by_size = collections.defaultdict(list)
-  for i, size in enumerate(sizes):
+    size = read, batching.bucket(len(continuation), 8)
     indices_by_size[size].append(i)
   results: list = [None] * len(requests)
   for size, indices in indices_by_size.items():
@@ -365,18 +327,6 @@ def _log_law(method, d, lenience, token):
   """Returns the law's logprob of a token, and True if it is the largest."""
   pi = method.law(d, lenience)
   return jnp.log(pi[token]), pi[token] >= pi.max()
-
-
-def _token_view(method, d, lenience, token):
-  """Returns the fields of a `TokenView`, in order."""
-  return (
-    d.q[token],
-    d.p[token],
-    method.law(d, lenience)[token],
-    value_at_token(method.rule, d, lenience, token) > 0,
-    processing.argmax_lowest_id(d.q),
-    processing.argmax_lowest_id(d.p),
-  )
 
 
 def _decision(method, d, lenience, token):

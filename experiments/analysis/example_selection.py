@@ -1,8 +1,4 @@
-"""The answers that a page shows token by token, with their counterparts.
-
-A sweep computes the probabilities of the tokens of these answers, and no
-others, before the page is written.
-"""
+"""The answers that a page shows token by token, with their counterparts."""
 
 import dataclasses
 import itertools
@@ -12,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments import records
 from experiments.analysis import reference_points
-from experiments.records import Record, Trace, View
+from experiments.records import Record, Trace
 from experiments.tasks import Example
 
 
@@ -23,31 +19,23 @@ class SelectedAnswer:
   record: Record
   trace: Trace
   example: Example
-  point: str
-  view: View | None = None
   counterpart: 'SelectedAnswer | None' = None
-
-  @property
-  def key(self) -> tuple:
-    """The key of the answer among the views of a workdir."""
-    return records.view_key(self.point, self.record.lenience, self.trace.id)
 
 
 def select_answers(
   workdir: pathlib.Path,
   points: Mapping[str, Sequence[Record]],
-  left_out: list[str] | None = None,
+  left_out: list[str],
 ) -> list[SelectedAnswer]:
   """Selects the answers that are shown, each with its counterpart.
 
   An answer whose trace or prompt is missing or damaged is not selected.
   """
-  left_out = [] if left_out is None else left_out
   all_records = list(itertools.chain(*points.values()))
   selected = choose_records(all_records)
   counterparts = [find_counterpart(all_records, r) for r in selected]
   needed = {id(r) for r in (*selected, *counterparts)}
-  examples, views = records.read_examples(workdir), None
+  examples = records.read_examples(workdir)
   answers: dict[int, SelectedAnswer] = {}
   for name, of_file in points.items():
     indices = [i for i, r in enumerate(of_file) if id(r) in needed]
@@ -58,8 +46,6 @@ def select_answers(
     except (OSError, ValueError) as error:
       left_out.append(f'{str(error).rstrip(".")}.')
       continue
-    if views is None:
-      views = records.read_views(workdir, left_out)
     for i in indices:
       r = of_file[i]
       example = examples.get(r.task, {}).get(r.id)
@@ -70,24 +56,11 @@ def select_answers(
       elif example is None:
         left_out.append(f'examples/{r.task}: there is no example {r.id}.')
       else:
-        answer = SelectedAnswer(r, trace, example, name)
-        answers[id(r)] = dataclasses.replace(answer, view=views.get(answer.key))
+        answers[id(r)] = SelectedAnswer(r, trace, example)
   return [
     dataclasses.replace(answers[id(r)], counterpart=answers.get(id(c)))
     for r, c in zip(selected, counterparts, strict=True)
     if id(r) in answers
-  ]
-
-
-def with_counterparts(
-  answers: Sequence[SelectedAnswer],
-) -> list[SelectedAnswer]:
-  """Returns the answers, each followed by its counterpart if it has one."""
-  return [
-    answer
-    for pair in ((a, a.counterpart) for a in answers)
-    for answer in pair
-    if answer is not None
   ]
 
 

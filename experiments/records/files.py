@@ -13,7 +13,7 @@ from typing import Any
 from cascades import files
 from cascades.files import write_bytes, write_text
 from experiments import tasks
-from experiments.records.record_schema import Record, Trace, View, dumps, loads
+from experiments.records.record_schema import Record, Trace, dumps, loads
 
 
 def claim(
@@ -139,17 +139,3 @@ def read_race(workdir: str | pathlib.Path) -> list[Record]:
   """Reads the records of a race; returns none if there was no race."""
   path = pathlib.Path(workdir) / 'race.jsonl'
   return read(path) if path.is_file() else []
-
-
-def read_views(
-  workdir: str | pathlib.Path, damaged: list[str] | None = None
-) -> dict[tuple, View]:
-  """Reads the views of a workdir, by their key; skips damaged files."""
-  views: dict[tuple, View] = {}
-  for path in sorted(pathlib.Path(workdir).glob('views/*.jsonl')):
-    try:
-      views |= {view.key: view for view in read(path, View)}
-    except ValueError as error:
-      if damaged is not None:
-        damaged.append(f'{error}.')
-  return views

@@ -1,4 +1,4 @@
-"""The lines of a workdir's files: records, traces and views.
+"""The lines of a workdir's files: records and traces.
 
 A record is one example decoded at one point (task, method, lenience, gamma,
 options, temperature). Numbers that JSON cannot hold, such as an infinite
@@ -175,55 +175,6 @@ class Record:
     return self.verification, self.gate, self.bonus_from, self.drafts
 
 
-# Maximum tokens of an answer that a view covers.
-MAX_VIEW_TOKENS = 512
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class View:
-  """Probabilities of each token of an answer, for the page.
-
-  Lists cover the first `MAX_VIEW_TOKENS` tokens.
-
-  Attributes:
-    point: Name of the point of the answer, which is the name of its file.
-    lenience: Lenience of the answer; nan for a method without lenience.
-    id: Id of the example.
-    q: Probability of each token under the drafter, as it samples.
-    p: Probability of each token under the verifier, as it samples.
-    pi: Probability of each token under the method's target.
-    deferred: 1 for each token that the rule defers, else 0; None for a method
-      without a deferral rule. For an accepted token it equals the trace's
-      value; after a rejection the trace's value is that of the draft.
-    drafter_argmax: The drafter's most likely token at each position, as text.
-    verifier_argmax: The verifier's most likely token at each position.
-    rejected: The draft that each residual token replaces, as text; None for the
-      other tokens.
-  """
-
-  point: str
-  lenience: float
-  id: str
-  q: list[float]
-  p: list[float]
-  pi: list[float]
-  deferred: list[int] | None
-  drafter_argmax: list[str]
-  verifier_argmax: list[str]
-  rejected: list[str | None]
-
-  @property
-  def key(self) -> tuple:
-    """The key of the answer, from `view_key`."""
-    return view_key(self.point, self.lenience, self.id)
-
-
-def view_key(point: str, lenience: float, example: str) -> tuple:
-  """Returns the key of an answer: its point, lenience and example."""
-  # nan is not equal to itself; None is.
-  return point, None if math.isnan(lenience) else lenience, example
-
-
 def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
   """Returns the fields of a record that hold the options of decoding."""
   return dict(
@@ -363,39 +314,22 @@ def _check_counts(record: Record) -> None:
 
 def _check_trace(trace: Trace) -> None:
   """Checks that the lists of a trace have a value for each token."""
-  _check_lengths(
-    trace,
-    ('tokens', 'token_strings', 'sources', 'deferred', 'logprobs', 'rejected'),
-  )
-  last = len(SOURCES) - 1
-  wrong = [x for x in trace.sources if not 0 <= x <= last]
-  if wrong:
-    raise ValueError(f'sources must be 0 to {last}, got {wrong[0]}')
-
-
-def _check_view(view: View) -> None:
-  """Checks that the lists of a view have a value for each token."""
-  texts = 'drafter_argmax', 'verifier_argmax', 'rejected'
-  _check_lengths(view, ('q', 'p', 'pi', 'deferred', *texts))
-
-
-def _check_lengths(line: Trace | View, names: tuple[str, ...]) -> None:
-  """Checks that lists have the first's length, and deferrals are 0 or 1."""
-  first, *_ = names
-  length = len(getattr(line, first))
-  for name in names:
-    values = getattr(line, name)
+  for name, values in vars(trace).items():
     # A method without a deferral rule has no deferrals.
-    if values is None:
-      continue
-    if len(values) != length:
+    if isinstance(values, list) and len(values) != len(trace.tokens):
       raise ValueError(
-        f'{name} must be as long as {first}, got {len(values)} and {length}'
+        f'{name} must be as long as tokens, got {len(values)} and'
+        f' {len(trace.tokens)}'
       )
-  wrong = [x for x in line.deferred or () if x not in (0, 1)]
-  if wrong:
-    raise ValueError(f'deferred must be 0 or 1, got {wrong[0]}')
+  last = len(SOURCES) - 1
+  for name, values, top in (
+    ('sources', trace.sources, last),
+    ('deferred', trace.deferred or (), 1),
+  ):
+    wrong = [x for x in values if not 0 <= x <= top]
+    if wrong:
+      raise ValueError(f'{name} must be 0 to {top}, got {wrong[0]}')
 
 
 # Checks beyond the types of fields, by the type of the line.
-_CHECKS = {Record: _check_counts, Trace: _check_trace, View: _check_view}
+_CHECKS = {Record: _check_counts, Trace: _check_trace}

@@ -1,4 +1,4 @@
-"""Answers side by side, token by token: sources, blocks and probabilities.
+"""Answers side by side, token by token: sources and blocks.
 
 The module `analysis.example_selection` selects the answers.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from experiments import escapes, records
 from experiments.analysis.example_selection import SelectedAnswer
-from experiments.records import Record, Trace, View
+from experiments.records import Record, Trace
 from experiments.reports import styles
 
 # Label and meaning of the tokens of each source.
@@ -53,43 +53,16 @@ class Example(NamedTuple):
   lanes: list[Lane]
 
 
-def _quoted(text: str) -> str:
-  """Quotes a text, so that spaces show; a new line would break the tooltip."""
-  return f'“{text.replace(chr(10), "↵")}”'
-
-
-def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
-  """Returns the details of a token: probabilities, rule, likeliest tokens."""
-  columns = {'q': view.q, 'p': view.p, 'π': view.pi}
-  probs = [f'{name} {styles.small(x[index])}' for name, x in columns.items()]
-  details, token = [' · '.join(probs)], 'this token'
-  if source == 'residual':
-    # The page has no probabilities of the rejected draft.
-    token = 'the replacement'
-    if (draft := view.rejected[index]) is not None:
-      details.append(f'rejected draft: {_quoted(draft)}')
-    details.append(f'q, p, π of {token}, not of the rejected draft')
-  if view.deferred is not None:
-    verdict = 'defers' if view.deferred[index] else 'keeps'
-    details.append(f'the rule {verdict} {token}')
-  if source == 'residual' and trace.deferred is not None:
-    verdict = 'deferred' if trace.deferred[index] else 'kept'
-    details.append(f'the rule {verdict} the draft rejected here')
-  argmaxes = view.drafter_argmax[index], view.verifier_argmax[index]
-  drafter, verifier = map(_quoted, argmaxes)
-  if drafter == verifier:
-    return [*details, f'likeliest: {drafter} for both models']
-  return [*details, f'likeliest: drafter {drafter}, verifier {verifier}']
-
-
 def _token(answer: SelectedAnswer, index: int, parts: bool) -> Token:
-  record, trace, view = answer.record, answer.trace, answer.view
+  record, trace = answer.record, answer.trace
   source = records.SOURCES[trace.sources[index]] if record.gamma else 'alone'
   details = [
     f'{SOURCES.get(source, (source,))[0]}, token {trace.tokens[index]}'
   ]
-  if view is not None and index < len(view.q):
-    details += _view_lines(trace, view, index, source)
+  if record.gamma and trace.deferred is not None:
+    verdict = 'defers' if trace.deferred[index] else 'keeps'
+    draft = 'draft rejected here' if source == 'residual' else 'token'
+    details.append(f'the rule {verdict} the {draft}')
   details += ['here the two answers differ first'] if parts else []
   # An end-of-sequence token has no text.
   last = index == len(trace.tokens) - 1

@@ -18,7 +18,7 @@ import jax
 from cascades import arguments
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
-from experiments.analysis import comparisons, example_selection, headline, runs
+from experiments.analysis import comparisons, headline, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
@@ -112,13 +112,6 @@ class Sweep:
           list(loaded.preview(self._examples, costs))
         case ['decode', names]:
           list(loaded.decode([jobs[name] for name in names]))
-        case ['views', curve, lenience, answers]:
-          requests = []
-          for name, line in answers:
-            trace = records.loads(line, records.Trace)
-            prompts = {x.id: x.prompt for x in jobs[name].examples}
-            requests.append(worker.ViewRequest(name, prompts[trace.id], trace))
-          loaded.views(self.curves[curve], lenience, requests)
         case ['race', entrants]:
           loaded.race(
             [worker.Entrant(self.curves[i], x) for i, x in entrants],
@@ -247,7 +240,7 @@ class Sweep:
       )
 
   def collect(self) -> None:
-    """Computes the summary, and adds views and timings to the workdir."""
+    """Computes the summary, and adds timings and the decision."""
     if len(self._measured.times) == 1:
       # A busy neighbour slows blocks more than single tokens.
       self._measure_costs()
@@ -256,7 +249,6 @@ class Sweep:
     text = self._run.summary.to_csv(index=False)
     records.write_text(self.workdir / 'summary.csv', text)
     self._gathered = runs.gather([self._run])
-    self._add_views()
     self._add_race()
     self._decide()
     self._files.log_end()
@@ -361,41 +353,6 @@ class Sweep:
   def _shard(self, point: Point) -> Sequence:
     """Returns the examples of a point."""
     return self._examples[point.task][point.first : point.last]
-
-  def _add_views(self) -> None:
-    """Evaluates the answers that the page shows, if they lack views."""
-    self._bar.set_description('evaluating the answers of the page')
-    curves = {point.name: point.curve for point in self._points}
-    selected = example_selection.with_counterparts(
-      example_selection.select_answers(self._files.path, self._records)
-    )
-    missing: dict[tuple, list[example_selection.SelectedAnswer]] = {}
-    for answer in selected:
-      if answer.record.gamma and answer.view is None:
-        key = curves[answer.point], answer.record.point[1:]
-        missing.setdefault(key, []).append(answer)
-    views: dict[tuple, records.View] = {}
-    for (curve, _), answers in missing.items():
-      requests = [
-        worker.ViewRequest(x.point, x.example.prompt, x.trace) for x in answers
-      ]
-      lenience = answers[0].record.lenience
-      traces = [[x.point, records.dumps(x.trace)] for x in answers]
-      self._share('views', self.curves.index(curve), lenience, traces)
-      try:
-        new_views = self._launcher.views(curve, lenience, requests)
-      except jax.errors.JaxRuntimeError as error:
-        if 'RESOURCE_EXHAUSTED' not in str(error):
-          raise
-        self._say("memory: too little for the page's token probabilities.")
-        continue
-      views |= {view.key: view for view in new_views}
-    for task in {x.record.task for x in selected} if views else ():
-      task_views = [
-        x.view or views.get(x.key) for x in selected if x.record.task == task
-      ]
-      path = self.workdir / f'views/{task}.jsonl'
-      records.write(path, [x for x in task_views if x])
 
   def _add_race(self) -> None:
     """Times the models alone, strict decoding and the fastest point."""

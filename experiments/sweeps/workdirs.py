@@ -3,7 +3,7 @@
   config.json        the resolved config, and its curves
   provenance.json    for each start: command, commit, versions, device, data
   costs.json         unit costs
-  examples/, records/, traces/, views/, race.jsonl
+  examples/, records/, traces/, race.jsonl
                      see `experiments.records`
   stale/             points of other weights, data, code or versions
   summary.csv        a row for each point
@@ -259,10 +259,7 @@ class Workdir:
       earlier = self.path / 'stale' / path.parent.name / path.name
       earlier.unlink(missing_ok=True)
     names = 'race.jsonl', 'costs.json', 'summary.csv', 'decision.json'
-    for path in (
-      *self.path.glob('views/*.jsonl'),
-      *map(self.path.joinpath, names),
-    ):
+    for path in map(self.path.joinpath, names):
       path.unlink(missing_ok=True)
 
   def say_commits(

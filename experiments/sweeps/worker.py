@@ -6,7 +6,7 @@ workers, each with the pair.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +19,8 @@ from cascades.models import (
   checkpoints,
   hub,
   sharding,
-  tokenizers,
 )
-from cascades.sampler import batching, sampler, scoring
+from cascades.sampler import batching, sampler
 from cascades.sampler.sampler import SampleOutput
 from experiments import cli, records
 from experiments.records import results_version, unit_costs
@@ -44,8 +43,6 @@ _DRAFTER_SEED = 1_000_000
 # memory maps on a CPU, and a process may have 65,530.
 _MAX_COMPILED = 60
 
-_BONUS = records.SOURCES.index('bonus')
-
 
 class Job(NamedTuple):
   """A point, and the `tasks.Example`s that it covers."""
@@ -59,14 +56,6 @@ class Entrant(NamedTuple):
 
   curve: curve_plan.Curve
   lenience: float
-
-
-class ViewRequest(NamedTuple):
-  """An answer to evaluate token by token."""
-
-  point: str
-  prompt: chat.Prompt
-  trace: records.Trace
 
 
 def make_mesh(config: Any) -> jax.sharding.Mesh | None:
@@ -364,56 +353,6 @@ class Worker:
     self.batch_size = self.usage.batch_size or self.batch_size
     return points, wall_s
 
-  def views(
-    self,
-    curve: curve_plan.Curve,
-    lenience: float,
-    requests: Sequence[ViewRequest],
-  ) -> list[records.View]:
-    """Evaluates each token of a few answers of a curve."""
-    config = curve.config
-    if not (config.gamma and scoring.is_language_model(self._bound_drafter)):
-      return []
-    # One row at a time fits wherever a batch did.
-    decoder, _ = self._sampler(
-      curve, batch_size=1, **_lenience_option(lenience)
-    )
-    texts = [
-      (
-        decoder.encode(request.prompt, self._chat),
-        request.trace.tokens[: records.MAX_VIEW_TOKENS],
-      )
-      for request in requests
-    ]
-    tokenizer = self._verifier.tokenizer
-    has_rule = config.method.rule is not None
-    views = []
-    for request, scores in zip(
-      requests, scoring.inspect_tokens(decoder, texts), strict=True
-    ):
-      sources = request.trace.sources[: len(scores)]
-      drafts = request.trace.rejected[: len(scores)]
-      # With bonus='verifier' the bonus token is drawn from p, not from pi.
-      pi = [
-        score.p if config.bonus == 'verifier' and source == _BONUS else score.pi
-        for score, source in zip(scores, sources, strict=True)
-      ]
-      views.append(
-        records.View(
-          point=request.point,
-          lenience=lenience,
-          id=request.trace.id,
-          q=_rounded(x.q for x in scores),
-          p=_rounded(x.p for x in scores),
-          pi=_rounded(pi),
-          deferred=[int(x.deferred) for x in scores] if has_rule else None,
-          drafter_argmax=[_text(tokenizer, x.drafter_token) for x in scores],
-          verifier_argmax=[_text(tokenizer, x.verifier_token) for x in scores],
-          rejected=[x if x is None else _text(tokenizer, x) for x in drafts],
-        )
-      )
-    return views
-
 
 class _Lane(NamedTuple):
   """An entrant of a race with its sampler and seed."""
@@ -426,14 +365,3 @@ class _Lane(NamedTuple):
 def _lenience_option(lenience: float) -> dict[str, float]:
   """Returns the lenience as an option; none for a method without lenience."""
   return {} if math.isnan(lenience) else {'lenience': lenience}
-
-
-def _rounded(probabilities: Iterable[float]) -> list[float]:
-  """Rounds probabilities to 4 significant digits."""
-  return [float(f'{x:.4g}') for x in probabilities]
-
-
-def _text(tokenizer: tokenizers.Tokenizer, token: int) -> str:
-  """Returns a token's text, or its name if it has no text of its own."""
-  (text,) = tokenizer.token_strings([token])
-  return tokenizer.piece(token) if text in ('', '\ufffd') else text
