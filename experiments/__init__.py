@@ -12,7 +12,6 @@ of `cascades`. A command is one module, such as `python -m experiments.sweep`.
   training    training of models, heads
   benchmarks  costs of decoding, as ratios within one run
   accelerators  the check of a new device
-  guides      generated tables of the documentation
 """
 
 import importlib.util

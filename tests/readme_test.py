@@ -5,11 +5,11 @@ import re
 import subprocess
 import tomllib
 
+import inventory
 import pytest
 import repository_pages
 import result_tables
-
-from experiments.guides import ROOT, inventory
+from inventory import ROOT
 
 # Cards of models, and tables that reports wrote.
 _OTHERS = re.compile(

@@ -5,9 +5,9 @@ import sys
 import types
 from decimal import Decimal
 
+import inventory
 import pytest
 
-from experiments.guides import inventory
 from experiments.tasks import (
   METRICS,
   TASKS,

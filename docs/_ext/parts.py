@@ -1,13 +1,12 @@
 """Parts of pages: tables of the code, drawings, and formulas as MathML."""
 
 import diagrams
+import inventory
 from docutils import nodes
 from docutils.statemachine import StringList
 from docutils.utils.math import latex2mathml
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-
-from experiments.guides import inventory
 
 
 class GeneratedTable(SphinxDirective):

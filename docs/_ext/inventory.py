@@ -3,11 +3,12 @@
 import ast
 import functools
 import importlib
+import pathlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from experiments.guides import ROOT
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def _table(*rows: str) -> str:
