@@ -391,21 +391,6 @@ def test_quality_of_translations_is_sacrebleus_corpus_score(numbers):
     assert abs(row.quality - sum(r.quality for r in lines) / 4) > 1
 
 
-def test_points_of_the_same_examples_have_the_intervals_they_have_alone():
-  lines = [
-    make_record(id=str(i), lenience=lenience, quality=float(i % k == 0))
-    for lenience, k in ((0.1, 2), (0.2, 3))
-    for i in range(40)
-  ]
-  # One example less: other draws than the rest.
-  lines += [dataclasses.replace(r, lenience=0.3) for r in lines[:39]]
-  ends = ['quality_low', 'quality_high']
-  together = metrics.summarize(lines, COSTS)[ends].to_numpy()
-  for row, i in zip(together, (0, 40, 80), strict=True):
-    alone = metrics.summarize(lines[i : i + 40], COSTS)[ends].to_numpy()
-    assert row == pytest.approx(alone[0])
-
-
 def test_points_are_compared_on_the_examples_that_all_have():
   lines = [make_record('d', id=x, method='diff') for x in '0123']
   lines += [make_record('d', id=x, method='opt') for x in '10']

@@ -264,7 +264,6 @@ def test_every_method_has_a_look_of_its_own_and_variants_are_dashed():
     ('costs.json', None, r'costs\.json.*; run experiments\.sweep'),
     ('costs.json', '{}', 'costs'),
     ('config.json', '{', 'config'),
-    ('config.json', '[]', 'config'),
     ('config.json', '{}', 'have the scale of the metric of sums'),
   ],
 )

@@ -93,25 +93,10 @@ def test_few_equal_scores_are_not_certain():
   assert np.isnan(score_interval(values[1:2])).all()
 
 
-def test_intervals_hold_the_true_mean_as_often_as_they_say():
-  rng = np.random.default_rng(0)
-  hits = 0
-  for trial in range(200):
-    low, high = mean_interval(
-      rng.normal(3.0, 1.0, 60), level=0.9, resamples=300, seed=trial
-    )
-    hits += low <= 3.0 <= high
-  # Binomial(200, 0.9) leaves this range once in some thousands of trials.
-  assert 164 <= hits <= 195
-
-
-def test_a_higher_level_is_wider_and_equal_seeds_agree():
+def test_equal_seeds_agree():
   values = np.random.default_rng(1).normal(size=80)
   assert mean_interval(values) == mean_interval(values)
   assert mean_interval(values) != mean_interval(values, seed=1)
-  inner = mean_interval(values, level=0.5)
-  outer = mean_interval(values, level=0.99)
-  assert outer[0] < inner[0] < inner[1] < outer[1]
 
 
 def test_what_does_not_vary_or_is_not_known_has_no_spread():
@@ -128,23 +113,6 @@ def test_what_does_not_vary_or_is_not_known_has_no_spread():
     bootstrap_sums_interval([], max),
   ):
     assert all(map(math.isnan, interval))
-
-
-def test_a_mean_made_of_sums_has_the_interval_of_a_mean():
-  rows = [[float(i % 3 == 0), 1.0] for i in range(60)]
-  want = mean_interval([row[0] for row in rows])
-  got = bootstrap_sums_interval(rows, lambda sums: sums[0] / sums[1])
-  assert got == pytest.approx(want, abs=0.02)
-
-
-@pytest.mark.parametrize('wrong', [{'level': 1.0}, {'resamples': 0}])
-def test_impossible_settings_are_refused(wrong):
-  for interval in (
-    mean_interval,
-    lambda values, **wrong: bootstrap_sums_interval([values], max, **wrong),
-  ):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-      interval([0.0, 1.0], **wrong)
 
 
 def test_points_share_their_draws_and_are_what_they_are_alone():

@@ -198,9 +198,7 @@ def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
       task, answers, reference, scale=part.scale.iloc[0], config=config
     )
     frame.loc[indices, list(scores)] = np.column_stack(list(scores.values()))
-    good = stats.not_inferior(
-      scores['difference_low'], config.margin * part.scale.to_numpy()
-    )
+    good = scores['difference_low'] > -config.margin * part.scale.to_numpy()
     # An answer that the verifier has wrong cannot be lost.
     good &= part.quality.to_numpy()[reference] > 0
     # Law and quality are known.

@@ -56,8 +56,7 @@ def judge(
     trials=(),
     needed=_needed(answers.quality[[0, index]], config.margin),
     is_faster=min(faster[1], compared['speedup'][1]) > 1,
-    keeps_quality=setting.is_strict
-    or bool(stats.not_inferior(-compared['lost'][2], config.margin)),
+    keeps_quality=setting.is_strict or compared['lost'][2] < config.margin,
     fallback=answers.settings[0] if is_slow or unsolved else strict,
     slow=(strict, of_strict) if is_slow else None,
     unsolved=unsolved,

@@ -88,7 +88,7 @@ def _mix_run(
   )
   for name, index in {'quality': None, **baselines}.items():
     scores |= zip(with_ends(name), _over_tasks(quality, index), strict=True)
-  good = stats.not_inferior(scores['over_verifier_low'], config.margin)
+  good = scores['over_verifier_low'] > -config.margin
   # An answer that the verifier has wrong cannot be lost.
   verifier = baselines['over_verifier']
   good &= all(values[:, verifier].any() for values in quality)

@@ -13,10 +13,11 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
+# Level of all intervals.
+_LEVEL = 0.95
 # Default number of resamples.
 RESAMPLES = 10_000
 # Values in memory at once, which bounds the memory for large test sets.
@@ -28,7 +29,6 @@ Score = Callable[[np.ndarray], np.ndarray]
 def bootstrap(
   rows: Sequence[Sequence[float]],
   score: Score,
-  level: float = 0.95,
   resamples: int = RESAMPLES,
   seed: int = 0,
   strata: Sequence[int] = (),
@@ -39,10 +39,6 @@ def bootstrap(
   over examples. A resample is the count of each example, so that the sums of
   all resamples are one matrix product.
   """
-  if not 0 < level < 1:
-    raise ValueError(f'level: must lie between 0 and 1, got {level}.')
-  if resamples < 1:
-    raise ValueError(f'resamples: must be at least 1, got {resamples}.')
   rows = np.asarray(rows, dtype=np.float64)
   n = len(rows)
   if not n:
@@ -77,7 +73,7 @@ def bootstrap(
       n_resamples=resamples,
       batch=max(1, _BATCH_VALUES // max(rows.shape)),
       vectorized=True,
-      confidence_level=level,
+      confidence_level=_LEVEL,
       method='percentile',
       rng=np.random.default_rng(seed),
     ).confidence_interval
@@ -113,29 +109,27 @@ def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
   return np.exp(-np.maximum(capital.max(-1), 0))
 
 
-def mean_interval(
-  values: np.ndarray, level: float = 0.95
-) -> tuple[np.ndarray, np.ndarray]:
+def mean_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Computes intervals of means of scores in [0, 1], [n, points].
 
   They are Wilson's (1927) if all scores are 0 or 1, else by betting. Examples
   whose score is nan are left out.
   """
-  return _by_point(values, np.zeros_like(values), _wilson, level)
+  return _by_point(values, np.zeros_like(values), _wilson)
 
 
 def paired_interval(
-  values: np.ndarray, reference: np.ndarray, level: float = 0.95
+  values: np.ndarray, reference: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Computes intervals of mean differences of paired scores, [n, points].
 
   They are Tango's (1998) if all scores are 0 or 1, else by betting. Examples
   whose scores are not both known are left out.
   """
-  return _by_point(values, reference, _tango, level)
+  return _by_point(values, reference, _tango)
 
 
-def _by_point(values, reference, score_interval, level: float):
+def _by_point(values, reference, score_interval):
   """Computes the interval of each point from its scored examples."""
   ends = np.full((2, values.shape[1]), math.nan)
   for i, pair in enumerate(np.stack([values, reference], -1).swapaxes(0, 1)):
@@ -143,9 +137,9 @@ def _by_point(values, reference, score_interval, level: float):
     if not len(pair):
       continue
     if np.isin(pair, (0, 1)).all():
-      ends[:, i] = score_interval(*pair.T, level)
+      ends[:, i] = score_interval(*pair.T)
     else:
-      differences, delta = pair[:, 0] - pair[:, 1], (1 - level) / 2
+      differences, delta = pair[:, 0] - pair[:, 1], (1 - _LEVEL) / 2
       ends[:, i] = (
         -_upper_bound(-differences, delta),
         _upper_bound(differences, delta),
@@ -166,19 +160,19 @@ def _upper_bound(losses: np.ndarray, delta: float) -> float:
   return high
 
 
-def _wilson(values, _, level: float) -> tuple[float, float]:
+def _wilson(values, _) -> tuple[float, float]:
   """Returns Wilson's interval of a proportion."""
   import scipy.stats
 
   count = scipy.stats.binomtest(int(values.sum()), len(values))
-  return tuple(count.proportion_ci(level, method='wilson'))
+  return tuple(count.proportion_ci(_LEVEL, method='wilson'))
 
 
-def _tango(values, reference, level: float) -> tuple[float, float]:
+def _tango(values, reference) -> tuple[float, float]:
   """Returns Tango's interval of a difference of paired proportions."""
   n, difference = len(values), float(np.mean(values - reference))
   gained, lost = np.sum(values > reference), np.sum(values < reference)
-  z = statistics.NormalDist().inv_cdf((1 + level) / 2)
+  z = statistics.NormalDist().inv_cdf((1 + _LEVEL) / 2)
 
   def is_inside(delta: float) -> bool:
     # The share of examples that only the reference has right is the most
@@ -216,22 +210,13 @@ def mean_of_intervals(
 
 
 def bootstrap_sums_interval(
-  rows: Sequence[Sequence[float]],
-  score: Callable[[np.ndarray], float],
-  **options: Any,
+  rows: Sequence[Sequence[float]], score: Callable[[np.ndarray], float]
 ) -> tuple[float, float]:
   """Computes the interval of a score that takes a single list of sums."""
   rows = np.asarray(rows, dtype=np.float64)
   if not len(rows):
-    rows, score = np.zeros((0, 1)), lambda sums: math.nan
-
-  def scores(sums):
-    return np.apply_along_axis(score, -1, sums)[..., None]
-
-  low, high = bootstrap(rows, scores, **options)
+    return math.nan, math.nan
+  low, high = bootstrap(
+    rows, lambda sums: np.apply_along_axis(score, -1, sums)[..., None]
+  )
   return float(low[0]), float(high[0])
-
-
-def not_inferior(low: float | np.ndarray, margin: float) -> bool | np.ndarray:
-  """Returns True if a quality is not inferior to another by a margin."""
-  return np.asarray(low) > -margin
