@@ -58,10 +58,11 @@ def test_the_verifier_alone_has_a_block_for_each_token():
 
 
 def test_titles_say_what_is_known():
-  trace = make_trace([_DRAFT, _RESIDUAL], deferred=[0, 1])
+  trace = make_trace([_DRAFT, _RESIDUAL], deferred=[0, 1], rejected=[None, 7])
   assert [x.details for x in _tokens(trace)] == [
     'accepted draft, token 0\nthe rule keeps the token',
-    'residual, token 1\nthe rule defers the draft rejected here',
+    'residual, token 1\nrejected draft: token 7\n'
+    'the rule defers the draft rejected here',
   ]
   # Without a rule nothing is deferred, and nothing said of it.
   ruleless = dataclasses.replace(trace, deferred=None)

@@ -59,6 +59,8 @@ def _token(answer: SelectedAnswer, index: int, parts: bool) -> Token:
   details = [
     f'{SOURCES.get(source, (source,))[0]}, token {trace.tokens[index]}'
   ]
+  if trace.rejected[index] is not None:
+    details.append(f'rejected draft: token {trace.rejected[index]}')
   if record.gamma and trace.deferred is not None:
     verdict = 'defers' if trace.deferred[index] else 'keeps'
     draft = 'draft rejected here' if source == 'residual' else 'token'
