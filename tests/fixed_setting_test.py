@@ -118,8 +118,8 @@ def test_a_decision_of_its_own_number_of_examples_stands_first(tmp_path):
   assert decision.evidence['reporting_examples'] == 5
   assert len(decision.evidence['trials']) == 3
   assert 'verifier scores 0.00 on numerals' in decision.sentence
-  page = (workdir / 'report/index.html').read_text()
-  assert html.escape(decision.sentence) in page
+  page = html.unescape((workdir / 'report/index.html').read_text())
+  assert f'<p class="first">{decision.sentence}</p>' in page
   assert 'nothing was chosen on these examples' in page
   # Another setting has not the earlier decision.
   config = _config()
