@@ -492,12 +492,3 @@ def test_a_p_value_is_no_less_than_it_should_be():
     assert (p <= share).mean() <= share + 3 * error
   # Nor where the easy examples come first, as in some files.
   assert risk.p_value(np.repeat([0.0, 1.0], 200), RISK, DELTA) > 0.9
-
-
-def test_fewer_examples_than_needed_show_nothing():
-  n = risk.needed(RISK, DELTA)
-  assert risk.p_value(np.zeros(n), RISK, DELTA) <= DELTA
-  assert risk.p_value(np.zeros(n - 1), RISK, DELTA) > DELTA
-  assert risk.p_value(np.zeros(0), RISK, DELTA) == 1
-  # Not even gains make up for them.
-  assert risk.needed(0.02, 0.1) > risk.needed(0.05, 0.1)

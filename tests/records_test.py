@@ -161,19 +161,6 @@ def test_a_damaged_line_is_named(tmp_path, damage):
     records.read(path)
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
-  path = tmp_path / 'a.jsonl'
-  records.write(path, [RECORD])
-  with pytest.raises(UnicodeEncodeError):
-    records.write_text(path, 'half a file \ud800')
-  # Not a record: fails inside the write.
-  for name in ('a.jsonl', 'b.jsonl'):
-    with pytest.raises(TypeError):
-      records.write(tmp_path / name, iter([RECORD, records.read_all]))
-  assert records.read(path) == [RECORD]
-  assert [p.name for p in tmp_path.iterdir()] == ['a.jsonl']
-
-
 # --- Metrics, on counts small enough to do by hand.
 
 _COLUMNS = (

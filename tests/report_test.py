@@ -612,12 +612,10 @@ def test_weights_are_told_by_their_hashes(tmp_path):
 @pytest.mark.parametrize(
   'lines',
   [
-    make_records(['sums'], ['opt']),
     make_records(['sums'], ['drafter_only']),
     make_records(['sums'], ['my $_$ <rule>', 'a:"b"']),
     graded_records(['opt', 'token_v3']),
     graded_records(['verifier_only']),
-    [r for r in graded_records() if r.lenience != 0.4 and r.lenience != 1],
     graded_records(quality=math.nan),
     [r for r in graded_records() if r.id == '0'],
     [
@@ -626,8 +624,8 @@ def test_weights_are_told_by_their_hashes(tmp_path):
     ],
   ],
   ids=(
-    'one method|drafter alone|odd names|no verifier|verifier alone'
-    '|single lenience|no quality|one example|an unknown quality'
+    'drafter alone|odd names|no verifier|verifier alone|no quality'
+    '|one example|an unknown quality'
   ).split('|'),
 )
 def test_odd_runs_make_a_page(tmp_path, lines):

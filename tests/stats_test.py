@@ -129,16 +129,6 @@ def test_points_share_their_draws_and_are_what_they_are_alone():
   assert mean_interval(values) == pytest.approx(want, abs=0.026)
 
 
-def test_ratios_of_totals_follow_the_delta_method():
-  rng = np.random.default_rng(4)
-  x, y = 3 + rng.random(500), 2 + rng.random(500)
-  low, high = bootstrap(np.stack([x, y], 1), lambda s: s[..., :1] / s[..., 1:])
-  ratio = x.sum() / y.sum()
-  half = 1.96 * np.std(x - ratio * y) / y.mean() / math.sqrt(500)
-  ends = ratio - half, ratio + half
-  assert (low[0], high[0]) == pytest.approx(ends, rel=0.004)
-
-
 def test_strata_are_drawn_apart():
   # Two groups that differ: drawn together, their shares would vary too.
   rng = np.random.default_rng(5)
