@@ -144,7 +144,7 @@ def _in_order(
       **{k: x.get(k) for k in ('method', *records.OPTIONS) if k in x}
     )
     for x in config.get('curves') or ()
-    if 'method' in x
+    if x.get('method')
   ]
 
   def rank(item: tuple[str, list[records.Record]]) -> tuple[int, int]:

@@ -26,13 +26,9 @@ def name() -> str:
 
 
 def outside(*values: Any) -> list[str]:
-  """Returns what makes the values and is not of this project.
+  """Returns what makes functions, or objects with some, and is not from here.
 
-  Args:
-    *values: Functions, and objects that hold functions.
-
-  Returns:
-    Module and hash of each file, and the numbers and texts that functions hold.
+  It is the module and hash of each file, and the numbers and texts they hold.
   """
   parts, waiting, visited = set(), list(values), []
   while waiting:

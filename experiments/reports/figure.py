@@ -35,15 +35,7 @@ _UNDATED = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
 def draw(
   frames: Sequence[pd.DataFrame], curve_styles: styles.CurveStyles
 ) -> tuple[str, bytes] | None:
-  """Draws the points of each task and temperature, and the front of each curve.
-
-  Args:
-    frames: Points with quality and latency, with or without their intervals.
-    curve_styles: Styles by variant.
-
-  Returns:
-    The figure as SVG and as PNG; None if no point has a known quality.
-  """
+  """Draws points and fronts, as SVG and PNG; None without a known quality."""
   parts = []
   for frame in frames:
     values = frame[['latency', 'quality']].astype(float)
