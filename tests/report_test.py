@@ -477,14 +477,6 @@ def test_tables_are_folded_linked_and_files(graded_page):
   assert lines[2].startswith('| Kind | Task | Fastest |')
   assert lines[2].endswith('| Quality difference | Best: modelled speed-up |')
   assert number in next(x for x in lines if x.startswith('| speculative'))
-  # The numbers are the summary's.
-  run = runs.read(graded_page.parents[1])
-  rates = comparisons.rates(runs.gather([run]))
-  for name, column in {'relative_latency': 'latency'}.items() | {
-    (x, x) for x in ('quality', 'mean_output_tokens')
-  }:
-    want = pytest.approx(run.summary[name].tolist(), nan_ok=True)
-    assert rates[column].tolist() == want
 
 
 def test_the_clock_is_compared_where_arms_took_turns(tmp_path, graded_page):

@@ -156,38 +156,11 @@ def _groups(points: pd.DataFrame) -> Iterator[tuple[tuple, np.ndarray]]:
     yield key, part.index.to_numpy()
 
 
-def rates(points: Points) -> pd.DataFrame:
-  """Computes the quality and latency of each point, without intervals."""
-  parts = []
-  for (task, _), indices in _groups(points.table):
-    answers = matrices(points, indices)
-    n = np.isfinite(answers['emitted']).sum(0)
-    with np.errstate(divide='ignore', invalid='ignore'):
-      total = {k: np.nansum(v, 0) for k, v in answers.items() if k != 'id'}
-      if not n.any():
-        quality = np.full(len(n), math.nan)
-      elif is_corpus(task):
-        quality = np.where(n > 0, _corpus(task, total, ''), math.nan)
-      else:
-        # A single unknown quality makes the mean unknown.
-        is_known = np.isfinite(answers['quality']).sum(0) == n
-        quality = np.where(is_known, total['quality'] / n, math.nan)
-        quality = quality * points.table.scale[indices]
-      parts.append(
-        points.table.loc[indices].assign(
-          quality=quality,
-          latency=total['latency'] / total['emitted'],
-          mean_output_tokens=total['emitted'] / n,
-        )
-      )
-  return pd.concat(parts).sort_index()
-
-
 def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
   """Compares each point with the verifier alone."""
-  frame = rates(points)
   columns = [x for name in _COMPARED for x in with_ends(name)]
-  frame = frame.assign(**dict.fromkeys(columns, math.nan), as_good=False)
+  unknown = dict.fromkeys(columns, math.nan)
+  frame = points.table.assign(**unknown, as_good=False)
   for (task, _), indices in _groups(points.table):
     reference = references(points.table.loc[indices])
     answers = matrices(points, indices)

@@ -238,11 +238,11 @@ class Points:
 
   Attributes:
     table: The rows of the summaries, with run, batch_size, variant, gamma (0
-      without blocks), scale (the best score of the task), strict (True if the
-      law is the verifier's), law (the gamma on which it depends, or 0), oracle
-      (True if the cost leaves out verifier calls that the rule needs) and
-      has_rule (True if its answers record deferrals, as only those of a method
-      with a deferral rule do).
+      without blocks), latency, scale (the best score of the task), strict (True
+      if the law is the verifier's), law (the gamma on which it depends, or 0),
+      oracle (True if the cost leaves out verifier calls that the rule needs)
+      and has_rule (True if its answers record deferrals, as only those of a
+      method with a deferral rule do).
     answers: A row per answer: point (a row of `table`), id, quality, emitted,
       latency (modelled, in units of the verifier's token), wall_s (seconds; nan
       if times cannot be compared), and `score:NAME` for the sums of a corpus
@@ -306,6 +306,7 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
       batch_size=run.config.get('batch_size') or 0,
       variant=[r.variant for r in first_records],
       gamma=gammas,
+      latency=run.summary.relative_latency,
       scale=[scales.get(r.task) or 1.0 for r in first_records],
       strict=[
         (r.method, r.lenience) in strict

@@ -137,7 +137,8 @@ def quality(value: float, task: str = '') -> str:
   """Formats a quality, with one decimal if it is from 0 to 100."""
   metric = quality_metric(task)
   scale = metric.scale if metric else 1
-  return number(value, 1 if max(value, scale) > 1 else 3)
+  # A perfect score of float32 may be a little above 1.
+  return number(value, 1 if max(value, scale) > 1.001 else 3)
 
 
 # Labels of tasks and of scores whose names say too little.
