@@ -63,7 +63,7 @@ def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
   figures = small_models.evaluate(
     folder, config.eval_tasks, config.eval_examples
   )
-  model = checkpoints.load_folder(folder)
+  model = checkpoints.load_model(folder).unpack()
   passes = {'token': costs.forward_loop(model, 1, _CONTEXT)}
   seconds = costs.time_in_turns(passes, repeats=15, seconds=4.0)['token']
   small_models.write_card(

@@ -225,7 +225,7 @@ def test_a_leaf_of_two_dtypes_has_the_larger_one(tmp_path):
   gate = 'model.layers.0.mlp.gate_proj.weight'
   rounded = stored(tmp_path)[gate].astype(jnp.bfloat16)
   small.rewrite(tmp_path, {'dtype': ...}, {gate: rounded})
-  read = checkpoints.load_folder(tmp_path).params['layer_0']['mlp']
+  read = checkpoints.load_model(tmp_path).unpack().params['layer_0']['mlp']
   want = load('hf_gemma3').params['layer_0']['mlp']['gating_einsum'][1]
   np.testing.assert_array_equal(read['gating_einsum'][1], want)
 
@@ -244,9 +244,7 @@ def test_config_json_says_what_parameters_become(tmp_path, kept):
     ({}, kept),
   ):
     small.rewrite(tmp_path, {'dtype': ..., 'torch_dtype': ...} | said)
-    # Packed on a CPU; and as they lie on every other device.
-    for call in checkpoints.load_model, checkpoints.load_folder:
-      assert dtypes(call(tmp_path).params) == {want}, said
+    assert dtypes(checkpoints.load_model(tmp_path).params) == {want}, said
 
 
 # --- Orbax ---
@@ -521,7 +519,7 @@ def test_keys_of_layers_that_own_none_are_not_looked_at(folder, copied):
     like = tensors[attention.format(3, name)]
     more[attention.format(5, name)] = np.full_like(like, 7)
   small.rewrite(there, tensors=more)
-  model, params, _ = checkpoints.load_folder(there)
+  model, params, _ = checkpoints.load_model(there).unpack()
   assert model == load(folder).model
   same(params, load(folder).params)
 

@@ -344,7 +344,7 @@ def test_a_model_in_eight_bits_is_saved(tmp_path):
   small.same(read.params, whole.params)
   floats = checkpoints.load_model(tmp_path, 'float32').unpack()
   small.same(floats.params, whole.unpack().params)
-  small.same(checkpoints.load_folder(tmp_path).params, floats.params)
+  small.same(checkpoints.load_model(tmp_path).unpack().params, floats.params)
   # Scales of a larger model are stored without a matrix of them.
   rounded = stored.to_rounded(whole.model, whole.params)
   config = config_json.read(fields)

@@ -255,7 +255,7 @@ def refuse(write, file, size=2000):
 
 
 def model():
-  return checkpoints.load_folder(small.FIXTURES / 'hf_gemma2')
+  return checkpoints.load_model(small.FIXTURES / 'hf_gemma2').unpack()
 
 
 def save_reduced(folder):

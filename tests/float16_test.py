@@ -22,7 +22,7 @@ from small import FIXTURES, dtypes, same
 
 from cascades import drafters, load_model
 from cascades.drafters import assistant, eagle3, recurrent
-from cascades.models import checkpoints, param_dtypes
+from cascades.models import checkpoints, tensor_files
 from experiments import cli
 
 TINY = checkpoints.ASSETS / 'tiny-drafter'
@@ -133,7 +133,7 @@ def test_parameters_in_float16_of_your_own_are_refused():
 
 
 def test_what_is_not_float16_stays_as_it_is_stored():
-  assert param_dtypes.choose_dtype([jnp.bfloat16]) is None
+  assert tensor_files.choose_dtype([jnp.bfloat16]) is None
   # Keys would be float32 in a cache of bfloat16.
   for more in np.float32, np.float16:
-    assert param_dtypes.choose_dtype([jnp.bfloat16, more]) == 'float32'
+    assert tensor_files.choose_dtype([jnp.bfloat16, more]) == 'float32'

@@ -122,16 +122,12 @@ def test_a_revision_is_a_branch_or_a_commit(served, tmp_path):
   assert named == {'acme/verifier@v1': commit}
 
 
-def test_a_folder_of_the_name_is_meant_unless_one_says_otherwise(
-  served, monkeypatch
-):
+def test_a_folder_of_the_name_is_meant(served, monkeypatch):
   monkeypatch.chdir(served.repos['acme/verifier']['main'].parents[1])
   shutil.copytree('served', 'acme')
   assert checkpoints.find_format('acme/verifier') == 'huggingface'
   cascades.load_model('acme/verifier')
   assert not served.fetched
-  cascades.load_model('hub:acme/verifier')
-  assert served.fetched
 
 
 @pytest.mark.parametrize(
@@ -181,7 +177,7 @@ def test_a_drafter_is_of_the_kind_that_its_config_says(served):
 
 
 def test_a_sweep_records_the_commits(served):
-  config = small.config(verifier='acme/verifier', drafter='hub:acme/drafter')
+  config = small.config(verifier='acme/verifier', drafter='acme/drafter')
   facts = worker.Worker(
     config,
     [curve_plan.Curve.from_config(config, 'token_v3', (0.5,))],
@@ -189,5 +185,5 @@ def test_a_sweep_records_the_commits(served):
   ).facts()
   assert facts['commits'] == {
     'acme/verifier': served.commits('acme/verifier')['main'],
-    'hub:acme/drafter': served.commits('acme/drafter')['main'],
+    'acme/drafter': served.commits('acme/drafter')['main'],
   }

@@ -85,7 +85,7 @@ def test_a_model_in_shards_is_the_same_to_the_last_bit(
 
 def test_a_gate_by_columns_is_written_by_rows(tmp_path):
   # As gemma's own Gemma 2 2B has it.
-  rows = checkpoints.load_folder(FIXTURES / 'hf_gemma2')
+  rows = checkpoints.load_model(FIXTURES / 'hf_gemma2').unpack()
   config = dataclasses.replace(
     rows.model.module.config, transpose_gating_einsum=False
   )
@@ -98,7 +98,7 @@ def test_a_gate_by_columns_is_written_by_rows(tmp_path):
   columns = checkpoints.Checkpoint(model, params, rows.tokenizer)
   for checkpoint in columns, columns.pack():
     checkpoints.save_model(tmp_path, checkpoint)
-    read = checkpoints.load_folder(tmp_path)
+    read = checkpoints.load_model(tmp_path).unpack()
     assert read.model == rows.model
     same(read.params, rows.params)
 

@@ -99,7 +99,7 @@ def test_a_model_goes_on_from_another(tmp_path):
   ):
     np.testing.assert_array_equal(a, b)
   folder = small_models.train_model(config, 'tiny_specialist', start, tmp_path)
-  trained = checkpoints.load_folder(folder)
+  trained = checkpoints.load_model(folder).unpack()
   assert trained.model == start.model
   assert trained.tokenizer.proto == start.tokenizer.proto
   log = (tmp_path / 'tiny_specialist.jsonl').read_text().splitlines()

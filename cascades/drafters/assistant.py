@@ -43,7 +43,6 @@ from cascades.models import (
   gemma_library,
   hub,
   language,
-  param_dtypes,
   tensor_files,
 )
 
@@ -189,7 +188,7 @@ class Assistant(UnboundDrafter):
     except ValueError as e:
       raise ValueError(f'drafter: {folder}/{e}') from None
     params = _read_params(folder, config, text)
-    params = param_dtypes.device_put_params(params, dtype)
+    params = tensor_files.device_put_params(params, dtype)
     return cls(params, config, text, hub.label(folder))
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:

@@ -47,7 +47,6 @@ from cascades.models import (
   checkpoints,
   config_json,
   hub,
-  param_dtypes,
   tensor_files,
 )
 
@@ -313,7 +312,7 @@ class EagleHead(UnboundDrafter):
           f' tokens below vocab_size ({layer.vocab_size}); fetch it again.'
         )
       params['tokens'] = tokens.astype(np.int32)
-    params = param_dtypes.device_put_params(params, dtype)
+    params = tensor_files.device_put_params(params, dtype)
     return cls(params, config, hub.label(folder))
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:

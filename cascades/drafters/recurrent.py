@@ -34,7 +34,7 @@ from cascades.decoding.model import Model
 from cascades.drafters import stepwise
 from cascades.drafters.unbound import UnboundDrafter
 from cascades.files import Schema
-from cascades.models import checkpoints, hub, param_dtypes, tensor_files
+from cascades.models import checkpoints, hub, tensor_files
 
 # A folder with this file holds a recurrent head.
 _HEAD_FILE = 'head.json'
@@ -243,7 +243,7 @@ class RecurrentHead(UnboundDrafter):
           f'drafter: in {file} the tensor {_VOCAB_IDS} must be a list of'
           ' increasing ids; fetch it again.'
         )
-    head = param_dtypes.device_put_params(head, dtype)
+    head = tensor_files.device_put_params(head, dtype)
     return cls(head, fields.verifier, folder.name, ids)
 
   def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:

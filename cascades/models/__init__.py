@@ -8,7 +8,6 @@ Models
 Checkpoints
   checkpoints         loads and saves a model; the formats
   param_mapping       gemma's parameters as Hugging Face tensors
-  param_dtypes        dtypes of parameters as they are read
   tensor_files        safetensors
   hub                 repositories of the Hugging Face hub
   huggingface_export  writes folders in that layout

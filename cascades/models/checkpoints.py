@@ -41,7 +41,6 @@ from cascades.models import (
   language,
   memory,
   package_index,
-  param_dtypes,
   param_mapping,
   sharding,
   tensor_files,
@@ -108,18 +107,17 @@ class Checkpoint(NamedTuple):
 
 
 class LoadOptions(NamedTuple):
-  """Dtype, devices and order of parameters as they are read."""
+  """Dtype and devices of parameters as they are read."""
 
   dtype: str | None = None
   mesh: jax.sharding.Mesh | None = None
-  pack: bool = False
 
   @property
   def layout(self) -> str | None:
     """`LanguageModel.layout` of the model that is read."""
     if self.dtype == 'int8':
       return 'int8'
-    return 'blocked' if self.pack else None
+    return 'blocked' if jax.default_backend() == 'cpu' else None
 
 
 def _plan(
@@ -132,7 +130,7 @@ def _plan(
 ) -> LoadOptions:
   """Chooses the dtype; refuses weights that do not fit beside a row."""
   stored = (x.dtype for x in tensors)
-  dtype = options.dtype or param_dtypes.choose_dtype(stored, declared)
+  dtype = options.dtype or tensor_files.choose_dtype(stored, declared)
   weights = sum(
     math.prod(x.shape) * jnp.dtype(dtype or x.dtype).itemsize
     for x in tensors
@@ -152,7 +150,7 @@ def place_params(
   options: LoadOptions,
 ) -> PyTree:
   """Converts a part of the parameters and moves it to its devices."""
-  dtype = param_dtypes.float_dtype(options.dtype)
+  dtype = tensor_files.float_dtype(options.dtype)
 
   def convert(x):
     if isinstance(x, tensor_files.TensorHandle):
@@ -294,7 +292,7 @@ def _read_leaf(
   if options.layout == 'int8' and by_tensor:
     leaf = cpu.stored.read_rounded(mapping, tensors)
   else:
-    dtype = param_dtypes.float_dtype(options.dtype)
+    dtype = tensor_files.float_dtype(options.dtype)
     dtype = dtype and jnp.dtype(dtype)
     # One tensor at a time: a leaf may be a fifth of the model.
     leaf = mapping.pack(
@@ -653,17 +651,10 @@ def load_model(
   """
   compilation.enable_cache()
   check_dtype(dtype)
-  pack = jax.default_backend() == 'cpu'
   source = open_checkpoint(name)
   # After a wrong name was refused.
   _LOGGER.info('loading %s', name)
-  return source.load(LoadOptions(dtype, mesh, pack))
-
-
-def load_folder(folder: str | pathlib.Path) -> Checkpoint:
-  """Loads a folder, with parameters in gemma's order on any device."""
-  source = open_checkpoint(pathlib.Path(folder))
-  return source.load(LoadOptions()).unpack()
+  return source.load(LoadOptions(dtype, mesh))
 
 
 def save_model(
@@ -695,7 +686,7 @@ def save_model(
 
 def check_dtype(
   dtype: str | None,
-  dtypes: Sequence[str] = param_dtypes.DTYPES,
+  dtypes: Sequence[str] = tensor_files.DTYPES,
   option: str = 'dtype',
 ) -> None:
   """Refuses a dtype that parameters cannot be converted to."""

@@ -32,9 +32,7 @@ def is_name(name: str | pathlib.Path) -> bool:
 
 def commits(names: Iterable[str]) -> dict[str, str]:
   """Returns the commits of the names on the hub that were opened."""
-  # 'hub:NAME' selects the format, as of any other.
-  plain = ((name, str(name).removeprefix('hub:')) for name in names)
-  return {name: _commits[x] for name, x in plain if x in _commits}
+  return {name: _commits[name] for name in names if name in _commits}
 
 
 def local_folder[Name: str | pathlib.Path](name: Name) -> Name | str:
@@ -51,7 +49,6 @@ def label(folder: pathlib.Path) -> str:
 
 def fetch(name: str, weights: bool = True) -> pathlib.Path:
   """Returns the folder of a repository's files; downloads what is missing."""
-  name = name.removeprefix('hub:')
   folder = _download(name, '*.json', 'tokenizer.model', chat.FILE)
   _commits[name] = folder.name
   if not weights:

@@ -27,7 +27,7 @@ from flax.core import meta
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.methods import processing
-from cascades.models import config_json, gemma_library, param_dtypes, patches
+from cascades.models import config_json, gemma_library, patches, tensor_files
 
 Params = PyTree
 # A dict of layers, 'layer_0' and so on, each with keys, values, positions and
@@ -183,7 +183,7 @@ class LanguageModel:
 
   def init_cache(self, params: Params, cache_length: int) -> Cache:
     """Returns an empty cache for one sequence, in the parameters' dtype."""
-    param_dtypes.check_dtypes(params)
+    tensor_files.check_dtypes(params)
     cache = self.module.config.init_cache(
       batch_size=1, dtype=self.dtype(params), cache_length=cache_length
     )
@@ -220,7 +220,7 @@ class LanguageModel:
     Sliding windows are applied on top of the mask. Gemma 3n, whose layers pass
     on four states, has no states after `hidden_layers`.
     """
-    param_dtypes.check_dtypes(params)
+    tensor_files.check_dtypes(params)
     # The states after some layers are the input of the next one.
     last = self.module.config.num_layers
     readers = [

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from cascades import drafters
-from cascades.models import checkpoints, language, param_dtypes
+from cascades.models import checkpoints, language, tensor_files
 from experiments import records
 from experiments.sweeps import costs
 from experiments.training import (
@@ -157,7 +157,7 @@ def train_drafter(
   config: ConfigDict, workdir: pathlib.Path
 ) -> tuple[pathlib.Path, list[texts.Document]]:
   """Trains a drafter, resuming from its last checkpoint if there is one."""
-  checkpoints.check_dtype(config.dtype, param_dtypes.FLOATS)
+  checkpoints.check_dtype(config.dtype, tensor_files.FLOATS)
   distillation_data.check_rows(config)
   reduced_folders.check_stored(config.stored)
   # In gemma's layout, which is faster for long rows.

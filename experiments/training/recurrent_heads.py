@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from cascades.config import DecodingConfig
 from cascades.drafters import recurrent
-from cascades.models import checkpoints, param_dtypes
+from cascades.models import checkpoints, tensor_files
 from cascades.sampler import sampler
 from experiments import records
 from experiments.tasks import TASKS
@@ -105,7 +105,7 @@ def train_head(
   config: ConfigDict, workdir: pathlib.Path
 ) -> tuple[pathlib.Path, checkpoints.Checkpoint]:
   """Trains a head, resuming from its last checkpoint if there is one."""
-  checkpoints.check_dtype(config.dtype, param_dtypes.FLOATS)
+  checkpoints.check_dtype(config.dtype, tensor_files.FLOATS)
   distillation_data.check_rows(config)
   verifier = checkpoints.load_model(config.verifier)
   # In gemma's layout, which is faster for long rows.

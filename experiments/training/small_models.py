@@ -186,7 +186,7 @@ def evaluate(
   """Scores greedy answers of a model to held-out problems."""
   from cascades.sampler import sampler
 
-  model = checkpoints.load_folder(folder)
+  model = checkpoints.load_model(folder).unpack()
   greedy_sampler = sampler.Sampler(
     model, config=DecodingConfig(gamma=0, temperature=0.0, batch_size=_PROMPTS)
   )
@@ -261,7 +261,7 @@ def write_card(
 ) -> None:
   """Writes the model card of a model."""
   spec = config.models[name]
-  model, params, tokenizer = checkpoints.load_folder(folder)
+  model, params, tokenizer = checkpoints.load_model(folder).unpack()
   c = huggingface_export.make_config(model, params, tokenizer.stops)
   total = sum(config.mixture.values())
   shares = [
