@@ -5,45 +5,9 @@ import types
 
 import conftest
 import jax
-import launching
-import pytest
 import small
 
-import cascades
-from cascades.models import checkpoints, language, memory
-
-# A process may take 1.5 times the weights beside what its imports take.
-_LIMITED = """
-import resource, sys
-import jax, jax.numpy as jnp
-import cascades
-from cascades.models import gemma_library
-gemma_library.import_gemma()
-jax.jit(lambda x: x @ x)(jnp.ones((9, 9))).block_until_ready()
-*_, size = (x for x in open('/proc/self/status') if x.startswith('VmData'))
-most = int(size.split()[1]) * 1024 + int(1.5 * int(sys.argv[2]))
-resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-config = cascades.DecodingConfig(gamma=0, batch_size=64)
-sampler = cascades.Sampler(sys.argv[1], config=config)
-print(len(sampler.sample('The number 4', max_new_tokens=4).tokens))
-"""
-
-
-@pytest.mark.slow
-def test_a_process_of_its_imports_and_half_more_than_the_weights_answers(
-  tmp_path,
-):
-  tokenizer = cascades.load_model('tiny-drafter').tokenizer
-  config = small.config_of(tokenizer.vocab_size, layers=6, width=1024)
-  config |= dict(intermediate_size=8192)
-  model = language.from_config(config)
-  params = model.init_params(jax.random.key(0))
-  checkpoints.save_model(
-    tmp_path, checkpoints.Checkpoint(model, params, tokenizer)
-  )
-  weights = memory.num_bytes(params)
-  done = launching.python('-c', _LIMITED, tmp_path, weights)
-  assert done.stdout.strip() == '4', done.stderr
+from cascades.models import checkpoints, memory
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(monkeypatch):
