@@ -520,21 +520,15 @@ def _confined_load(folder) -> str:
     return refusal(load_model, folder)
 
 
-# By kind: what makes a good folder, and what is said of a damaged one.
+# By kind: what makes a good folder, what is said of a damaged one, and damage.
 KINDS = {
-  'model': (copied('hf_gemma2'), _confined_load),
+  'model': (copied('hf_gemma2'), _confined_load, OF_MODELS),
   'gguf': (
     functools.partial(make_gguf, name='tiny-verifier', stored=None),
-    _confined_load,
+    *(_confined_load, OF_GGUF),
   ),
-  'workdir': (make_workdir, functools.partial(refusal, report)),
-  'page': (make_workdir, notices),
-}
-TABLE = {
-  'model': OF_MODELS,
-  'gguf': OF_GGUF,
-  'workdir': OF_WORKDIRS,
-  'page': OF_PAGES,
+  'workdir': (make_workdir, functools.partial(refusal, report), OF_WORKDIRS),
+  'page': (make_workdir, notices, OF_PAGES),
 }
 
 
@@ -561,7 +555,7 @@ def good(tmp_path_factory):
       marks=slow if kind in ('workdir', 'page') else (),
       id=f'{kind}-{i}-{said[:24]}',
     )
-    for kind, table in TABLE.items()
+    for kind, (_, _, table) in KINDS.items()
     for i, (damage, said) in enumerate(table)
   ],
 )

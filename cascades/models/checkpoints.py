@@ -409,15 +409,12 @@ class _OrbaxSource(NamedTuple):
 
 def _open_orbax(name: NameOrPath) -> _OrbaxSource:
   """Opens a folder, 'ARCHITECTURE:FOLDER', or a checkpoint by gemma's name."""
-  architecture, _, rest = str(name).partition(':')
+  architecture, _, path = str(name).partition(':')
   if _existing(name):
-    architecture, rest = '', str(name)
-  path, gemma_file, parents = '', None, ()
-  if rest:
-    path = pathlib.Path(rest)
-    # Downloads have config and tokenizer beside the checkpoint, not in it.
-    parents = path, path.parent
-  configs = [x for x in parents if (x / 'config.json').is_file()]
+    architecture, path = '', str(name)
+  # Downloads have config and tokenizer beside the checkpoint, not in it.
+  folder, is_local, gemma_file = pathlib.Path(path).parent, bool(path), None
+  file = folder / 'tokenizer.model'
   if architecture:
     paths = gemma_library.gemma_checkpoints()
     matches = [x for x in (architecture, f'{architecture}-it') if x in paths]
@@ -429,25 +426,20 @@ def _open_orbax(name: NameOrPath) -> _OrbaxSource:
     path = path or paths[matches[0]].value
     model, gemma_file = language.from_gemma(matches[0])
   else:
-    model = language.make_model(read_config((configs or parents)[0]))
-  files = [x / 'tokenizer.model' for x in parents]
-  file = next((x for x in files if x.is_file()), None)
+    model = language.make_model(read_config(folder))
   with _one_sentence(path):
-    shapes = gemma_library.orbax_shapes(path)
-    proto = None
-    if gemma_file and not file:
+    shapes, proto = gemma_library.orbax_shapes(path), None
+    if gemma_file and not (is_local and file.is_file()):
       proto = epath.Path(gemma_file).read_bytes()
-  tokenizer = (
-    tokenizers.Tokenizer(proto) if proto else tokenizers.read(file or files[0])
-  )
-  if parents:
-    _check_shapes(path, shapes, model)
-  if any(x.endswith('-it') for x in (architecture, *(x.name for x in parents))):
+  tokenizer = tokenizers.Tokenizer(proto) if proto else tokenizers.read(file)
+  names = architecture, pathlib.Path(path).name, folder.name
+  if any(x.endswith('-it') for x in names):
     tokenizer = chat.with_turn_end(tokenizer)
-  if configs:
+  if is_local:
+    _check_shapes(path, shapes, model)
     tokenizer = _with_generation_config(
-      configs[0], tokenizer, model.vocab_size
-    ).with_chat_template(chat.read(configs[0]))
+      folder, tokenizer, model.vocab_size
+    ).with_chat_template(chat.read(folder))
   model = _match_tokenizer(path, model, tokenizer)
   # What belongs to images or sound is not read.
   shapes = gemma_library.select(shapes, model.param_shapes())
