@@ -57,10 +57,10 @@ def number(name: str, value: Any, low: float, high: float) -> float:
   if getattr(value, 'ndim', None) == 0:
     # A scalar array, or a NumPy number.
     value = value.item()
-  is_real = isinstance(value, numbers.Real)
+  is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
   try:
-    real = float(value) if is_real and not isinstance(value, bool) else math.nan
-  except (ValueError, OverflowError):
+    real = float(value) if is_real else math.nan
+  except OverflowError:
     real = math.nan
   is_beyond = MAX_FLOAT32 < abs(real) < math.inf
   if is_beyond or not low <= real <= high:
@@ -219,12 +219,6 @@ def options_of(declared: type[Declared] | Declared) -> dict[str, Option]:
   return options
 
 
-def split(spec: str) -> tuple[str, str]:
-  """Splits 'look_ahead:6' into 'look_ahead' and an argument, '6', or ''."""
-  name, _, argument = spec.partition(':')
-  return name, argument
-
-
 class Registry[Entry](dict[str, Entry]):
   """Entries of one kind by name; an unknown name is a ValueError.
 
@@ -258,7 +252,7 @@ class Registry[Entry](dict[str, Entry]):
 
   def find(self, spec: str) -> tuple[Entry, str]:
     """Returns the entry of 'NAME' or 'NAME:ARGUMENT', and the argument."""
-    name, argument = split(spec)
+    name, _, argument = spec.partition(':')
     return self[name], argument
 
   def unknown(self, name: Any, option: str = '') -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cascades import arguments
-from cascades.arguments import Registry, split
+from cascades.arguments import Option, Registry
 
 # Sources of tokens; each constant is the index of its name.
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
@@ -36,10 +36,7 @@ class Verification:
     draws_tokens: True if a token is drawn at each position; each then gets
       `processing.uniforms_per_token` uniform numbers instead of one per draft.
     window: Default of the number of 2 or more that the name may end with, as in
-      'look_ahead:4'; blocks have at least so many drafts. None: it ends with
-      none.
-    shortest: The name with the least number, which audits use; empty if there
-      is none.
+      'look_ahead:4'; blocks have at least so many drafts. None: no number.
     blocks: Enumerates all blocks with probabilities, for `proof.enumeration`.
       None for the core's, which it knows.
   """
@@ -49,7 +46,6 @@ class Verification:
   keeps_law: bool = True
   draws_tokens: bool = False
   window: int | None = None
-  shortest: str = ''
   blocks: Callable[..., Any] | None = None
 
 
@@ -66,11 +62,8 @@ class VerificationConfig:
 
   def __post_init__(self):
     for name, values in ('gate', GATES), ('bonus', BONUSES):
-      if getattr(self, name) not in values:
-        raise ValueError(
-          f'{name}: {arguments.quote(getattr(self, name))} is not known; choose'
-          f' from {", ".join(values)}.'
-        )
+      declared = Option(name=name, default=values[0], help='', choices=values)
+      declared.validate(getattr(self, name))
 
   @property
   def kind(self) -> Verification:
@@ -83,9 +76,9 @@ class VerificationConfig:
     kind, text = VERIFICATIONS.find(self.verification)
     if ':' not in self.verification:
       return kind.window
-    window = arguments.parse_count(text)
-    if kind.window is None or window is None or window < 2:
-      example = kind.shortest or split(self.verification)[0]
+    window = arguments.parse_count(text) or 0
+    if kind.window is None or window < 2:
+      example = self.verification.partition(':')[0] + ':2' * bool(kind.window)
       raise ValueError(
         f'verification: {arguments.quote(self.verification)} is not known;'
         f' write {example!r}.'

@@ -134,7 +134,8 @@ def main() -> None:
   if verifications == ['all']:
     # Arguments that fit into the blocks of an audit.
     verifications = [
-      kind.shortest or name for name, kind in verification.VERIFICATIONS.items()
+      name + ':2' * bool(kind.window)
+      for name, kind in verification.VERIFICATIONS.items()
     ]
   cli.make_folder(pathlib.Path(_WORKDIR.value))
   bar = cli.progress(len(names), 'auditing')

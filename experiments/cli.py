@@ -118,7 +118,7 @@ def _import_first(argv: list[str]) -> None:
     name, equals, value = word.lstrip('-').partition('=')
     if word.startswith('-') and name == 'import':
       # A module may import JAX, which reads the environment once.
-      compilation.set_environment()
+      compilation.enable_cache()
       import_module(value if equals else next(words, ''))
 
 
@@ -321,7 +321,7 @@ def run(
       raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
     _show_messages()
     if _CACHE.value:
-      compilation.set_environment()
+      compilation.enable_cache()
     else:
       os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
       if 'jax' in sys.modules:

@@ -11,7 +11,7 @@ import tiers
 
 import cascades
 from cascades import methods, verification
-from cascades.arguments import Registry, options_of, split
+from cascades.arguments import Registry, options_of
 from cascades.config import DecodingConfig
 from cascades.sampler import scoring
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
@@ -43,8 +43,6 @@ def test_entries_are_looked_up_by_name():
       registry[name]
     assert len(str(caught.value)) < 300
   assert registry.find('red:3') == (1, '3')
-  assert split('first:C:/rules') == ('first', 'C:/rules')
-  assert split('token') == ('token', '')
 
 
 def test_the_default_lenience_is_the_strict_one_of_each_method():

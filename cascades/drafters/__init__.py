@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from cascades import arguments
-from cascades.arguments import Option, Registry, options_of, split
+from cascades.arguments import Option, Registry, options_of
 from cascades.decoding.drafter import BoundDrafter, DraftContext
 from cascades.drafters.assistant import Assistant
 from cascades.drafters.eagle3 import EagleDrafter, EagleHead
@@ -72,7 +72,7 @@ DRAFTERS.register('language_model', DraftModel, builtin=True)
 
 def kind_of(name: str) -> type[UnboundDrafter]:
   """Returns the class of the drafter that a name or a folder selects."""
-  kind = DRAFTERS.get(split(name)[0])
+  kind = DRAFTERS.get(name.partition(':')[0])
   if kind is not None and not kind.reads_files:
     return kind
   arguments.file_name('drafter', name)

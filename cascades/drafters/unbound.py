@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from cascades import arguments
-from cascades.arguments import Declared, options_of, split
+from cascades.arguments import Declared, options_of
 from cascades.decoding.drafter import BoundDrafter, Drafter, full_length_draft
 from cascades.models import checkpoints
 
@@ -56,7 +56,7 @@ class UnboundDrafter(Declared):
       dtype: Dtype of the parameters; None for the stored one.
       mesh: Devices that a language model is divided among.
     """
-    kind, argument = split(str(name))
+    kind, _, argument = str(name).partition(':')
     if argument:
       raise ValueError(f'drafter: {kind!r} takes no argument after a colon.')
     return cls()
@@ -95,7 +95,7 @@ class NoDrafter(Drafter):
 
 def parse_argument(name: str | pathlib.Path, content: str) -> int:
   """Returns the positive number after the colon of a name."""
-  kind, text = split(str(name))
+  kind, _, text = str(name).partition(':')
   count = arguments.parse_count(text)
   if not count:
     label = arguments.quote(name)

@@ -45,10 +45,7 @@ for _name, _entry in {
   'match': _of_drafts(decide=multi_draft.walk, draws_tokens=True),
   'traversal': _of_drafts(decide=traversal),
   'look_ahead': Verification(
-    decide=single_draft.look_ahead,
-    keeps_law=False,
-    window=4,
-    shortest='look_ahead:2',
+    decide=single_draft.look_ahead, keeps_law=False, window=4
   ),
 }.items():
   VERIFICATIONS.register(_name, _entry, builtin=True)

@@ -16,7 +16,6 @@ from typing import Any
 import ml_collections
 
 from cascades import drafters
-from cascades.arguments import split
 from cascades.verification_config import VERIFICATIONS
 from experiments import records
 from experiments.records import results_version
@@ -253,10 +252,10 @@ def _outside(curve: Curve, drafter: str, task: Any) -> list[str]:
     used.append(curve.config.method)
   if not TASKS.is_builtin(task.name):
     used += task.external_parts()
-  kind, _ = split(curve.config.verification)
+  kind, *_ = curve.config.verification.partition(':')
   if not VERIFICATIONS.is_builtin(kind):
     used.append(VERIFICATIONS[kind].decide)
-  kind, _ = split(drafter)
+  kind, *_ = drafter.partition(':')
   if kind in drafters.DRAFTERS and not drafters.DRAFTERS.is_builtin(kind):
     used.append(drafters.DRAFTERS[kind])
   return results_version.outside(*used)

@@ -135,8 +135,8 @@ REFUSED = [
     for entry in (('red', 3), ('a:b', 1), ('', 1), ('x', 'x'))
   ),
   (DecodingConfig.from_dict, (dict(gama=2),), {}, 'gama: is not an option of'),
-  (VerificationConfig, ('token', 'row'), {}, "gate: 'row' is not known"),
-  (VerificationConfig, ('token', 'raw', 'p'), {}, "bonus: 'p' is not known"),
+  (VerificationConfig, ('token', 'row'), {}, "gate: must be 'raw' or"),
+  (VerificationConfig, ('token', 'raw', 'p'), {}, "bonus: must be 'target'"),
   (
     cascades.audit,
     ('speed',),
