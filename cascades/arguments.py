@@ -6,10 +6,9 @@ A frozen dataclass that derives from `Declared` declares its options as fields:
   class Chosen(Declared):
     window: int | None = option(None, 'Tokens that must match.', low=1)
 
-Values are checked when an instance is made; flags, config fields, help texts
-and tables of the guides are made of the declarations. A `Registry` has the
-entries that an option can name. A check raises a ValueError of one sentence.
-This module imports no JAX.
+Values are checked when an instance is made; flags, config fields, help and the
+guides' tables are made of the declarations. A `Registry` has the entries that
+an option can name. A check raises a ValueError of one sentence. Imports no JAX.
 """
 
 import dataclasses
@@ -91,17 +90,6 @@ def parse_count(text: str) -> int | None:
   """Returns the whole number that a text spells, or None."""
   is_count = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
   return int(text) if is_count else None
-
-
-def file_name(name: str, value: str) -> str:
-  """Returns a text if it can be the name of a file."""
-  parts = value.encode(errors='replace').split(b'/')
-  if '\0' in value or max(map(len, parts)) > 255 or len(value) > 4000:
-    raise ValueError(
-      f'{name}: {quote(value)}, a text of {len(value)} characters, cannot'
-      ' be the name of a file; give another name.'
-    )
-  return value
 
 
 def as_list(name: str, values: Any, kind: str) -> list:
@@ -190,18 +178,6 @@ class Declared:
     """Returns every option by name, with values that JSON can hold."""
     return {name: getattr(self, name) for name in options_of(self)}
 
-  @classmethod
-  def from_dict(cls, fields: dict[str, Any]) -> Self:
-    """Makes an instance of the options that `to_dict` returned."""
-    names = options_of(cls)
-    for name in (*fields, *names):
-      if not (name in fields and name in names):
-        raise ValueError(
-          f'{name}: is not an option of {cls.__name__}, or is missing; give all'
-          f' of {", ".join(names)}.'
-        )
-    return cls(**fields)
-
 
 def options_of(declared: type[Declared] | Declared) -> dict[str, Option]:
   """Returns the options that a class declares, by name."""
@@ -249,11 +225,6 @@ class Registry[Entry](dict[str, Entry]):
     if builtin:
       self._core.add(name)
     return entry
-
-  def find(self, spec: str) -> tuple[Entry, str]:
-    """Returns the entry of 'NAME' or 'NAME:ARGUMENT', and the argument."""
-    name, _, argument = spec.partition(':')
-    return self[name], argument
 
   def unknown(self, name: Any, option: str = '') -> str:
     """Returns the error for an unknown name, with the nearest and all names."""

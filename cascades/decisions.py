@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import pydantic
 
 from cascades import drafters, files
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.files import Schema, digest, plain
 from cascades.models import checkpoints, sharding
@@ -40,13 +41,17 @@ def _config(options: Any) -> Any:
   if not isinstance(options, dict):
     return options
   # JSON has infinity as text; a decision has numbers in effect, never None.
-  return DecodingConfig.from_dict(
-    {
-      name: float(value) if value in ('inf', '-inf') else value
-      for name, value in options.items()
-      if value is not None or name not in ('lenience', 'gamma')
-    }
-  )
+  options = {
+    name: float(value) if value in ('inf', '-inf') else value
+    for name, value in options.items()
+    if value is not None or name not in ('lenience', 'gamma')
+  }
+  declared = options_of(DecodingConfig)
+  for name in (*options, *declared):
+    if not (name in options and name in declared):
+      raise ValueError(f'{name}: is not an option of decoding, or is missing')
+    declared[name].validate(options[name])
+  return DecodingConfig(**options)
 
 
 class Decision(Schema, extra='forbid'):

@@ -5,9 +5,8 @@ of one sentence that names the file; memory is bounded by the file's own size.
 Each kind of JSON file is a `Schema` with a typed field for each field that is
 read. Types are strict: texts, true, NaN and infinity are no numbers.
 
-A file of ours is written beside its destination and renamed at the end. If the
-disk is full, or the process is interrupted, the destination stays as it was,
-and the error names it.
+A file of ours is written beside its destination and renamed at the end: on a
+full disk the destination stays as it was, and the error names it.
 """
 
 import contextlib
@@ -37,12 +36,6 @@ from cascades import arguments
 MAX_FILE, MAX_LINE, _MAX_LINES = 2**24, 2**26, 2**34
 # Bytes of a line that are read at a time.
 _CHUNK = 2**20
-# Escaped halves of a surrogate pair; the other branches match whole pairs and
-# other escapes, which must stay.
-_ESCAPES = re.compile(
-  r'\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
-  r'|\\(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.'
-)
 # More than any size of a model; fits 32 bits.
 _MAX_COUNT = 2**31 - 1
 Count = Annotated[int, pydantic.Field(ge=0, le=_MAX_COUNT)]
@@ -149,11 +142,14 @@ def parse_json(text: bytes | bytearray | str, max_lists: int = 2**16) -> Any:
     raise ValueError(f'it holds more than {max_lists} lists')
   if text.count(',') > 64 * max_lists:
     raise ValueError(f'it holds more than {64 * max_lists} values')
-  # Half of a pair is no character, and writing it raises an error.
-  if '\\ud' in text or '\\uD' in text:
-    text = _ESCAPES.sub(lambda x: '\\ufffd' if x['half'] else x[0], text)
   try:
-    return json.loads(text)
+    value = json.loads(text)
+    # Half of a surrogate pair is no character, and writing it raises an error.
+    if '\\ud' in text or '\\uD' in text:
+      text = json.dumps(value, ensure_ascii=False)
+      text = text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
+      value = json.loads(text)
+    return value
   except RecursionError:
     raise ValueError('it is nested too deeply') from None
   except ValueError as error:
@@ -199,12 +195,13 @@ def split_lines(
       yield line
 
 
-def sibling(folder: pathlib.Path, name: str, location: str) -> pathlib.Path:
+def sibling(folder: pathlib.Path, name: Any, location: str) -> pathlib.Path:
   """Returns the path of a file in a folder by its plain name.
 
   The file itself may be a link, as in the hub's cache.
   """
-  if name in ('', '.', '..') or {'/', '\\', '\0'} & {*name}:
+  is_text = isinstance(name, str) and name not in ('', '.', '..')
+  if not is_text or {'/', '\\', '\0'} & {*name}:
     raise ValueError(
       f'{location} must name a file beside it, got {arguments.quote(name)};'
       ' fetch it again.'
@@ -246,16 +243,6 @@ def one_of(*allowed: Any) -> pydantic.PlainValidator:
     raise ValueError(f'Input should be {" or ".join(map(repr, allowed))}')
 
   return pydantic.PlainValidator(check)
-
-
-def _first_wrong(field: Any) -> Any:
-  """Reduces an object to its first value that is no text."""
-  items = field.items() if isinstance(field, dict) else ()
-  wrong = [(k, v) for k, v in items if not isinstance(v, str)][:1]
-  return dict(wrong) if wrong else field
-
-
-Texts = Annotated[dict[str, str], pydantic.BeforeValidator(_first_wrong)]
 
 
 class Schema(pydantic.BaseModel):
@@ -340,7 +327,8 @@ def replace_files(
   folder: pathlib.Path, name: str = ''
 ) -> Iterator[pathlib.Path]:
   """Replaces files of a folder by those that the caller writes in another."""
-  with name_path_in_errors(folder / name), create_folder(folder):
+  with name_path_in_errors(folder / name):
+    folder.mkdir(parents=True, exist_ok=True)
     # Inside of the folder, since its parent may be on another disk.
     part = folder / f'.{secrets.token_hex(8)}.part'
     part.mkdir()
@@ -348,8 +336,8 @@ def replace_files(
       yield part
       mask = os.umask(0)
       os.umask(mask)
-      written = sorted(part.iterdir())
-      for file in written:
+      new_files = sorted(part.iterdir())
+      for file in new_files:
         old = folder / file.name
         # Some libraries, such as safetensors, write for their owner only.
         file.chmod(
@@ -358,7 +346,7 @@ def replace_files(
         # A disk may be full only when the data is written to it.
         with name_path_in_errors(old), file.open('rb') as opened:
           os.fsync(opened.fileno())
-      for file in written:
+      for file in new_files:
         os.replace(file, folder / file.name)
     finally:
       shutil.rmtree(part, ignore_errors=True)
@@ -378,22 +366,8 @@ def name_path_in_errors(path: pathlib.Path) -> Iterator[None]:
     raise OSError(error.errno, error.strerror, str(file)) from None
   except Exception as error:
     # A library's error may be caused by a full disk, or say so.
-    said = ''.join(traceback.format_exception(error))
+    text = ''.join(traceback.format_exception(error))
     for code in errno.ENOSPC, errno.EDQUOT, errno.EFBIG:
-      if os.strerror(code) in said or f'(os error {code})' in said:
+      if os.strerror(code) in text or f'(os error {code})' in text:
         raise OSError(code, os.strerror(code), str(path)) from error
-    raise
-
-
-@contextlib.contextmanager
-def create_folder(path: pathlib.Path) -> Iterator[None]:
-  """Creates a folder, and removes it if the body of the `with` fails."""
-  new_folders = [x for x in (path, *path.parents) if not x.exists()]
-  path.mkdir(parents=True, exist_ok=True)
-  try:
-    yield
-  except BaseException:
-    for folder in new_folders:
-      with contextlib.suppress(OSError):
-        folder.rmdir()
     raise

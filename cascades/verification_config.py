@@ -68,17 +68,18 @@ class VerificationConfig:
   @property
   def kind(self) -> Verification:
     """The entry of the verification's name."""
-    return VERIFICATIONS.find(self.verification)[0]
+    return VERIFICATIONS[self.verification.partition(':')[0]]
 
   @property
   def window(self) -> int | None:
     """The number at the end of the name, or its default; None for none."""
-    kind, text = VERIFICATIONS.find(self.verification)
-    if ':' not in self.verification:
+    kind = self.kind
+    name, colon, text = self.verification.partition(':')
+    if not colon:
       return kind.window
     window = arguments.parse_count(text) or 0
     if kind.window is None or window < 2:
-      example = self.verification.partition(':')[0] + ':2' * bool(kind.window)
+      example = name + ':2' * bool(kind.window)
       raise ValueError(
         f'verification: {arguments.quote(self.verification)} is not known;'
         f' write {example!r}.'

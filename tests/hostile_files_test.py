@@ -270,7 +270,7 @@ OF_MODELS = [
   ),
   (_bytes('*.index.json', lambda data: b'{"a": 1}'), OF_INDEX),
   (_index(NORM, SHARD), f'{SHARD} lacks the tensor {NORM}, though model.safe'),
-  (_index(NORM, None), 'norm.weight must be a valid string'),
+  (_index(NORM, None), "norm.weight' must name a file beside it"),
   (_index(NORM, '../x.safetensors'), "a file beside it, got '../x.safetensors"),
   (_index(f'language_model.{NORM}', SHARD), f'has the tensor {NORM} twice'),
   (_drop(tensor_files.INDEX), 'model.safetensors is missing; fetch it again'),

@@ -35,7 +35,7 @@ class Hub:
     }
 
   def snapshot_download(self, repo, revision, **patterns):
-    """As that of `huggingface_hub`."""
+    """Copies files, as `huggingface_hub` downloads them."""
     if self.error:
       raise self.error
     commits = self.commits(repo)

@@ -93,15 +93,6 @@ def test_pieces_of_a_text_join_to_it(tokenizer, text):
       tokenizer.encode(text + half)
 
 
-def test_equal_when_the_bytes_are(tokenizer):
-  # Training is deterministic.
-  again = tokenizer_training.train(TEXTS, vocab_size=300)
-  assert again == tokenizer
-  assert len({tokenizer, again}) == 1
-  assert tokenizer_training.train(TEXTS, vocab_size=310) != tokenizer
-  assert tokenizer != tokenizer.proto
-
-
 def test_symbols_are_tokens_and_answers_may_end_at_them():
   symbols = '<start_of_turn>', '<end_of_turn>'
   tokenizer = tokenizer_training.train(TEXTS, 310, symbols)
@@ -122,12 +113,6 @@ def test_the_first_difference_of_two_tokenizers(tokenizer):
   assert at == differ(longer, tokenizer)
   assert tokenizer.piece(at - 1) == longer.piece(at - 1)
   assert tokenizer.piece(at) != longer.piece(at)
-
-
-def test_a_text_contains_tokens(tokenizer):
-  (newline,) = tokenizer.encode('\n')
-  assert newline in tokenizer.tokens_containing(('\n',))
-  assert not tokenizer.tokens_containing(())
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,6 @@ def kind_of(name: str) -> type[UnboundDrafter]:
   kind = DRAFTERS.get(name.partition(':')[0])
   if kind is not None and not kind.reads_files:
     return kind
-  arguments.file_name('drafter', name)
   registered = DRAFTERS.values()
   kind = next((x for x in registered if x.claims(name)), None)
   if kind is None and hub.is_name(name):

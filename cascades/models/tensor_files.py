@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, files
-from cascades.files import Schema, Texts
+from cascades.files import Schema
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 # Dtypes by their names in safetensors. JAX reads float64 as float32 too.
@@ -33,7 +33,7 @@ DTYPES = *FLOATS, 'int8'
 
 
 class _Index(Schema):
-  weight_map: Texts
+  weight_map: dict[str, Any]
 
 
 @dataclasses.dataclass(eq=False)

@@ -43,12 +43,6 @@ def text(name: str, value: Any) -> None:
     raise ValueError(f'{name}: must be a text, got {arguments.quote(value)}.')
 
 
-def name_of_file(name: str, value: Any) -> None:
-  """Refuses all but texts that could be the name of a file."""
-  text(name, value)
-  arguments.file_name(name, value)
-
-
 def or_empty(check: Check) -> Check:
   """Also allows an empty text, which leaves the field unset."""
   return lambda name, value: None if value == '' else check(name, value)
@@ -123,12 +117,12 @@ REQUIRED = (
   *('verifier', 'drafter', 'tasks', 'num_examples', 'batch_size', 'seed'),
 )
 FIELDS: dict[str, Check] = dict(
-  verifier=name_of_file,
-  drafter=name_of_file,
+  verifier=text,
+  drafter=text,
   tasks=list_of('names', text),
   num_examples=integer(1),
   # Options of decoding of which a sweep has several values.
-  method=name_of_file,
+  method=text,
   lenience=list_of('numbers', number(-math.inf)),
   gamma=one_or_list_of('whole numbers', integer(0)),
   ray=table(
@@ -139,7 +133,7 @@ FIELDS: dict[str, Check] = dict(
   clock=integer(0),
   split=or_empty(text),
   task=table(
-    path=or_none(or_empty(name_of_file)),
+    path=or_none(or_empty(text)),
     shots=or_none(integer(0)),
     max_new_tokens=or_none(integer(0)),
   ),
@@ -159,7 +153,7 @@ FIELDS: dict[str, Check] = dict(
     risk=share(0.001, 0.999),
     delta=number(0.0001, 0.9999),
     margin=share(0.001, 0.999),
-    method=or_empty(name_of_file),
+    method=or_empty(text),
     lenience=number(-math.inf),
     gamma=integer(0),
     strict_gamma=integer(0),

@@ -312,7 +312,7 @@ class FileReader:
       if not conversation.is_continued:
         return conversation, None
       # The last message of chat data is the answer.
-      return Conversation(conversation[:-1]), conversation[-1].content
+      return Conversation(conversation[:-1]), conversation[-1][1]
     except ValueError as error:
       reason = str(error).rstrip('.')
       raise _RowError(f'is not a conversation ({reason})', MEND) from None

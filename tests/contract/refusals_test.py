@@ -13,7 +13,6 @@ import small
 
 import cascades
 from cascades.arguments import Registry, number
-from cascades.config import DecodingConfig
 from cascades.drafters import DRAFTERS
 from cascades.verification_config import VerificationConfig
 
@@ -134,7 +133,6 @@ REFUSED = [
     (_entry, entry, {}, 'colour: .* cannot be registered; give a Real, and')
     for entry in (('red', 3), ('a:b', 1), ('', 1), ('x', 'x'))
   ),
-  (DecodingConfig.from_dict, (dict(gama=2),), {}, 'gama: is not an option of'),
   (VerificationConfig, ('token', 'row'), {}, "gate: must be 'raw' or"),
   (VerificationConfig, ('token', 'raw', 'p'), {}, "bonus: must be 'target'"),
   (
