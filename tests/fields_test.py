@@ -14,40 +14,6 @@ from experiments.sweeps import curve_plan, fields
 # What no field has for its value.
 _ODD = 10**5000, math.nan, b'x', 1j, object(), [[]], {1}, len
 _USUAL = common._SWEEP | common._OPTIONAL
-<<<<<<< HEAD
-_TEXTS = ['x', 'x' * 5000, 'x\0']
-# Of each field values of other types that it has; all else is to be refused.
-_GOOD = {
-  'verifier drafter method': ['x'],
-  'tasks file.stop_strings': [(), ('x',)],
-  'lenience': [()],
-  'num_examples drafts batch_size cache_length': [1],
-  'gamma seed clock shard_size ray.retries file.shots': [0, 1],
-  'temperature': [0, 1, 0.5],
-  'wandb beam preflight chat tiny': [True],
-  'tree_size top_k': [None, 1],
-  'stop_below top_p': [None, 0, 1, 0.5],
-  'ray task file': [None, {}],
-  'dtype': [None],
-  'mesh file.too_long': [],
-  # What these name is looked up where it is used.
-  'verification gate bonus file.prompt file.reference file.id': _TEXTS,
-  'split ray.address file.path file.examples': ['', *_TEXTS],
-  'file.separator file.metric': ['', *_TEXTS],
-  'ray.cpus ray.gpus': [0, 1, 0.5, math.inf],
-  'task.path': [None, '', 'x'],
-  'task.shots task.max_new_tokens': [None, 0, 1],
-  'decision': [
-    *(None, {}, {'risk': 0.1, 'delta': 0.5}, {'method': '', 'margin': 0.1}),
-    {'method': 'diff', 'lenience': -math.inf, 'gamma': 0, 'strict_gamma': 0},
-  ],
-}
-_GOOD = {name: good for names, good in _GOOD.items() for name in names.split()}
-
-
-def _same(value, good):
-  return any(type(value) is type(x) and value == x for x in good)
-=======
 _NAMES = (
   *_USUAL,
   *(
@@ -60,7 +26,6 @@ _NAMES = (
   *('ray.retries', 'file.path', 'file.shots', 'file.stop_strings'),
   *('file.too_long', 'file.prompt', 'file.metric', 'file.examples'),
 )
->>>>>>> 26b3bed8 (core: give up what one place used of files, options and messages)
 
 
 def _refused(run, name):

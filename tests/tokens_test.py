@@ -51,18 +51,10 @@ def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
   )
 
 
-<<<<<<< HEAD
 def test_the_verifier_alone_has_a_block_for_each_token():
   trace = make_trace([_BONUS] * 3)
   record = _record(trace, 'verifier_only')
   assert list(map(len, answers.blocks(record, trace))) == [1, 1, 1]
-=======
-def _titles(trace, view, **changes):
-  text = _answer(_record(trace, **changes), trace, view)
-  return [
-    html.unescape(t) for t in re.findall('title="(.*?)"', text, re.DOTALL)
-  ]
->>>>>>> 26b3bed8 (core: give up what one place used of files, options and messages)
 
 
 def test_titles_say_what_is_known():
@@ -74,12 +66,7 @@ def test_titles_say_what_is_known():
   ]
   # Without a rule nothing is deferred, and nothing said of it.
   ruleless = dataclasses.replace(trace, deferred=None)
-<<<<<<< HEAD
   assert not any('rule' in x.details for x in _tokens(ruleless))
-=======
-  titles = _titles(ruleless, dataclasses.replace(view, deferred=None))
-  assert not any('rule' in title for title in titles)
->>>>>>> 26b3bed8 (core: give up what one place used of files, options and messages)
 
 
 @pytest.mark.parametrize(
