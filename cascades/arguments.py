@@ -19,7 +19,7 @@ import pathlib
 import re
 import reprlib
 from collections.abc import Callable
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -184,11 +184,7 @@ def options_of(declared: type[Declared] | Declared) -> dict[str, Option]:
   options = {}
   for field in dataclasses.fields(declared):
     if _KEY in field.metadata:
-      annotation = field.type
-      if isinstance(annotation, str):
-        # Of a module with `from __future__ import annotations`.
-        annotation = get_type_hints(declared)[field.name]
-      kind = (*get_args(annotation), annotation)[0]
+      kind: Any = (*get_args(field.type), field.type)[0]
       options[field.name] = dataclasses.replace(
         field.metadata[_KEY], name=field.name, kind=str if kind is Any else kind
       )
@@ -210,8 +206,8 @@ class Registry[Entry](dict[str, Entry]):
 
   def register(self, name: str, entry: Entry, builtin: bool = False) -> Entry:
     """Adds an entry; `builtin` marks the library's own."""
-    is_class = isinstance(entry, type)
-    is_entry = (issubclass if is_class else isinstance)(entry, self.kind)
+    is_of: Any = issubclass if isinstance(entry, type) else isinstance
+    is_entry = is_of(entry, self.kind)
     # Records hold an entry's own name.
     is_free = self.get(name, entry) is entry
     is_free &= getattr(entry, 'name', name) == name

@@ -14,6 +14,7 @@ import errno
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -173,10 +174,9 @@ def split_lines(
   is_compressed: bool = False,
 ) -> Iterator[bytearray]:
   """Reads an open file line by line; see `read_lines`."""
-  number, total = 0, 0
+  total = 0
   with gzip.open(file) if is_compressed else file as unpacked:
-    while True:
-      number += 1
+    for number in itertools.count(1):
       # A growing array takes half of the memory of chunks that are joined.
       line = bytearray()
       try:

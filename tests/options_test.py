@@ -9,7 +9,6 @@ import pytest
 import small
 import tiers
 
-import cascades
 from cascades import methods, verification
 from cascades.arguments import Registry, options_of
 from cascades.config import DecodingConfig
@@ -53,15 +52,6 @@ def test_the_default_lenience_is_the_strict_one_of_each_method():
       assert config.is_lossless
       assert config.effective_lenience == method.strict
   assert not DecodingConfig(method='drafter_only').is_lossless
-
-
-@pytest.mark.parametrize('method', ['token_v3', 'opt', 'top_k', 'cactus'])
-def test_without_a_lenience_a_method_is_strict(method):
-  decoder = small.sampler(*small.tables(), method=method, cache_length=256)
-  strict = [cascades.METHODS[method].strict]
-  (points,) = decoder.sample_curve(_PROMPTS, strict, max_new_tokens=16)
-  answers = decoder.sample(_PROMPTS, max_new_tokens=16)
-  assert [x.tokens for x in answers] == [x.tokens for x in points]
 
 
 def test_a_method_without_a_strict_lenience_is_refused_where_it_decodes():
