@@ -25,7 +25,7 @@ import shutil
 import traceback
 import unicodedata
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Self
 
 import pydantic
@@ -209,19 +209,18 @@ def sibling(folder: pathlib.Path, name: Any, location: str) -> pathlib.Path:
   return folder / name
 
 
-def check_tree(folder: pathlib.Path, exempt: Collection[str] = ()) -> None:
-  """Refuses a workdir that contains a symbolic link at any depth.
+def check_tree(folder: pathlib.Path) -> None:
+  """Refuses a workdir that contains a symbolic link, but in its `wandb`.
 
   Data written to such a path would be written to the link's target.
   """
-  for parent, folders, files in folder.walk():
-    for path in map(parent.joinpath, (*folders, *files)):
-      if path.is_symlink():
-        raise ValueError(
-          f'workdir: {path} is a symbolic link, which is not followed here;'
-          ' replace it by its target.'
-        )
-    folders[:] = [x for x in folders if parent != folder or x not in exempt]
+  for path in folder.rglob('*'):
+    parents = path.relative_to(folder).parts[:-1]
+    if path.is_symlink() and parents[:1] != ('wandb',):
+      raise ValueError(
+        f'workdir: {path} is a symbolic link, which is not followed here;'
+        ' replace it by its target.'
+      )
 
 
 def one_of(*allowed: Any) -> pydantic.PlainValidator:

@@ -20,11 +20,10 @@ IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
 SPACE = '\u2581'
 # Pieces that are no words of a text, such as `<end_of_turn>`, `<|turn>`,
 # `<unused0>` or `[multimodal]`. Tags of HTML match too, and are text.
-_CONTROL = re.compile(r'<[^<>\s]+>|\[[^\[\]\s]+\]')
-_HTML = re.compile(
-  '</?(a|b|bbox|blockquote|body|br|caption|code|div|em|footer|h[1-6]|head|hr'
+_CONTROL = re.compile(
+  '(?!</?(a|b|bbox|blockquote|body|br|caption|code|div|em|footer|h[1-6]|head|hr'
   '|html|i|iframe|img|li|ol|p|pre|s|span|strong|sub|sup|table|tbody|td|tfoot'
-  '|th|thead|tr|u|ul)>'
+  r'|th|thead|tr|u|ul)>)(<[^<>\s]+>|\[[^\[\]\s]+\])'
 )
 # Pieces for pictures and sounds, and pieces that pad a table.
 _NO_TEXT = re.compile(
@@ -157,12 +156,9 @@ class Tokenizer:
 
   def control_tokens(self) -> dict[str, int]:
     """Returns the ids of the tokens that no message may become, by text."""
-    return {
-      piece.text: i
-      for i, piece in enumerate(self.vocabulary())
-      if piece.kind == Kind.CONTROL
-      or (piece.kind == Kind.USER_DEFINED and _is_control(piece.text))
-    }
+    model, _ = _words_only(self.proto)
+    ids = range(self.vocab_size)
+    return {self.piece(i): i for i in ids if model.is_control(i)}
 
   @functools.lru_cache(maxsize=64)  # noqa: B019
   def tokens_containing(self, texts: tuple[str, ...]) -> tuple[int, ...]:
@@ -210,10 +206,6 @@ def _as_bytes(text: str) -> bytes:
     ) from None
 
 
-def _is_control(text: str) -> bool:
-  return bool(_CONTROL.fullmatch(text)) and not _HTML.fullmatch(text)
-
-
 @functools.lru_cache(maxsize=8)
 def _words_only(
   proto: bytes,
@@ -221,7 +213,7 @@ def _words_only(
   """Returns a model that encodes no text as a control token, and a prefix."""
   model = _make_proto(proto)
   for piece in model.pieces:
-    if piece.type == Kind.USER_DEFINED and _is_control(piece.piece):
+    if piece.type == Kind.USER_DEFINED and _CONTROL.fullmatch(piece.piece):
       piece.type = int(Kind.CONTROL)
   prefix = ' ' if model.normalizer_spec.add_dummy_prefix else ''
   model.normalizer_spec.add_dummy_prefix = False

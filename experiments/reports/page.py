@@ -78,7 +78,7 @@ def write_report(
     The path of the page.
   """
   config, first = config or AnalysisConfig(), contents[0]
-  files.check_tree(first.path, ['wandb'])
+  files.check_tree(first.path)
   names = runs.names(contents)
   differing = runs.check(contents, allow)
   cli.say('drawing the page')

@@ -93,7 +93,7 @@ class Workdir:
   def __init__(self, path: pathlib.Path):
     """Checks that the folder holds no links."""
     # Weights & Biases has links among its own files.
-    files.check_tree(path, ['wandb'])
+    files.check_tree(path)
     self.path = path
 
   @contextlib.contextmanager
