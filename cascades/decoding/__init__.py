@@ -29,7 +29,7 @@ from cascades.decoding.drafter import (
 )
 from cascades.decoding.loop import decode
 from cascades.decoding.model import Model
-from cascades.decoding.reading import build_tree, read, read_hidden
+from cascades.decoding.reading import build_tree, read_hidden
 from cascades.decoding.rows import (
   Prompts,
   extend,
@@ -42,32 +42,9 @@ from cascades.decoding.state import Models, Params, Row
 from cascades.decoding.step import distributions, propose, step
 from cascades.decoding.step_config import StepConfig, tree_tokens
 
-__all__ = [
-  'ROWS',
-  'BoundDrafter',
-  'Draft',
-  'DraftContext',
-  'Drafter',
-  'Model',
-  'Models',
-  'Params',
-  'Prompts',
-  'Row',
-  'StepConfig',
-  'build_tree',
-  'count',
-  'decode',
-  'distributions',
-  'extend',
-  'full_length_draft',
-  'gather_rows',
-  'prefill',
-  'propose',
-  'read',
-  'read_hidden',
-  'refill_rows',
-  'resize_caches',
-  'step',
-  'summarize_counts',
-  'tree_tokens',
-]
+__all__ = (
+  'ROWS BoundDrafter Draft DraftContext Drafter Model Models Params Prompts Row'
+  ' StepConfig build_tree count decode distributions extend full_length_draft'
+  ' gather_rows prefill propose read_hidden refill_rows resize_caches step'
+  ' summarize_counts tree_tokens'
+).split()

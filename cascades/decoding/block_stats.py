@@ -66,26 +66,26 @@ class Counts(NamedTuple):
   """Counts of tokens and calls, [] for one row or [B] for a batch.
 
   Attributes:
-    blocks: Blocks since the prompt, each a call of the verifier.
     drafted: Drafted tokens.
-    drafter_calls: Forward passes of the drafter.
-    verifier_tokens: Tokens that the verifier read.
     examined: Drafted tokens that verification examined.
     accepted: Examined tokens that were accepted.
     deferred: Examined tokens where the rule defers.
     residual: Tokens sampled after a rejection.
     bonus: Tokens sampled after a fully accepted draft.
+    blocks: Blocks since the prompt, each a call of the verifier.
+    verifier_tokens: Tokens that the verifier read.
+    drafter_calls: Forward passes of the drafter.
   """
 
-  blocks: np.ndarray
   drafted: np.ndarray
-  drafter_calls: np.ndarray
-  verifier_tokens: np.ndarray
   examined: np.ndarray
   accepted: np.ndarray
   deferred: np.ndarray
   residual: np.ndarray
   bonus: np.ndarray
+  blocks: np.ndarray
+  verifier_tokens: np.ndarray
+  drafter_calls: np.ndarray
 
 
 def count(row: Row) -> Counts:
@@ -107,25 +107,23 @@ def count(row: Row) -> Counts:
   )[..., 0, :]
   accepted = count_new(source == DRAFT)
   residual = count_new(source == RESIDUAL)
+  blocks, drafted, drafter_calls, verifier_tokens = np.moveaxis(counts, -1, 0)
   return Counts(
-    *np.moveaxis(counts, -1, 0),
+    drafted=drafted,
     examined=accepted + residual,
     accepted=accepted,
     deferred=count_new(np.asarray(row.deferral) & (source != BONUS)),
     residual=residual,
     bonus=count_new(source == BONUS),
+    blocks=blocks,
+    verifier_tokens=verifier_tokens,
+    drafter_calls=drafter_calls,
   )
 
 
 def summarize_counts(row: Row) -> dict[str, int]:
-  """Returns the counts of an answer by name."""
-  counts = {name: int(n) for name, n in count(row)._asdict().items()}
-  # Names in the order of the columns of records.
-  blocks, verifier_tokens, drafter_calls = (
-    counts.pop(name) for name in ('blocks', 'verifier_tokens', 'drafter_calls')
-  )
-  return counts | dict(
-    verifier_calls=blocks,
-    verifier_tokens=verifier_tokens,
-    drafter_calls=drafter_calls,
-  )
+  """Returns the counts of an answer by the names and order of records."""
+  return {
+    'verifier_calls' if name == 'blocks' else name: int(n)
+    for name, n in count(row)._asdict().items()
+  }

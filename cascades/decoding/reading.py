@@ -125,21 +125,3 @@ def read_hidden(
   return model.with_hidden(
     params, tokens, positions, mask, cache=cache, hidden_layers=hidden_layers
   )
-
-
-def read(
-  model: Model,
-  params: PyTree,
-  cache: PyTree,
-  tokens: Int[Array, 'L'],
-  position: Int[Array, ''],
-  tree_mask: TreeMask | None = None,
-) -> tuple[Float[Array, 'L V'], PyTree]:
-  """Reads tokens at once; returns logits and the cache.
-
-  See `read_hidden` for the arguments.
-  """
-  logits, _, cache = read_hidden(
-    model, params, cache, tokens, position=position, tree_mask=tree_mask
-  )
-  return logits, cache

@@ -117,55 +117,6 @@ def _catch_up(
   return drafter.read(params.drafter, drafter_state, tokens, start)
 
 
-def _start(
-  prompt: Prompts,
-  params: Params,
-  *,
-  models: Models,
-  cache_length: int,
-  logits_length: int,
-) -> Row:
-  """Returns a sequence whose prompt both models have read."""
-  length, zero = jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32)
-  logits = hidden = None
-  if logits_length:
-    logits = jnp.zeros((logits_length, models.verifier.vocab_size), jnp.float32)
-  if models.drafter.needs_hidden:
-    hidden = jnp.zeros(
-      models.verifier.hidden_size(
-        params.verifier, models.drafter.hidden_layers
-      ),
-      models.verifier.dtype(params.verifier),
-    )
-  tokens = jnp.zeros((cache_length,), jnp.int32).at[0].set(prompt.tokens[0])
-  # A sequence of one token, which no model has read.
-  state = Row(
-    tokens=tokens,
-    length=length,
-    done=jnp.ones((), bool),
-    blocks=zero,
-    verifier_cache=models.verifier.init_cache(params.verifier, cache_length),
-    drafter_state=models.drafter.init(params.drafter, cache_length),
-    hidden=hidden,
-    key=prompt.keys,
-    lenience=jnp.zeros(()),
-    prompt_length=length,
-    limit=length,
-    logits=logits,
-    fault=Fault(zero, zero),
-    **empty_statistics(cache_length),
-  )
-  return _read_prompt(
-    state,
-    jnp.asarray(prompt.tokens[1:]),
-    jnp.asarray(prompt.lengths - 1),
-    jnp.asarray(prompt.limits),
-    params=params,
-    models=models,
-    is_new=True,
-  )
-
-
 @functools.partial(
   jax.jit,
   static_argnames=('models', 'cache_length', 'logits_length'),
@@ -195,12 +146,46 @@ def prefill(
   Returns:
     The rows, [B, ...], ready for `decode` at lenience 0.
   """
-  start = functools.partial(
-    _start,
-    models=models,
-    cache_length=cache_length,
-    logits_length=logits_length,
-  )
+  verifier, drafter = models
+
+  def start(prompt, params):
+    length, zero = jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32)
+    logits = hidden = None
+    if logits_length:
+      logits = jnp.zeros((logits_length, verifier.vocab_size), jnp.float32)
+    if drafter.needs_hidden:
+      hidden = jnp.zeros(
+        verifier.hidden_size(params.verifier, drafter.hidden_layers),
+        verifier.dtype(params.verifier),
+      )
+    tokens = jnp.zeros((cache_length,), jnp.int32).at[0].set(prompt.tokens[0])
+    # A sequence of one token, which no model has read.
+    state = Row(
+      tokens=tokens,
+      length=length,
+      done=jnp.ones((), bool),
+      blocks=zero,
+      verifier_cache=verifier.init_cache(params.verifier, cache_length),
+      drafter_state=drafter.init(params.drafter, cache_length),
+      hidden=hidden,
+      key=prompt.keys,
+      lenience=jnp.zeros(()),
+      prompt_length=length,
+      limit=length,
+      logits=logits,
+      fault=Fault(zero, zero),
+      **empty_statistics(cache_length),
+    )
+    return _read_prompt(
+      state,
+      jnp.asarray(prompt.tokens[1:]),
+      jnp.asarray(prompt.lengths - 1),
+      jnp.asarray(prompt.limits),
+      params=params,
+      models=models,
+      is_new=True,
+    )
+
   return jax.vmap(start, (0, None))(prompts, params)
 
 

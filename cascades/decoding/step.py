@@ -206,9 +206,8 @@ def end_drafts(
   ended = is_bad & is_read
   draft, drafter_bad = end(draft, ~is_bad.T), ended.any(-1)
   if sampling.forbidden is not None:
-    is_allowed = processing.has_allowed_token(
-      draft.logits, sampling.restrict_vocab(draft.draft_vocab_ids)
-    )
+    forbidden = sampling.restrict_vocab(draft.draft_vocab_ids).forbidden
+    is_allowed = processing.has_allowed_token(draft.logits, forbidden)
     draft = end(draft, is_allowed.T)
   return draft, drafter_bad
 
@@ -305,10 +304,6 @@ def verify_block(
     return jnp.pad(x, padding)
 
   logprobs = jax.vmap(processing.token_logprob)(logits, tokens[:num_positions])
-  verifier_bad = pad(~processing.is_sound(logits, hidden))
-  method_bad = (index == n) & ~verdict.is_valid
-  # The drafter may read the verifier's states, and a method depends on both.
-  culprits = jnp.where(proposal.drafter_bad, 2, jnp.where(method_bad, 3, 0))
   return Block(
     verdict=verdict,
     tokens=tokens,
@@ -317,7 +312,16 @@ def verify_block(
     verifier_cache=cache,
     logits=pad(logits) if with_logits else None,
     law=pad(jax.vmap(law_at)(index[:num_positions])) if with_law else None,
-    culprits=jnp.where(verifier_bad, 1, culprits).astype(jnp.int32),
+    # The drafter may read the verifier's states, and a method depends on both.
+    culprits=jnp.where(
+      pad(~processing.is_sound(logits, hidden)),
+      1,
+      jnp.where(
+        proposal.drafter_bad,
+        2,
+        jnp.where((index == n) & ~verdict.is_valid, 3, 0),
+      ),
+    ).astype(jnp.int32),
   )
 
 

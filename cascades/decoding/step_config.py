@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from cascades import methods
-from cascades.decoding.drafter import Drafter
 from cascades.decoding.state import Models, Row
 from cascades.verification_config import (
   SINGLE_DRAFT,
@@ -31,22 +30,6 @@ def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
   if drafts == 1 or tree_size is None:
     return gamma * drafts
   return min(gamma * drafts, tree_size)
-
-
-def _check_drafter(
-  drafter: Drafter, verification: VerificationConfig, drafts: int
-) -> None:
-  """Refuses a drafter that does not support the number or use of its drafts."""
-  name = type(drafter).__name__
-  if drafter.max_drafts is not None and drafts > drafter.max_drafts:
-    raise ValueError(
-      f'drafts: must be at most {drafter.max_drafts} with {name}, got {drafts}.'
-    )
-  if not drafter.independent and verification.verification != 'match':
-    raise ValueError(
-      f'verification: {verification.verification!r} needs independent draws,'
-      f" which {name} does not make; take 'match'."
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +62,21 @@ class StepConfig:
   always_reads_block: bool = False
 
   def __post_init__(self):
-    if self.gamma:
-      _check_drafter(self.models.drafter, self.verification, self.drafts)
-    else:
+    if not self.gamma:
       for name, value in _WITHOUT_DRAFTS.items():
         object.__setattr__(self, name, value)
+      return
+    drafter, kind = self.models.drafter, self.verification.verification
+    name, limit = type(drafter).__name__, drafter.max_drafts
+    if limit is not None and self.drafts > limit:
+      raise ValueError(
+        f'drafts: must be at most {limit} with {name}, got {self.drafts}.'
+      )
+    if not drafter.independent and kind != 'match':
+      raise ValueError(
+        f'verification: {kind!r} needs independent draws, which {name} does'
+        " not make; take 'match'."
+      )
 
   def needs_bonus_probs(self, state: Row) -> Bool[Array, '']:
     """Returns True if the target of the bonus token depends on q."""

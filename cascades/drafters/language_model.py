@@ -11,7 +11,7 @@ from cascades import arguments
 from cascades.arguments import option
 from cascades.decoding.drafter import BoundDrafter, Draft, DraftContext, Drafter
 from cascades.decoding.model import Model
-from cascades.decoding.reading import parallel_drafts_mask, read
+from cascades.decoding.reading import parallel_drafts_mask, read_hidden
 from cascades.drafters.stepwise import draft_tokens
 from cascades.drafters.unbound import UnboundDrafter, parse_argument
 from cascades.methods import processing
@@ -135,7 +135,9 @@ class ModelDrafter(Drafter):
     """Returns the cache after reading tokens."""
     model_params, _ = self._split(params)
     # The logits are unused, so XLA does not compute them.
-    _, cache = read(self.model, model_params, state, tokens, position=position)
+    *_, cache = read_hidden(
+      self.model, model_params, state, tokens, position=position
+    )
     return cache
 
   def propose(self, params, state, context, *, gamma, drafts):
@@ -240,7 +242,7 @@ def _draft(
     if drafts > 1:
       position = last
       tree_mask = parallel_drafts_mask(level, drafts, gamma)
-    logits, cache = read(
+    logits, _, cache = read_hidden(
       model, params, cache, tokens, position=position, tree_mask=tree_mask
     )
     return cache, logits
@@ -250,7 +252,7 @@ def _draft(
     first = jnp.maximum(last - 1, 0)
     tokens = jax.lax.dynamic_slice(context.tokens, (first,), (2,))
     cache = model.rewind(cache, first)
-    logits, cache = read(model, params, cache, tokens, position=first)
+    logits, _, cache = read_hidden(model, params, cache, tokens, position=first)
     return model.rewind(cache, last + 1), logits[last - first][None]
 
   size = processing.uniforms_per_token(vocab_size)

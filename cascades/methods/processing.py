@@ -176,12 +176,10 @@ def has_mass(weights: Float[Array, '*N V']) -> Bool[Array, '*N']:
 
 
 def has_allowed_token(
-  logits: Float[Array, '*N V'], sampling: SamplingParams
+  logits: Float[Array, '*N V'], forbidden: Bool[Array | np.ndarray, 'V']
 ) -> Bool[Array, '*N']:
   """Returns True if a token that is not forbidden has a finite logit."""
-  if sampling.forbidden is None:
-    return jnp.ones(logits.shape[:-1], bool)
-  return ((logits > -jnp.inf) & ~sampling.forbidden).any(-1)
+  return ((logits > -jnp.inf) & ~forbidden).any(-1)
 
 
 def processed_probs(
@@ -194,7 +192,7 @@ def processed_probs(
   """
   logits = logits.astype(jnp.float32)
   if sampling.forbidden is not None:
-    is_allowed = has_allowed_token(logits, sampling)[..., None]
+    is_allowed = has_allowed_token(logits, sampling.forbidden)[..., None]
     logits = jnp.where(is_allowed, logits, 0)
     logits = jnp.where(sampling.forbidden, -jnp.inf, logits)
   greedy = sampling.temperature < GREEDY_BELOW
