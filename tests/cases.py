@@ -21,7 +21,6 @@ from typing import NamedTuple
 import conftest
 import jax
 import jax.numpy as jnp
-import many_methods
 import numpy as np
 import small
 
@@ -78,8 +77,7 @@ METHODS = tuple(
 )
 # Methods of each family that run as they are, not as tables: at their strict
 # limits; between: rules for the whole position, for tokens, targets that are
-# searched for, an acceptance that is not its law's, lenient decoding; and where
-# every draft stays.
+# searched for, an acceptance that is not its law's, lenient decoding.
 STRICT = tuple(
   (methods.METHODS[name], methods.METHODS[name].strict)
   for name in ('speed', 'chow', 'diff', 'token_v1', 'token_v3')
@@ -88,8 +86,6 @@ LENIENT = tuple(
   (methods.METHODS[name], 0.3)
   for name in 'diff opt token_v1 token_v2 token_v3 lossy typical speed'.split()
 )
-OWN = *STRICT, *LENIENT, (methods.METHODS['drafter_only'], 0.0)
-MIXED = many_methods.from_functions(OWN)
 
 VERIFICATIONS = dict.fromkeys(SINGLE_DRAFT, 1) | {'look_ahead:2': 1}
 VERIFICATIONS |= dict.fromkeys(verification.MULTI_DRAFT, 3)

@@ -1,6 +1,5 @@
 """Logits that are no distribution end a call, in a sentence."""
 
-import functools
 import pickle
 from unittest import mock
 
@@ -97,6 +96,11 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
     small.sampler(pair[0], gamma=0, **options),
   ):
     assert sampler.sample(_PROMPT, max_new_tokens=8).tokens == [1]
+  # One that does not end there is told where it broke.
+  at = f'at position {len(prompt) + 1} of prompt 0'
+  if culprit == 'verifier':
+    with pytest.raises(ValueError, match=f'^verifier: its .* {at}'):
+      sampler.sample(_PROMPT, max_new_tokens=8, stop_tokens=[])
 
 
 def test_a_fault_is_raised_in_another_process_too():
@@ -117,36 +121,6 @@ def test_whatever_is_asked_for_ends(culprit):
   ):
     with pytest.raises(ValueError, match=f'^{culprit}: {said}'):
       call()
-
-
-@pytest.mark.slow
-def test_the_position_is_that_of_the_first_such_row():
-  verifier, _ = small.tables()
-  alone = functools.partial(small.sampler, gamma=0, cache_length=256)
-  sampler = alone(verifier)
-  prompt = sampler.encode(_PROMPT)
-  answer = sampler.sample(_PROMPT, max_new_tokens=24)
-  tokens = np.array([*prompt, *answer.tokens])
-  contexts = [
-    int(verifier.model.context(tokens[:n], np.arange(n)))
-    for n in range(len(prompt), len(tokens))
-  ]
-  late = max(contexts, key=contexts.index)
-  at = len(prompt) + contexts.index(late)
-  assert at > len(prompt)
-  broken = alone(_broken(verifier, jnp.nan, late))
-  with pytest.raises(ValueError, match=f'at position {at} of prompt 0'):
-    broken.sample(_PROMPT, max_new_tokens=24)
-
-
-def test_what_is_no_distribution_accepts_nothing():
-  p = jnp.float32([0.5, 0.25, 0.25])
-  q = jnp.full(3, jnp.nan)
-  d = methods.Distributions(q, p, q, p, jnp.log(p))
-  for method in (methods.METHODS[name] for name in ('speed', 'min_p')):
-    assert (method.acceptance(d, jnp.float32(method.strict)) == 0).all()
-    residual = method.residual(d, jnp.float32(method.strict))
-    np.testing.assert_allclose(residual, p, atol=1e-6)
 
 
 def test_only_rows_that_are_looked_at_count():
