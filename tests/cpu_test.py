@@ -87,7 +87,7 @@ def test_a_packed_weight_is_unpacked_and_multiplied(name):
   text = str(jax.make_jaxpr(run)(x, packed))
   assert text.count('dot_general[') == parts.get(name, 1)
   if 'table' in name:
-    last, weight = len(w) - 1, BlockedWeight(packed, axes)
+    last, weight = jnp.int32(len(w) - 1), BlockedWeight(packed, axes)
     tokens = jnp.array([[0, 1, last], [last - 1, 17, last // 2]])
     for at in tokens, (tokens,), last:
       np.testing.assert_array_equal(weight[at], w[at])
