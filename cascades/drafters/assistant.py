@@ -31,7 +31,7 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from cascades.decoding.drafter import BoundDrafter
 from cascades.drafters import stepwise
@@ -105,20 +105,16 @@ class AssistantDrafter(stepwise.StepwiseDrafter):
     u = stepwise.rms_norm(y, assistant['norm'])
     # A verifier may have another dtype than its assistant.
     hidden = (u @ assistant['after']).astype(state.dtype)
-    return hidden, self.logits(assistant, u)
-
-  def logits(self, assistant: PyTree, u: Array) -> Float[Array, 'V']:
-    """Returns the logits of all tokens."""
     table = assistant['table']
     if self.top is None:
-      return table @ u
+      return hidden, table @ u
     centroids = assistant['centroids']
     scores = jnp.dot(centroids, u, preferred_element_type=jnp.float32)
     _, groups = jax.lax.top_k(scores, self.top)
     ids = assistant['groups'][groups].ravel()
     selected = table[ids] @ u
     fill = jnp.full(len(table), selected.min() - 1, selected.dtype)
-    return fill.at[ids].set(selected)
+    return hidden, fill.at[ids].set(selected)
 
   def start(self, params, state, context, gamma):
     """Returns the recurrence of the assistant over the verifier's caches."""

@@ -178,15 +178,12 @@ class EagleDrafter(stepwise.StepwiseDrafter):
     y = y + hidden @ head['down']
     u = self._norm(y, head['norm'])
     g = u if self.norm_output else y
-    return (g, pairs), self.logits(head, u)
-
-  def logits(self, head: PyTree, u: Array) -> Float[Array, 'V']:
-    """Returns the logits of all the verifier's tokens."""
     logits, size = head['table'] @ u, self.model.vocab_size
     if 'tokens' not in head:
       # Further rows are the padding of the verifier's table.
-      return logits[:size]
-    return jnp.full(size, -jnp.inf, logits.dtype).at[head['tokens']].set(logits)
+      return (g, pairs), logits[:size]
+    empty = jnp.full(size, -jnp.inf, logits.dtype)
+    return (g, pairs), empty.at[head['tokens']].set(logits)
 
   def start(self, params, state, context, gamma):
     """Returns the recurrence of the head over the text's pairs."""

@@ -98,8 +98,8 @@ def parse_argument(name: str | pathlib.Path, content: str) -> int:
   kind, _, text = str(name).partition(':')
   count = arguments.parse_count(text)
   if not count:
-    label = arguments.quote(name)
     raise ValueError(
-      f"drafter: {label} must end with a number of {content}; write '{kind}:3'."
+      f'drafter: {arguments.quote(name)} must end with a number of {content};'
+      f" write '{kind}:3'."
     )
   return count
