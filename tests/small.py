@@ -16,18 +16,16 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import cascades
-from cascades import decoding, drafters, methods
+from cascades import drafters, methods
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.methods import processing
 from cascades.models import (
   checkpoints,
   huggingface_export,
   language,
   tokenizers,
 )
-from cascades.proof import sampled, table_models
-from cascades.verification_config import VerificationConfig
+from cascades.proof import table_models
 from experiments import cli, records
 from experiments.sweeps import curve_plan
 
@@ -183,63 +181,6 @@ def as_type(file, name: str, kind: str, shape) -> None:
     data += part
   text = json.dumps(header).encode()
   file.write_bytes(struct.pack('<Q', len(text)) + text + data)
-
-
-def continued(
-  verifier,
-  bound_drafter: drafters.BoundDrafter,
-  text: np.ndarray,
-  new: int,
-  method: str | methods.Method = 'speed',
-  *,
-  gamma: int = 3,
-  rows: int = 1,
-  sampling: processing.SamplingParams | None = None,
-  seed: int = 1,
-  lenience: float = 0.0,
-  drafts: int = 1,
-  **verification,
-) -> np.ndarray:
-  """Tokens that are written after a text, which is read once, [rows, new]."""
-  models = decoding.Models(verifier.model, bound_drafter.drafter)
-  config = VerificationConfig(**verification)
-  step_config = decoding.StepConfig(
-    models, methods.get_method(method), gamma, config, drafts
-  )
-  params = decoding.Params(verifier.params, bound_drafter.params)
-  limit, keys = len(text) + new, jax.random.split(jax.random.key(seed), rows)
-  length = np.array([len(text)])
-  row = decoding.prefill(
-    params,
-    decoding.Prompts(text[None], length, keys[:1], length + new),
-    models=models,
-    cache_length=limit + step_config.cache_headroom,
-  )
-  row = jax.tree.map(lambda x: jnp.repeat(x, rows, 0), row.replace(key=()))
-  row = row.replace(key=keys, lenience=jnp.full(rows, lenience, jnp.float32))
-  sampling = sampling or processing.SamplingParams(temperature=np.float32(1))
-  never = np.array([-1], np.int32)
-  row, _ = decoding.decode(
-    row, params, sampling, never, step_config=step_config
-  )
-  return np.asarray(row.tokens[:, len(text) : limit])
-
-
-def check_continued(verifier, bound_drafter, text, greedy, law) -> None:
-  """That strict decoding goes on as a reference does.
-
-  `greedy` are the tokens that follow a text, and `law` what the first of them
-  is drawn from at a temperature of .7.
-  """
-  asked = verifier, bound_drafter, text
-  cold, warm = (
-    processing.SamplingParams(temperature=np.float32(t)) for t in (0, 0.7)
-  )
-  (tokens,) = continued(*asked, len(greedy), sampling=cold)
-  np.testing.assert_array_equal(tokens, greedy)
-  # Rows of long texts are large: few of them.
-  tokens = continued(*asked, 1, sampling=warm, rows=1024)
-  assert np.abs(sampled.z_scores(tokens, law)).max() < 5
 
 
 def sampler(
