@@ -2,8 +2,7 @@
 
 Command: python -m experiments.benchmark --config=configs/benchmark.py
 Shows: in about an hour on 2 cores, every entrant's compile, prefill and decode
-time, and which thresholds are met. Committed results are in
-experiments/results/benchmark.
+time. Committed results are in experiments/results/benchmark.
 """
 
 import ml_collections

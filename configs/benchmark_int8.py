@@ -1,12 +1,10 @@
-"""Gemma 3 270M in eight bits: speed, its lower bound, and distance from floats.
+"""Gemma 3 270M in eight bits: speed, and distance from floats.
 
 Command: python -m experiments.benchmark --config=configs/benchmark_int8.py
 Shows: passes of one, five and nine tokens, the verifier alone and strict
-decoding, in float32 and in int8 in turns; which thresholds are met; and KL
-divergence, agreement and quality of int8 beside float32, with intervals. The
-captions are given by `--config.path=multi30k/test_2016_flickr`, and a Python
-interpreter with xllamacpp, for the loop of llama.cpp, by
-`--config.llama=PYTHON`. Results are in experiments/results/benchmark_int8.
+decoding, in float32 and in int8 in turns; and KL divergence and agreement of
+int8 beside float32, with intervals. `--config.path=multi30k/test_2016_flickr`
+gives the captions. Results are in experiments/results/benchmark_int8.
 """
 
 import ml_collections
@@ -33,6 +31,4 @@ def get_config() -> ml_collections.ConfigDict:
     widths=(1, 5, 9),
     # Tokens in the cache at the end of a timed loop.
     context=128,
-    # A Python with xllamacpp; '' for none.
-    llama='',
   )

@@ -71,8 +71,6 @@ _OPTIONAL = dict(
   # examples, with the same fields as the rows, of which `shots` rows are used
   # (0: all). `metric` '' measures speed only.
   # Without `stop_strings`, answers after worked examples end at a blank line.
-  # Prompts that are `too_long` for the cache are refused, dropped, or lose
-  # their beginning (truncate).
   file=dict(
     path='',
     prompt='prompt',
@@ -83,7 +81,6 @@ _OPTIONAL = dict(
     separator=' ',
     metric='',
     stop_strings=(),
-    too_long='refuse',
   ),
   # Guarantee of the decision at the end of a sweep: the largest loss of
   # quality, as a share of the best score (3 points of BLEU or chrF are 0.03),

@@ -3,10 +3,10 @@
 Command: python -m experiments.train --config=configs/train_drafter.py
 Shows: the expected acceptance on held-out texts during training, over the
 drafter's vocabulary; then a folder that `load_model` takes, and a card with
-tokens per verifier call, the cost of a drafter call, and the modelled speed-up
-by gamma. The texts are given by `--config.text=multi30k/train`; texts that are
-not a published set also need `--config.tasks='()'`. For Gemma 3 270M, the
-default, it takes two and a half hours on two CPU cores.
+tokens per verifier call, and the cost of a drafter call. The texts are given by
+`--config.text=multi30k/train`; texts that are not a published set also need
+`--config.tasks='()'`. For Gemma 3 270M, the default, it takes two and a half
+hours on two CPU cores.
 
 `configs/train_drafter.py:greedy` continues that drafter for greedy decoding, in
 forty minutes. A third of its training texts are answers at temperature 0, and

@@ -4,6 +4,7 @@ A part imports only parts above it in this list (`lint-imports`), and any module
 of `cascades`. A command is one module, such as `python -m experiments.sweep`.
 
   cli         flags, error messages in a sentence, progress bars
+  measuring   turns, medians and tables of times
   tasks       prompts, references and metrics of answers
   records     files of a run, and the numbers computed from them
   analysis    frames that compare the points of sweeps
@@ -11,7 +12,6 @@ of `cascades`. A command is one module, such as `python -m experiments.sweep`.
   sweeps      decoding of every point of a config
   training    training of models, heads
   benchmarks  costs of decoding, as ratios within one run
-  accelerators  the check of a new device
 """
 
 import importlib.util

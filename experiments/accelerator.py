@@ -4,81 +4,449 @@ Command: python -m experiments.accelerator --minutes=8
          python -m experiments.accelerator --tiny
 Shows: a table in Markdown of the device, whether decoding is correct on it, and
 how fast it is compared with its memory and with the forward passes alone.
---workdir receives figures.jsonl, a line for each figure as it is measured.
+--workdir receives figures.jsonl, a line for each row as it is measured.
 
-Phases, the most important first: device (memory, versions, copying speed),
-correctness (greedy strict decoding equals the verifier; samples follow their
-enumerated laws), unit_costs (time to read 1 to 17 tokens, and of a drafter's
-step), floor (the loop and its forward passes), speed (strict decoding, token_v2
-and the verifier alone), curve (11 leniences and one of them), compilation (time
-and peak memory), real_pair (Gemma 3 270M, if it is installed).
+Phases, the most important first: correctness (the device; greedy strict
+decoding equals the verifier; samples follow their enumerated laws), costs (time
+to read 1 to 17 tokens, and of a drafter's step), loops (the loop by its forward
+passes, strict decoding and token_v2 by the verifier alone, 11 leniences by one
+of them), real_pair (Gemma 3 270M, if it is installed).
 
-Each phase has a share of the minutes. Measurements that do not fit are listed,
-and the same command measures them later; --phases selects some phases. --tiny
-rehearses all phases on a CPU in two minutes. Nothing is downloaded.
+Each phase is a process with a share of the minutes; one that hangs loses only
+what it has not measured. --phases selects some phases. --tiny rehearses all of
+them on a CPU in two minutes. Nothing is downloaded.
 """
 
+import functools
+import itertools
+import json
+import math
 import os
 import pathlib
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from absl import flags
 
-from experiments import cli
+from cascades import Sampler, drafters, load_model, methods, verification
+from cascades.config import DecodingConfig
+from cascades.models import memory
+from cascades.proof import sampled
+from experiments import cli, measuring, tasks
+from experiments.benchmarks import entrants
+from experiments.measuring import median
+from experiments.sweeps import costs
 
-_MINUTES = flags.DEFINE_float(
-  'minutes', None, 'Minutes for all phases; by default 8, or 2 with --tiny.'
+# Each with its share of the minutes.
+PHASES = {'correctness': 28, 'costs': 28, 'loops': 37, 'real_pair': 7}
+# Most layers of a model; one of all layers takes long to compile.
+_MAX_LAYERS = 18
+# By name: family, width, hidden width, layers, heads, key-value heads, window.
+# One vocabulary, so that all can be paired.
+_GEMMAS = {
+  '270M': ('gemma3_text', 640, 2048, 18, 4, 1, 512),
+  '1B': ('gemma3_text', 1152, 6912, 26, 4, 1, 512),
+  '4B': ('gemma3_text', 2560, 10240, 34, 8, 4, 1024),
+  '9B': ('gemma2', 3584, 14336, 42, 16, 8, 4096),
+  'tiny 1': ('gemma3_text', 32, 64, 1, 2, 1, 16),
+  'tiny 2': ('gemma3_text', 64, 128, 2, 2, 1, 16),
+}
+# Largest ratio of the loop's time to its floor's.
+_FLOOR_BOUND = 1.1
+# A gap between two logits of at most so many spacings of bfloat16 is a tie.
+_TIE = 4
+_GERMAN = (
+  'Ein Hund läuft durch den Schnee.',
+  'Zwei Kinder spielen am Strand.',
+  'Eine Frau liest ein Buch im Park.',
+  'Ein Mann fährt mit dem Fahrrad zur Arbeit.',
+  'Drei Mädchen singen auf einer Bühne.',
+  'Ein Junge springt in das Wasser.',
+  'Zwei Männer reparieren ein Dach.',
+  'Eine Gruppe von Menschen wartet auf den Bus.',
 )
-_WORKDIR = flags.DEFINE_string(
-  'workdir',
-  None,
-  'Folder of figures; by default runs/accelerator, or'
-  ' runs/accelerator_tiny with --tiny.',
+_EXAMPLE = (
+  'German: Eine Katze schläft auf dem Sofa.\n'
+  'English: A cat is sleeping on the sofa.\n\n'
 )
-_PHASES = flags.DEFINE_list('phases', [], 'Phases to run; by default all.')
-_TINY = flags.DEFINE_bool('tiny', False, 'Rehearses the phases on tiny models.')
-# More minutes than a day has are a mistake.
-_MAX_MINUTES = 1440
+
+# What was measured, the result, and whether it meets its bound, if it has one.
+_Rows = Iterator[tuple[str, str, bool | None]]
+# The measurements of a phase, those of most worth first.
+_Plan = Iterator[tuple[str, Callable[[], _Rows]]]
+
+
+def define_flags() -> None:
+  """Defines the flags of the command."""
+  flags.DEFINE_float('minutes', 8.0, 'Minutes for all phases.')
+  flags.DEFINE_string('workdir', 'runs/accelerator', 'Folder of rows.')
+  flags.DEFINE_list('phases', [*PHASES], 'Phases to run.')
+  flags.DEFINE_bool('tiny', False, 'Rehearses the phases on tiny models.')
+  flags.DEFINE_bool('measure', False, 'Measures in this process.')
 
 
 def main() -> None:
-  """Runs the command."""
-  from experiments.accelerators import device_phases
-
-  names = device_phases.check_names(_PHASES.value)
-  is_tiny = _TINY.value
-  minutes = _MINUTES.value
-  if minutes is None:
-    minutes = 2.0 if is_tiny else 8.0
-  if not 0 < minutes <= _MAX_MINUTES:
+  """Runs the phases, each in a process; prints the table."""
+  values = flags.FLAGS
+  if unknown := set(values.phases) - set(PHASES):
     raise ValueError(
-      f'minutes: must be above 0 and at most {_MAX_MINUTES}, got {minutes:g}.'
+      f'phases: {min(unknown)!r} is not a phase; choose from'
+      f' {", ".join(PHASES)}.'
     )
-  folder = pathlib.Path(
-    _WORKDIR.value or f'runs/accelerator{"_tiny" if is_tiny else ""}'
-  )
-  cli.make_folder(folder)
-  sizes = device_phases.TINY if is_tiny else device_phases.Sizes()
-  if is_tiny:
-    # Compiling is most of the time of a rehearsal.
-    flags_before = os.environ.get('XLA_FLAGS', '')
-    level = '--xla_backend_optimization_level=0'
-    os.environ['XLA_FLAGS'] = f'{flags_before} {level}'
-  # Not all of the device's memory at once: its peak is a figure.
-  os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
-  try:
-    import jax
-
-    from experiments.accelerators import measuring
-  except ModuleNotFoundError as error:
-    # A machine without a network has what was carried to it.
+  # More minutes than a day has are a mistake.
+  if not 0 < values.minutes <= 1440:
     raise ValueError(
-      f'{error.name}: the package is not installed; install the dependencies'
-      ' that pyproject.toml lists.'
-    ) from None
-  # Compile times are figures.
-  jax.config.update('jax_enable_compilation_cache', False)
-  print(measuring.run(names, sizes, folder / 'figures.jsonl', 60 * minutes))
+      f'minutes: must be above 0 and at most 1440, got {values.minutes:g}.'
+    )
+  if values.measure:
+    measure(values.phases[0], values.tiny)
+    return
+  folder = pathlib.Path(values.workdir)
+  cli.make_folder(folder)
+  # Not all of the device's memory at once; and compile times are figures.
+  os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+  os.environ['HF_HUB_OFFLINE'] = '1'
+  if values.tiny:
+    # Compiling is most of the time of a rehearsal.
+    os.environ['XLA_FLAGS'] = '--xla_backend_optimization_level=0'
+  command = [sys.executable, '-m', 'experiments.accelerator', '--measure']
+  command += ['--nocompilation_cache', f'--tiny={values.tiny}']
+  end, path = time.monotonic() + 60 * values.minutes, folder / 'figures.jsonl'
+  path.write_bytes(b'')
+  phases = [name for name in PHASES if name in values.phases]
+  for i, phase in enumerate(phases):
+    share = PHASES[phase] / math.fsum(PHASES[x] for x in phases[i:])
+    seconds = max(0.0, share * (end - time.monotonic()))
+    cli.say(f'{phase}: at most {seconds:.0f} s')
+    run_phase(phase, [*command, f'--phases={phase}'], path, seconds)
+  rows = path.read_text(encoding='utf-8').splitlines()
+  print(measuring.table([json.loads(row) for row in rows]))
+
+
+def run_phase(
+  phase: str, command: Sequence[str], path: pathlib.Path, seconds: float
+) -> None:
+  """Runs a process that prints rows; adds them to a file."""
+  failure = ''
+  with path.open('ab') as stream:
+    try:
+      done = subprocess.run(
+        command, stdout=stream, timeout=seconds, check=False
+      )
+      if done.returncode:
+        failure = f'the process ended with code {done.returncode}'
+    except subprocess.TimeoutExpired:
+      failure = f'stopped after {seconds:.0f} s; give it more --minutes'
+    if failure:
+      stream.write(_line(phase, 'the phase', failure, 'failed').encode())
+
+
+def _line(phase: str, name: str, result: str, met: str) -> str:
+  """Returns a row as a line of JSON."""
+  fields = {'phase': phase, 'measured': name, 'result': result, 'met': met}
+  return f'{json.dumps(fields)}\n'
+
+
+def measure(phase: str, tiny: bool) -> None:
+  """Measures a phase, and prints each row at once as a line of JSON."""
+  plan = {
+    'correctness': _correctness,
+    'costs': _costs,
+    'loops': _loops,
+    'real_pair': _real_pair,
+  }[phase]
+  for name, run in plan(tiny):
+    try:
+      for part, result, met in run():
+        title = ', '.join(x for x in (name, part) if x)
+        verdict = {True: 'yes', False: 'NO', None: ''}[met]
+        print(_line(phase, title, result, verdict), end='', flush=True)
+    except Exception as error:
+      # XLA's errors list every allocation.
+      text = f'{type(error).__name__}: {cli.one_line(error)[:300]}'
+      print(_line(phase, name, text, 'failed'), end='', flush=True)
+
+
+def _correctness(tiny: bool) -> _Plan:
+  """Yields facts of the device, strict decoding, and sampled laws."""
+  yield 'device', functools.partial(_device, tiny)
+  # A device may multiply float32 with fewer bits unless it is told not to.
+  yield 'greedy, float32', lambda: _greedy(tiny, 'float32', 'highest')
+  entries = list(verification.VERIFICATIONS.items())
+  for name, kind in entries[: 3 if tiny else None]:
+    config = verification.VerificationConfig(name + ':2' * bool(kind.window))
+    law = functools.partial(_law, 2_000 if tiny else 20_000, config)
+    yield f'law, {config.verification}', law
+  yield 'greedy, bfloat16', lambda: _greedy(tiny, 'bfloat16', 'default')
+  if jax.default_backend() != 'cpu':
+    fast = functools.partial(_greedy, tiny, 'float32', 'default')
+    yield "greedy, float32 in the device's precision", fast
+
+
+def _device(tiny: bool) -> _Rows:
+  """Yields the device, versions, and the speeds of copying and launching."""
+  device = jax.local_devices()[0]
+  limit = (device.memory_stats() or {}).get('bytes_limit')
+  size = f', {limit / 1e9:.1f} GB' if limit else ''
+  yield '', f'{jax.device_count()} x {device.device_kind}{size}', None
+  yield 'computer', f'{os.cpu_count()} cores, {platform.platform()}', None
+  versions = ', '.join(f'{k} {v}' for k, v in cli.versions().items())
+  runtime = getattr(device.client, 'platform_version', '')
+  yield 'versions', f'{versions}; runtime {runtime}', None
+  speed = measuring.copying_speed(2**20 if tiny else 2**28, 8)
+  yield 'copying', f'{speed / 1e9:.0f} GB/s', None
+  increment = jax.jit(lambda x: x + 1)
+  runs = measuring.take_turns([lambda: measuring.timed(increment, 0.0)[0]], 99)
+  yield 'program launch', f'{1e6 * median(runs[0]):.0f} us', None
+
+
+def _greedy(tiny: bool, dtype: str, precision: str) -> _Rows:
+  """Compares greedy strict decoding with the verifier alone.
+
+  With rounded numbers nearly equal logits may be ordered differently: each
+  first difference must be a near tie of the verifier's two largest logits.
+  """
+  verifier = load_model('tiny-verifier', dtype)
+  drafter = drafters.load('tiny-drafter', dtype)
+  options = dict(method='speed', lenience=0.0, temperature=0.0)
+  samplers = (
+    Sampler(verifier, config=DecodingConfig(gamma=0, **options)),
+    Sampler(verifier, drafter, config=DecodingConfig(gamma=4, **options)),
+  )
+  examples = tasks.TASKS['word_problems'].load(num_examples=4 if tiny else 20)
+  prompts = [example.prompt for example in examples]
+  options = dict(max_new_tokens=64, return_logits=True)
+  with jax.default_matmul_precision(precision):
+    answers = [x.sample(prompts, **options) for x in samplers]
+  gaps = [
+    gap
+    for pair in zip(*answers, strict=True)
+    if (gap := first_gap(*pair)) is not None
+  ]
+  text = f'{len(prompts) - len(gaps)} of {len(prompts)} agree'
+  if gaps:
+    text += f'; largest gap of {max(gaps):.1f} spacings of bfloat16'
+  allowed = [] if precision == 'highest' else [x for x in gaps if x <= _TIE]
+  yield '', text, len(allowed) == len(gaps)
+
+
+def first_gap(expected: Any, answer: Any) -> float | None:
+  """Returns how clear the verifier's first choice was that an answer lacks.
+
+  The gap is in spacings of bfloat16; None if the answers are equal.
+  """
+  if expected.tokens == answer.tokens:
+    return None
+  pairs = zip(expected.tokens, answer.tokens, strict=False)
+  position = next((i for i, (x, y) in enumerate(pairs) if x != y), None)
+  if position is None:
+    # The shorter answer was cut, without a token that differs.
+    return math.inf
+  second, first = np.sort(np.asarray(expected.logits[position], float))[-2:]
+  # Of bfloat16's 8 significant bits the first is not stored.
+  return float((first - second) / 2.0 ** (math.frexp(first)[1] - 8))
+
+
+def _law(samples: int, config: verification.VerificationConfig) -> _Rows:
+  """Compares samples of the compiled loop with the enumerated law."""
+  # A rule with a single target, which every verification supports.
+  method = methods.get_method('opt')
+  (check,) = sampled.check_samples(method, (0.2, 0.5), samples, [config])
+  yield '', f'largest z {check.value:.1f} of {samples} samples', check.passed
+
+
+@functools.cache
+def _model(name: str) -> Any:
+  """Makes a model of Gemma's shape with random weights, on the device."""
+  family, width, hidden, layers, num_heads, kv_heads, window = _GEMMAS[name]
+  is_tiny = name.startswith('tiny')
+  head_dim = 16 if is_tiny else 256
+  fields = dict(
+    model_type=family,
+    vocab_size=512 if is_tiny else 262_144,
+    hidden_size=width,
+    intermediate_size=hidden,
+    num_hidden_layers=min(layers, _MAX_LAYERS),
+    num_attention_heads=num_heads,
+    num_key_value_heads=kv_heads,
+    head_dim=head_dim,
+    query_pre_attn_scalar=head_dim,
+    sliding_window=window,
+  )
+  return entrants.random_checkpoint(fields, jnp.dtype('bfloat16'), seed=0)
+
+
+def _label(name: str) -> str:
+  """Returns the name of a shape with the number of its layers."""
+  layers = _GEMMAS[name][3]
+  few = f' ({_MAX_LAYERS} of {layers} layers)' if layers > _MAX_LAYERS else ''
+  return f'{name}{few}'
+
+
+def _costs(tiny: bool) -> _Plan:
+  """Yields the times of passes of each shape and batch size."""
+  shapes = ('tiny 1',) if tiny else ('270M', '1B', '4B', '9B')
+  for batch, name in itertools.product((1, 2) if tiny else (1, 8, 64), shapes):
+    run = functools.partial(_passes, tiny, name, batch)
+    yield f'{_label(name)}, batch {batch}', run
+
+
+def _passes(tiny: bool, name: str, batch: int) -> _Rows:
+  """Times reading by width, and a drafter's step: a pass, and a draw."""
+  checkpoint = _model(name)
+  # A block of gamma 1, 2, 4, 8 and 16 has one token more.
+  widths, context = ((1, 3), 12) if tiny else ((1, 2, 3, 5, 9, 17), 136)
+  loops: dict[Any, measuring.TimedLoop] = {
+    width: costs.forward_loop(checkpoint, width, context, rows=batch)
+    for width in widths
+  }
+  drafter = drafters.BoundDrafter(
+    drafters.ModelDrafter(checkpoint.model), checkpoint.params
+  )
+  gamma = 2 if tiny else 4
+  step = costs.proposal_loop(
+    checkpoint, drafter, gamma, drafts=1, context=context, rows=batch
+  )
+  # A proposal of gamma tokens has as many steps, and one that reads the last.
+  loops['draft step'] = step._replace(calls=step.calls * (gamma + 1))
+  times = measuring.time_in_turns(loops, 2 if tiny else 5, 0.0)
+  ms = {key: 1e3 * median(x) for key, x in times.items()}
+  # Each pass reads the weights, and every slot of all caches.
+  cache = jax.eval_shape(
+    lambda params: checkpoint.model.init_cache(params, context),
+    checkpoint.params,
+  )
+  read = memory.num_bytes(checkpoint.params) + batch * memory.num_bytes(cache)
+  text = f'reading one token {ms[1]:.3f} ms, {read / ms[1] / 1e6:.0f} GB/s'
+  ratios = (f'{x}: {ms[x] / ms[1]:.2f} x' for x in loops if x != 1)
+  yield '', '; '.join((text, *ratios)), None
+
+
+def _loops(tiny: bool) -> _Plan:
+  """Yields the loops of each pair and batch size."""
+  pairs = (('tiny 2', 'tiny 1'),) if tiny else (('4B', '270M'), ('9B', '1B'))
+  for pair, batch in itertools.product(pairs, (2,) if tiny else (1, 8)):
+    name = f'{_label(pair[1])} drafts for {_label(pair[0])}, batch {batch}'
+    yield name, functools.partial(_loop, tiny, pair, batch)
+
+
+def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
+  """Times loops by their floors, by the verifier alone, and a curve.
+
+  Random weights never agree, so that acceptance is forced.
+  """
+  models, leniences = [_model(name) for name in names], 11
+  vocab = models[0].model.vocab_size
+  prompts = list(np.random.default_rng(0).integers(300, vocab, (11, 64)))
+  gamma, repeats, new_tokens = (2, 2, 12) if tiny else (4, 5, 128)
+  pair = entrants.Pair('', *models, prompts, new_tokens, repeats)
+  methods_by_arm = {
+    'alone': methods.METHODS['verifier_only'],
+    'strict': entrants.force_acceptance(methods.METHODS['speed'], False),
+    'token_v2': entrants.force_acceptance(methods.METHODS['token_v2'], True),
+  }
+
+  def entrant(arm: str, rate: Any = 0.0, rows: int = batch) -> Any:
+    loop = entrants.project_loop(
+      pair,
+      rows,
+      methods_by_arm[arm],
+      gamma=0 if arm == 'alone' else gamma,
+      lenience=rate,
+      name=arm if np.ndim(rate) or not rate else f'{arm}, rate {rate}',
+    )
+    return measuring.warm_up(loop)
+
+  def block_ms(row: dict[str, Any]) -> float:
+    return 1e3 * median(row['decode_s']) / row['blocks']
+
+  entered = [entrant('alone'), entrant('strict', 0.8)]
+  loops = [x for x, _ in entered]
+  for loop, facts in entered:
+    floor = entrants.lower_bound(
+      pair, batch, loop.fields['gamma'], facts['blocks']
+    )
+    loops.append(measuring.warm_up(floor)[0])
+  rows = measuring.race(loops, repeats)
+  for row, floor in zip(rows[:2], rows[2:], strict=True):
+    ratio = block_ms(row) / block_ms(floor)
+    text = f'{block_ms(row):.3f} ms/block, {ratio:.2f} x its floor'
+    text += f', compiled in {row["compile_s"]:.1f} s'
+    yield f'{row["arm"]} by its floor', text, ratio <= _FLOOR_BOUND
+  for arm, rate in itertools.product(('strict', 'token_v2'), (0.6, 0.8, 0.9)):
+    loops.append(entrant(arm, rate)[0])
+  yield from _by_first(measuring.race([loops[0], *loops[4:]], repeats))
+  # Acceptance from the lowest of a curve to the highest, a row for each.
+  rates = np.linspace(0.5, 0.95, leniences)
+  loops = [entrant('token_v2', 0.5, 1)[0]]
+  loops.append(entrant('token_v2', rates, leniences)[0])
+  point, curve = map(block_ms, measuring.race(loops, repeats))
+  text = f'{curve:.3f} ms/block, {curve / point:.2f} x one lenience'
+  yield f'{leniences} leniences, a row each', text, None
+  if stats := jax.local_devices()[0].memory_stats():
+    yield 'peak memory', f'{stats["peak_bytes_in_use"] / 1e9:.2f} GB', None
+
+
+def _by_first(rows: Sequence[dict[str, Any]]) -> _Rows:
+  """Yields entrants and their speed by that of the first."""
+  speeds = [row['tokens'] / median(row['decode_s']) for row in rows]
+  for row, speed in zip(rows, speeds, strict=True):
+    text = f'{speed:.0f} tokens/s, {speed / speeds[0]:.2f} x alone'
+    if row['acceptance'] is not None:
+      text += f', acceptance {row["acceptance"]:.2f}'
+    yield row['arm'], text, None
+
+
+def _real_pair(tiny: bool) -> _Plan:
+  """Yields captions that trained weights translate, if they are installed."""
+  for batch in (2,) if tiny else (1, 8):
+    yield f'batch {batch}', functools.partial(_translate, tiny, batch)
+
+
+def _translate(tiny: bool, batch: int) -> _Rows:
+  """Times the verifier alone and two methods, greedily, in turns."""
+  names = 'gemma3-270m', 'gemma3-270m-multi30k-de-en'
+  if tiny:
+    names = 'tiny-verifier', 'tiny-drafter'
+  dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
+  verifier = load_model(names[0], dtype)
+  drafter = drafters.load(names[1], dtype)
+  prompts = [f'{_EXAMPLE}German: {x}\nEnglish:' for x in _GERMAN[:batch]]
+
+  def run(sampler: Sampler) -> dict[str, Any]:
+    answers = sampler.sample(
+      prompts, max_new_tokens=8 if tiny else 48, stop_strings=['\n']
+    )
+    examined = sum(x.counts['examined'] for x in answers)
+    accepted = sum(x.counts['accepted'] for x in answers)
+    return {
+      'decode_s': sampler.usage.decode_s,
+      'tokens': sum(len(x.logprobs) for x in answers),
+      'acceptance': accepted / examined if examined else None,
+    }
+
+  loops, options = [], dict(temperature=0.0, batch_size=batch)
+  for config in (
+    DecodingConfig(gamma=0, **options),
+    DecodingConfig(method='speed', lenience=0.0, gamma=4, **options),
+    DecodingConfig(method='token_v2', lenience=0.3, gamma=4, **options),
+  ):
+    sampler = Sampler(
+      verifier, drafter if config.gamma else None, config=config
+    )
+    arm = config.method.name if config.gamma else 'alone'
+    fields = {'arm': f'{names[0]}, {dtype}, {arm}'}
+    loops.append(measuring.Entrant(fields, functools.partial(run, sampler)))
+  yield from _by_first(measuring.race(loops, 2 if tiny else 5))
 
 
 if __name__ == '__main__':
+  define_flags()
   cli.run(main)

@@ -1,7 +1,7 @@
 """Times loops and drafters against each other, in one process.
 
 Command: python -m experiments.benchmark --config=configs/benchmark.py
-Shows: a table of medians and ratios, and the thresholds that they must meet.
+Shows: tables of medians and ratios.
 After each part, benchmark.json receives its figures with all repeats, the
 versions and the device. The same command resumes a run that was stopped.
 
@@ -15,7 +15,6 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments import benchmarks, cli
-from experiments.sweeps import workdirs
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config of a benchmark, such as configs/benchmark.py.'
@@ -32,6 +31,8 @@ def main() -> None:
   path = config_flags.get_config_filename(flags.FLAGS['config'])
   workdir = pathlib.Path(_WORKDIR.value or f'runs/{pathlib.Path(path).stem}')
   cli.make_folder(workdir)
+  from experiments.sweeps import workdirs
+
   with workdirs.Workdir(workdir).lock():
     benchmarks.run(_CONFIG.value, workdir)
 

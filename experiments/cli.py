@@ -440,7 +440,7 @@ def versions() -> dict[str, str]:
 
 @contextlib.contextmanager
 def stop_on_ctrl_c(
-  say: Callable[[str], None], answers_left: Callable[[], int] | None = None
+  say: Callable[[str], None],
 ) -> Iterator[Callable[[], bool]]:
   """Handles Ctrl-C: the first stops after current points, the second now."""
   signals: list[int] = []
@@ -450,10 +450,9 @@ def stop_on_ctrl_c(
     if signals:
       raise KeyboardInterrupt
     signals.append(number)
-    count = f' ({answers_left()} answers are left)' if answers_left else ''
     say(
-      f'stopping: the current points are finished{count} and kept; press Ctrl-C'
-      ' again to stop at once, which loses only the answers of these points.'
+      'stopping: the current points are finished and kept; press Ctrl-C again'
+      ' to stop at once, which loses only the answers of these points.'
     )
 
   try:

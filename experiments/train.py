@@ -55,6 +55,7 @@ def main() -> None:
 def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
   """Trains a language model on generated problems."""
   from cascades.models import checkpoints
+  from experiments import measuring
   from experiments.sweeps import costs
   from experiments.training import small_models
 
@@ -65,7 +66,7 @@ def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
   )
   model = checkpoints.load_model(folder).unpack()
   passes = {'token': costs.forward_loop(model, 1, _CONTEXT)}
-  seconds = costs.time_in_turns(passes, repeats=15, seconds=4.0)['token']
+  seconds = measuring.time_in_turns(passes, repeats=15, seconds=4.0)['token']
   small_models.write_card(
     folder,
     config,

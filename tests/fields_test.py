@@ -24,7 +24,7 @@ _NAMES = (
     'ray.address',
   ),
   *('ray.retries', 'file.path', 'file.shots', 'file.stop_strings'),
-  *('file.too_long', 'file.prompt', 'file.metric', 'file.examples'),
+  *('file.prompt', 'file.metric', 'file.examples'),
 )
 
 

@@ -1,8 +1,6 @@
 """Facts of a sweep before it starts, and unit costs of given times."""
 
-import dataclasses
 import functools
-import math
 import types
 
 import pytest
@@ -10,89 +8,42 @@ import small
 
 from cascades import drafters
 from cascades.models import checkpoints
-from experiments import sweep
+from experiments import measuring, sweep
 from experiments.sweeps import costs, curve_plan, preflight
 
 _TRIAL = preflight.Trial(
-  efficiency=[1.5, 3.36],
   prompts=6,
-  tokens_per_block=3.36,
-  acceptance=0.8,
-  has_full_drafts=True,
-  answer_tokens=80.2,
-  cut_answers=0.0,
+  emitted=480,
+  cut=0,
+  counts=dict(verifier_calls=160, examined=400, accepted=320),
   prefill_s=0.1,
   compile_s=1.0,
 )
-_PREVIEW = preflight.Preview(
-  prompt_tokens=(3, 5, 9),
-  vocab_size=768,
-  gamma=4,
-  trial=_TRIAL,
-  block_ratios={1: 2.0, 16: 4.0},
-  answers=1080,
-  seconds=73.0,
-)
-
-
-def test_a_drafter_pays_from_the_break_even_on():
-  for acceptance, tokens in ((0, 1), (0.5, 1.9375), (1, 5)):
-    assert preflight.tokens_per_block(acceptance, 4) == pytest.approx(tokens)
-  for ratio in (1.0, 1.5, 3.0, 4.9):
-    acceptance = preflight.break_even(ratio, 4)
-    assert preflight.tokens_per_block(acceptance, 4) >= ratio
-    if acceptance:
-      assert preflight.tokens_per_block(acceptance - 0.001, 4) < ratio
-  # No acceptance pays for a block that takes longer than its tokens.
-  assert preflight.break_even(5.1, 4) is None
 
 
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
-    ({}, 'pays (1.68 times as fast; it pays from an acceptance rate of 0.519'),
-    ({}, '16 answers at a time: a block takes 4.00 times as long as a'),
-    ({}, 'so the drafter does not pay (0.84 times as fast; it pays from'),
-    ({'block_ratios': {1: 9.0}}, 'no acceptance rate is high enough'),
-    ({'trial': _TRIAL._replace(cut_answers=0.75)}, 'answers: 75% of them'),
-    ({}, 'prompts: 3 to 9 tokens, median 5.'),
+    ({'cut': 5}, 'answers: 83% of them reach the maximum'),
     ({}, 'answers: 80 tokens on average, to 6 prompts.'),
-    ({}, 'its acceptance rate is 0.80 in strict decoding with gamma 4.'),
-    ({'lossy_point': 'a at 0.5'}, 'is 0.80 with a at 0.5; no curve decodes'),
-    ({'lossy_point': 'a'}, 'pays (1.68 times as fast).'),
-    # What eq. 1 gives for the drafts that there were is no measure here.
-    (
-      {'trial': _TRIAL._replace(has_full_drafts=False, tokens_per_block=1.1)},
-      'does not pay (0.55 times as fast).',
-    ),
-    ({'trial': _TRIAL._replace(acceptance=math.nan)}, 'no token after 6 pro'),
-    ({}, 'time: 1080 answers in about 73 s.'),
-    ({'seconds': 600.0}, 'about 10 min.'),
-    ({'seconds': 9000.0}, 'about 2.5 h.'),
+    ({}, 'its acceptance rate is 0.80 in strict decoding.'),
+    ({'counts': _TRIAL.counts | {'examined': 0}}, 'no token after 6 prompts'),
   ],
 )
 def test_facts_are_sentences(changes, words):
-  sentences = dataclasses.replace(_PREVIEW, **changes).sentences()
+  sentences = preflight.describe(_TRIAL._replace(**changes), 'strict decoding')
   assert words in '\n'.join(sentences)
+  assert _TRIAL.tokens_per_block == 3
 
 
-def test_each_fact_is_said_once_when_it_is_known():
-  first = preflight.Preview(prompt_tokens=(3, 5, 9), vocab_size=768)
-  trial = _TRIAL._replace(cut_answers=0.9)
-  decoded = dataclasses.replace(first, gamma=4, trial=trial)
-  last = dataclasses.replace(
-    decoded, block_ratios={1: 2.0}, answers=9, seconds=7.0
+def test_a_drafter_pays_if_its_blocks_are_faster():
+  text = 'times as long as a token of the verifier alone, so the drafter'
+  assert f'one answer at a time: a block takes 2.00 {text} pays (1.50' in (
+    preflight.payment(1, 2.0, 1.5)
   )
-  said, counts = [], []
-
-  def measured():
-    for facts in (first, decoded, last):
-      counts.append(len(said))
-      yield facts
-
-  preflight.say_facts(measured(), said.append)
-  assert counts == [0, 2, 5]
-  assert said == last.sentences()
+  assert f'16 answers at a time: a block takes 4.00 {text} does not pay (0' in (
+    preflight.payment(16, 4.0, 0.75)
+  )
 
 
 @pytest.mark.slow
@@ -111,7 +62,7 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
   words = ['tokenizers:', 'prompts:', 'time: 11']
-  for word in (*words, 'in strict decoding with gamma 4.', 'times as fast; '):
+  for word in (*words, 'in strict decoding with gamma 4.', 'times as fast)'):
     assert word in printed
   # Nothing is left to decode, so there is nothing to say.
   sweep.run(config, curves, tmp_path / 'run')
@@ -133,7 +84,7 @@ def test_blocks_are_timed_as_their_curves_have_them(monkeypatch):
 
   take = lambda loops, **_: {key: [1.0] for key in loops}  # noqa: E731
   monkeypatch.setattr(preflight.costs, 'strict_loop', strict_loop)
-  monkeypatch.setattr(preflight.costs, 'time_in_turns', take)
+  monkeypatch.setattr(preflight.measuring, 'time_in_turns', take)
   stub = types.SimpleNamespace
   setting = stub(verifier=None, bound_drafter=None)
   preflight._block_times(setting, {(preflight._block(curve), 2)}, 10)
@@ -156,7 +107,7 @@ def measured(monkeypatch, times, blocks, calls, drafter='', **options):
   """Unit costs, where each loop takes a time of its own."""
   for name, loop in (
     ('_model_loop', None),
-    ('proposal_loop', costs.TimedLoop(None, 1)),
+    ('proposal_loop', measuring.TimedLoop(None, 1)),
     ('strict_loop', (None, calls)),
   ):
     monkeypatch.setattr(costs, name, lambda *_, loop=loop, **__: loop)

@@ -96,7 +96,7 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
 
   for is_there, victim, number in (
     # While the models are loaded; between two points.
-    (lambda: (broken / '.owner').exists(), 0, signal.SIGTERM),
+    (lambda: (broken / '.lock').exists(), 0, signal.SIGTERM),
     (lambda: points() >= 1, 1, signal.SIGKILL),
   ):
     processes = _start_two(broken, *NUMERALS)

@@ -1,12 +1,10 @@
 """Generated problems, and published sets: whole and damaged."""
 
-import collections
 import gzip
 import hashlib
 import itertools
 import json
 import pathlib
-import random
 import re
 import sys
 import types
@@ -29,18 +27,6 @@ def task(request):
 
 def _problems(task, count, *stream):
   return list(itertools.islice(task.problems(*stream), count))
-
-
-def test_examples_are_reproducible_and_different(task):
-  def load(seed, count):
-    return list(task.load(split='test', seed=seed, num_examples=count))
-
-  first, other = load(0, 50), load(1, 50)
-  assert first == load(0, 50)
-  assert first[:10] == load(0, 10)
-  assert {e.id for e in first}.isdisjoint(e.id for e in other)
-  assert len({e.prompt for e in first}) == 50
-  assert [e.prompt for e in first] != [e.prompt for e in other]
 
 
 def test_splits_share_no_problem_whatever_the_seed(task):
@@ -120,16 +106,6 @@ def test_numbers_and_dates_are_spelled():
   assert [roman.roman_numeral(n) for n in numbers] == texts
 
 
-def test_a_roman_problem_and_its_way_back_are_of_one_split():
-  prompts = {}
-  for key, prompt, reference in _problems(TASKS['roman'], 4000, 'any'):
-    prompts.setdefault(key, {})[prompt] = reference
-  assert prompts['1994'] == {
-    'The number 1994 in Roman numerals:': ' MCMXCIV',
-    'In figures, the Roman numeral MCMXCIV:': ' 1994',
-  }
-
-
 def test_a_task_ends_with_its_last_problem():
   whole = list(TASKS['roman'].load(num_examples=None))
   assert len({e.prompt for e in whole}) == len(whole) == 506
@@ -186,34 +162,6 @@ def test_every_task_has_hashes_of_its_examples():
 # --- Phrasing styles: the same problems in different words. ---
 
 
-def test_shares_are_those_of_the_phrasing_style():
-  plain = phrasing.shares('plain', 4)
-  assert plain == pytest.approx([0.663, 0.191, 0.092, 0.055], abs=1e-3)
-  assert phrasing.shares('ornate', 4) == plain[::-1]
-  assert phrasing.shares('any', 4) == [0.25] * 4
-  for phrasing_style in phrasing.PHRASING_STYLES:
-    assert sum(phrasing.shares(phrasing_style, 5)) == pytest.approx(1)
-  with pytest.raises(ValueError, match=r"phrasing_style: .* got 'curt'"):
-    next(TASKS['roman'].problems('0', 'curt'))
-
-
-def test_a_phraser_draws_by_its_shares_and_fills_words_in():
-  phraser = phrasing.Phraser('ornate', random.Random(0))
-  text = '[now|then|later [on|still]] {n} has {k}.'
-  said = (phraser.write(text, n='Ana', k=3) for _ in range(4000))
-  found = collections.Counter(said)
-  first, second, third = phrasing.shares('ornate', 3)
-  on, still = phrasing.shares('ornate', 2)
-  want = {
-    'now Ana has 3.': first,
-    'then Ana has 3.': second,
-    'later on Ana has 3.': third * on,
-    'later still Ana has 3.': third * still,
-  }
-  shares = {said: count / 4000 for said, count in found.items()}
-  assert shares == pytest.approx(want, abs=0.03)
-
-
 def test_styles_tell_the_same_problems_in_other_words(task):
   plain, ornate = (
     _problems(task, 300, 'train/0', phrasing_style)
@@ -263,28 +211,6 @@ def test_references_score_full_and_other_answers_do_not(name):
       assert task.score(wrong, example.reference)[task.quality_score] == 0
 
 
-@pytest.mark.parametrize('name', _NAMES)
-def test_a_prompt_is_worked_examples_then_the_question(name):
-  task = TASKS[name]
-  bare = {e.id: e.prompt for e in _load(name, shots=0)}
-  heads = {e.prompt.removesuffix(bare[e.id]) for e in _load(name)}
-  assert all(question.endswith(':') for question in bare.values())
-  (head,) = heads
-  # One more shot is one more answer, and the same before it.
-  assert head.endswith('\n\n') == bool(task.shots)
-  first, question = min(bare.items())
-  last = question.rpartition('\n')[2]
-  assert head.count(f'\n{last} ') == task.shots
-  if task.shots:
-    fewer = {e.id: e.prompt for e in _load(name, shots=task.shots - 1)}
-    assert head.startswith(fewer[first].removesuffix(question))
-  # Nothing that ends an answer is in a worked one.
-  for worked in head.split('\n\n')[:-1]:
-    answer = worked.partition(f'\n{last} ')[2]
-    assert answer
-    assert not [stop for stop in task.stop_strings if stop in answer]
-
-
 @pytest.mark.parametrize('name', [*_NAMES, *GENERATED])
 def test_unknown_splits_and_too_many_shots_are_named(name):
   path = None if name in GENERATED else fixture_of(name)
@@ -300,15 +226,6 @@ def test_unknown_splits_and_too_many_shots_are_named(name):
     with pytest.raises(ValueError, match=said):
       _load(name, path='a.jsonl')
     assert _load(name, path=None, shots=0, num_examples=1)
-
-
-@pytest.mark.parametrize('name', _NAMES)
-def test_a_seed_decides_the_order_and_nothing_else(name):
-  orders = [[e.id for e in _load(name, seed=seed)] for seed in range(6)]
-  assert _load(name, seed=3) == _load(name, seed=3)
-  assert len({tuple(order) for order in orders}) > 1
-  assert len({frozenset(order) for order in orders}) == 1
-  assert [e.id for e in _load(name, seed=5, num_examples=1)] == orders[5][:1]
 
 
 def test_a_row_that_is_a_worked_example_is_refused():
@@ -329,23 +246,11 @@ def test_a_pair_of_files_may_be_packed_beside_its_worked_examples(tmp_path):
     assert _load(name, path=str(tmp_path / path)) == _load(name)
   damaged = tmp_path / f'{name}.en.gz'
   damaged.write_bytes(damaged.read_bytes()[:-9])
-  with pytest.raises(ValueError, match=r'en\.gz, line \d+: Compressed'):
+  with pytest.raises(ValueError, match=r'en\.gz, line \d+, .*Compressed'):
     _load(name, path=str(damaged))
   (tmp_path / 'val.de.gz').unlink()
   with pytest.raises(ValueError, match='worked examples come from this file'):
     _load(name, path=str(tmp_path / name))
-
-
-def test_a_table_may_be_csv_parquet_or_lines(tmp_path):
-  frame = pd.read_csv(_FOLDER / 'xsum.csv', dtype=str, keep_default_na=False)
-  frame.to_parquet(tmp_path / 'test.parquet')
-  (tmp_path / 'test.jsonl').write_text(
-    '\n\n'.join(json.dumps(row) for row in frame.to_dict('records')),
-    encoding='utf-8-sig',
-  )
-  want = _load('xsum')
-  for end in ('parquet', 'jsonl'):
-    assert _load('xsum', path=str(tmp_path / f'test.{end}')) == want
 
 
 def _hub_rows(name, split):
@@ -395,7 +300,7 @@ def test_the_hub_gives_the_same_examples(name, monkeypatch):
   assert said.startswith(source.hub)
 
 
-@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize('name', ['xsum', 'spec_bench'])
 def test_without_a_hub_a_sentence_says_what_to_download(name, monkeypatch):
   def load_dataset(*names, **options):
     raise ConnectionError('no\nnetwork.')
@@ -404,86 +309,63 @@ def test_without_a_hub_a_sentence_says_what_to_download(name, monkeypatch):
   monkeypatch.setitem(sys.modules, 'datasets', hub)
   source = TASKS[name].source
   why = 'no network' if source.hub else 'it is not on the Hugging Face hub'
-  said = (
-    f'cannot be loaded ({why}); download {source.download} and give it with'
-    ' --config.task.path='
-  )
+  said = f'cannot be loaded ({why}); download and {source.advice} with --config'
   with pytest.raises(ValueError, match=re.escape(said)):
     _load(name, path=None)
 
 
 _QUESTION = '{"id": "1", "question": "Q", "context": "C"'
-# Of a set: texts of its file, and what is said of each.
-_DAMAGED = {
-  'gsm8k': {
-    None: r'cannot be read \(No such file',
-    '': 'has no rows',
-    '{"question": "Q", "answer": "#### 1"}\n{"question": ': (
-      r'2, is damaged \(Expecting value'
-    ),
-    '3': '1, is not an object',
-    '\n{"question": "Q"}': "2, has no field 'answer'",
-    '{"question": 3, "answer": ""}': "1, has a field 'question' that is",
-    '{"question": " ", "answer": "#### 1"}': "1, has an empty 'question'",
-    '{"question": "Q", "answer": "4\\n#### none"}': "an 'answer' without",
-  },
-  'natural_questions': {
-    '{"question": "Q", "answer": "A"}': "'answer' that is not a list",
-    '{"question": "Q", "answer": [1]}': "'answer' that is not a list of texts",
-  },
-  'squad_v2': {
-    f'{_QUESTION}, "answers": []}}': "1, has a field 'answers' that is not an",
-    f'{_QUESTION}, "answers": {{"text": []}}}}\n'
-    * 2: "2, has the id '1' a sec",
-    '{"data":\n': r'1, is damaged \(Expecting value: line 1',
-  },
-  'trivia_qa': {'{"question_id": "1", "question": "Q"}': "no field 'answer'"},
-  'spec_bench': {
-    '{"question_id": 1, "category": "qa", "turns": []}': "no text in 'turns'"
-  },
-}
 
 
 @pytest.mark.parametrize(
   ('name', 'text', 'message'),
-  [(name, *case) for name, cases in _DAMAGED.items() for case in cases.items()],
+  [
+    ('gsm8k', '', ' has no rows'),
+    ('gsm8k', '3', ', line 1, is not a JSON object'),
+    ('gsm8k', '{"question": "Q"}', ", line 1, has no field 'answer'"),
+    ('gsm8k', '{"question": " "}', ", line 1, has an empty 'question'"),
+    (
+      'gsm8k',
+      '{"question": "Q", "answer": "none"}',
+      ', line 1, has a reference that final_number cannot score',
+    ),
+    (
+      'natural_questions',
+      '{"question": "Q", "answer": [{}]}',
+      ", line 1, has a field 'answer' that is not a list of texts",
+    ),
+    (
+      'squad_v2',
+      f'{_QUESTION}, "answers": {{"text": []}}}}\n' * 2,
+      ", line 2, has the id '1' a second time",
+    ),
+    ('trivia_qa', '{"question": "Q"}', ", line 1, has no field 'answer"),
+    (
+      'spec_bench',
+      '{"question_id": 1, "category": "qa", "turns": []}',
+      ", line 1, has no text in 'turns'",
+    ),
+  ],
 )
 def test_a_damaged_file_is_named(name, text, message, tmp_path):
-  path = tmp_path / 'file'
-  if text is not None:
-    path.write_text(text)
-  with pytest.raises(ValueError, match=message) as e:
+  path = tmp_path / 'a.jsonl'
+  path.write_text(text)
+  with pytest.raises(ValueError, match=r'^path: .*\.$') as e:
     _load(name, path=str(path))
-  assert str(e.value).startswith(f'path: {path}')
-  assert str(e.value).count(str(path)) == 1
-  assert str(e.value).endswith(f'; give {TASKS[name].source.download}.')
+  assert str(e.value).startswith(f'path: a.jsonl{message}')
 
 
-def test_tables_and_pairs_that_are_damaged_are_named(tmp_path):
-  for name, text, said in (
-    ('test.csv', 'a,b,1\nc,d,2,3\n', r'test\.csv cannot be read .*line 3'),
-    ('test.csv', 'a,b,1\nc,,2\n', r"test\.csv, row 2, has an empty 'summ"),
-    ('test.parquet', '', r'test\.parquet cannot be read'),
-  ):
-    path = tmp_path / name
-    path.write_text(f'document,summary,id\n{text}')
-    with pytest.raises(ValueError, match=said):
-      _load('xsum', path=str(path))
+def test_pairs_that_are_damaged_are_named(tmp_path):
   (tmp_path / 'pair.en').write_text('One.\nTwo.\n')
   (tmp_path / 'pair.de').write_text('Eins.\n')
-  with pytest.raises(ValueError, match=r'pair\.en has 2 lines and .*\.de 1;'):
-    _load('multi30k_de_en', path=str(tmp_path / 'pair'), shots=0)
-  (tmp_path / 'pair.de').write_bytes(b'Eins.\nZw\xf6lf.\n')
-  with pytest.raises(ValueError, match=r'pair\.de, line 2: it is not UTF-8'):
+  with pytest.raises(ValueError, match=r'pair\.en and pair\.de have differ'):
     _load('multi30k_de_en', path=str(tmp_path / 'pair'), shots=0)
 
 
-@pytest.mark.parametrize('name', _NAMES)
-def test_a_file_is_known_by_its_hash(name):
-  source = TASKS[name].source
-  found = source.provenance(fixture_of(name))['files']
-  assert set(found) == {p.name for p in _FOLDER.glob(f'{name}.*')}
-  for file, said in found.items():
-    assert said == hashlib.sha256((_FOLDER / file).read_bytes()).hexdigest()
-  with pytest.raises(ValueError, match='cannot be read'):
-    source.provenance('/nowhere/at/all')
+def test_a_file_is_known_by_its_hash():
+  name = 'multi30k_de_en'
+  found = TASKS[name].source.provenance(fixture_of(name))['files']
+  assert found == {
+    path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in _FOLDER.glob(f'{name}.*')
+  }

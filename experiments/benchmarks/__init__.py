@@ -2,27 +2,11 @@
 
 A suite is a module with
 
-  check(config)    Checks a config before anything is timed.
+  check(config)    Checks what its config names before anything is timed.
   parts(config)    Yields the parts that are measured together: fields that
                    identify the figures of a part, and a function that returns
                    the figures, dicts that JSON can hold.
-  tables(figures)  Makes tables of the figures.
-
-The suites, each named as its module:
-
-  loops       This project's loop, compared with gemma's sampler and with its
-              lower bound, on a CPU or on an accelerator.
-  answering   Samplers with every kind of drafter, and the loops of other
-              libraries with a real model.
-  eight_bits  A model in eight bits beside the same in floats.
-
-Shared modules:
-
-  harness        Entrants, turns, figures, thresholds and tables.
-  entrants       Two models and their prompts; this loop and gemma's.
-  lower_bounds   The loop's forward passes, without any rule.
-  gemma_sampler  gemma's sampler in two parts.
-  peers          Other libraries' loops, in processes of their own.
+  tables(figures)  Returns rows of tables of the figures.
 """
 
 import datetime
@@ -33,24 +17,35 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from cascades import arguments
 from experiments import cli
 
 # Modules are imported when a config names them, because they import JAX.
 SUITES = ('loops', 'answering', 'eight_bits')
+# Fields that are integers from 1 on, or tuples of such.
+_COUNTS = (
+  *('batch_sizes', 'context', 'gamma', 'gammas', 'new_tokens', 'num_compared'),
+  *('num_examples', 'prompt_tokens', 'repeats', 'widths'),
+)
 
 
 def run(config: ConfigDict, workdir: pathlib.Path) -> None:
-  """Runs a suite and writes its figures."""
+  """Runs a suite, writes its figures and prints its tables."""
   import jax
 
-  from experiments import records
-  from experiments.benchmarks import harness
+  from experiments import measuring, records
   from experiments.sweeps import workdirs
 
   if config.suite not in SUITES:
     raise ValueError(
       f'suite: must be one of {", ".join(SUITES)}, got {config.suite!r}.'
     )
+  for name in (name for name in _COUNTS if name in config):
+    values = config[name] if isinstance(config[name], tuple) else [config[name]]
+    if not values:
+      raise ValueError(f'{name}: must have at least one value, got none.')
+    for value in values:
+      arguments.integer(name, value, 1)
   # Compile times are figures here.
   jax.config.update('jax_enable_compilation_cache', False)
   suite = importlib.import_module(f'experiments.benchmarks.{config.suite}')
@@ -85,5 +80,5 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     cli.say('measuring ' + ', '.join(f'{k} {v}' for k, v in fields.items()))
     figures += measure()
     records.write_text(path, json.dumps(output, indent=1) + '\n')
-  print('\n\n'.join(map(harness.format_table, suite.tables(figures))))
+  print('\n\n'.join(map(measuring.table, suite.tables(figures))))
   print(f'All figures: {path}')

@@ -25,27 +25,17 @@ from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language, package_index
 from cascades.sampler import batching, sampler
-from experiments.benchmarks import entrants, harness, peers
-from experiments.benchmarks.harness import Figures, median, threshold
+from experiments import measuring
+from experiments.benchmarks import entrants, peers
+from experiments.measuring import median
 from experiments.sweeps import costs
 
 _Peers = dict[str, peers.Peer]
-# Lower bounds of ratios of tokens per second: fields of a row, fields in which
-# the reference row differs, and the bound.
-_MATCHUPS = (
-  ({'arm': 'alone', 'dtype': 'float32'}, {'arm': 'transformers, plain'}, 2.7),
-  ({'arm': 'alone', 'dtype': 'bfloat16'}, {'dtype': 'float32'}, 1.54),
-  ({'arm': 'alone', 'dtype': 'int8'}, {'dtype': 'float32'}, 1.67),
-  ({'arm': 'strict', 'dtype': 'int8', 'batch': 1}, {'dtype': 'float32'}, 1.5),
-  ({'arm': 'strict', 'dtype': 'float32', 'batch': 1}, {'arm': 'alone'}, 1.6),
-  ({'arm': 'n-gram'}, {'arm': 'alone'}, 0.95),
-)
+_Figures = list[dict[str, Any]]
 
 
 def check(config: ConfigDict) -> None:
   """Checks a config before anything is timed."""
-  counts = 'num_examples', 'gamma', 'repeats', 'new_tokens', 'context'
-  harness.check_counts(config, *counts, 'batch_sizes')
   for dtype in config.dtypes:
     checkpoints.check_dtype(dtype)
   for arm in (*config.problems, *config.copies):
@@ -118,7 +108,7 @@ def _load(config: ConfigDict, dtype: str) -> _Models:
 
 def parts(
   config: ConfigDict,
-) -> Iterator[tuple[dict[str, Any], Callable[[], Figures]]]:
+) -> Iterator[tuple[dict[str, Any], Callable[[], _Figures]]]:
   """Yields all parts; models and peers are loaded on demand."""
   for dtype in config.dtypes:
     load = functools.cache(functools.partial(_load, config, dtype))
@@ -132,7 +122,9 @@ def parts(
         yield key, functools.partial(_measure_answers, load, start, key)
 
 
-def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
+def _measure_costs(
+  load: Callable[[], _Models], key: dict[str, Any]
+) -> _Figures:
   """Times the proposal of a block, and reading it."""
   models, participants = load(), []
   config, verifier = models.config, models.verifier
@@ -157,8 +149,8 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
       fields = key | {'arm': arm.name, 'what': name}
       if name == 'proposing':
         fields['passes'] = gamma + 1
-      participants.append(harness.loop_entrant(fields, loop, 'block_s'))
-  return harness.race(participants, config.repeats, f'{models.dtype}: costs')
+      participants.append(measuring.loop_entrant(fields, loop))
+  return measuring.race(participants, config.repeats, f'{models.dtype}: costs')
 
 
 def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
@@ -203,7 +195,7 @@ def _with_table(
 
 def _measure_answers(
   load: Callable[[], _Models], start: Callable[[], _Peers], key: dict[str, Any]
-) -> Figures:
+) -> _Figures:
   """Times all entrants of a part; `key` is part of their figures."""
   models, part, batch = load(), key['part'], key['batch']
   config, ids = models.config, models.ids()
@@ -225,14 +217,16 @@ def _measure_answers(
       if batch <= max_batch:
         run = functools.partial(peer.answer, mode, batch)
         fields = {'arm': f'{name}, {mode}', 'others': peer.versions}
-        participants.append(harness.Entrant(fields, run))
+        participants.append(measuring.Entrant(fields, run))
   name = f'{models.dtype}, batch {batch}: {part}'
-  return [key | row for row in harness.race(participants, config.repeats, name)]
+  return [
+    key | row for row in measuring.race(participants, config.repeats, name)
+  ]
 
 
 def _entrant(
   models: _Models, arm: ConfigDict, prompts: Sequence[str], **options: Any
-) -> harness.Entrant:
+) -> measuring.Entrant:
   """Makes an entrant that answers prompts with the sampler of `arm`."""
   decoding_config, drafter_options = _split(
     _options(models.config, arm) | options
@@ -257,7 +251,7 @@ def _entrant(
 
   drafts, gamma = decoder.config.drafts, decoder.config.gamma
   fields = {'arm': arm.name, 'drafts': drafts, 'gamma': gamma}
-  return harness.Entrant(fields, run)
+  return measuring.Entrant(fields, run)
 
 
 def _copies(models: _Models) -> list[str]:
@@ -275,83 +269,43 @@ def _copies(models: _Models) -> list[str]:
   return copies
 
 
-def _block_s(block_costs: Figures, row: dict[str, Any]) -> float:
+def _block_s(figures: Sequence[dict[str, Any]], row: dict[str, Any]) -> float:
   """Returns the seconds of a block, with the drafter passes that were made."""
   seconds = 0.0
-  for cost in block_costs:
-    share = 1.0
-    # Older figures have no passes, and some drafters make none.
-    if 'passes' in cost and row.get('drafter_calls'):
-      share = row['drafter_calls'] / row['verifier_calls'] / cost['passes']
-    seconds += share * median(cost['block_s'])
+  for cost in figures:
+    key = 'costs', row['dtype'], row['arm']
+    if (cost['part'], cost['dtype'], cost['arm']) == key:
+      share = 1.0
+      # Some drafters make no passes.
+      if 'passes' in cost and row.get('drafter_calls'):
+        share = row['drafter_calls'] / row['verifier_calls'] / cost['passes']
+      seconds += share * median(cost['call_s'])
   return seconds
 
 
-def rows(figures: Figures) -> list[dict[str, Any]]:
+def tables(figures: Sequence[dict[str, Any]]) -> list[_Figures]:
   """Derives rates and ratios of the entrants."""
-  block_costs: dict[tuple, list[dict[str, Any]]] = {}
+  rows, firsts = [], {}
   for row in figures:
     if row['part'] == 'costs':
-      block_costs.setdefault((row.get('dtype'), row['arm']), []).append(row)
-  results, firsts = [], {}
-  for row in figures:
-    if row['part'] not in ('problems', 'copies'):
       continue
-    fields = {x: row.get(x) for x in ('part', 'dtype', 'batch')}
+    fields = {x: row[x] for x in ('part', 'dtype', 'batch')}
     speed = row['tokens'] / median(row['decode_s'])
-    baseline = firsts.setdefault(tuple(fields.values()), row | {'speed': speed})
+    baseline, baseline_speed = firsts.setdefault(
+      tuple(fields.values()), (row, speed)
+    )
     calls, examined = row.get('verifier_calls'), row.get('examined')
-    names = 'arm', 'gamma', 'drafts', 'tokens', 'same_tokens'
-    out = fields | {x: row.get(x) for x in names}
+    out = fields | {x: row.get(x) for x in ('arm', 'gamma', 'drafts')}
     out |= {
       'acceptance': row['accepted'] / examined if examined else None,
-      'tokens_per_call': row['tokens'] / calls if calls else None,
-      'tokens_per_s': speed,
-      'over_alone': speed / baseline['speed'],
+      'tokens per call': row['tokens'] / calls if calls else None,
+      'tokens/s': speed,
+      'x alone': speed / baseline_speed,
+      'same tokens': row.get('same_tokens'),
     }
-    if 'prefill_s' in row:
-      out['prefill_s'] = median(row['prefill_s'])
-    dtype = row.get('dtype')
-    block, baseline_block = (
-      _block_s(block_costs.get((dtype, x['arm']), ()), x)
-      for x in (row, baseline)
-    )
-    if row['part'] == 'problems' and row.get('batch', 1) == 1 and block:
-      out['latency'] = block / out['tokens_per_call'] / baseline_block
-    results.append(out)
-  return results
-
-
-def thresholds(figures: Figures) -> list[tuple[str, ...]]:
-  """Compares tokens per second of pairs of entrants."""
-  names = 'part', 'dtype', 'batch', 'arm'
-  timed = {tuple(row[x] for x in names): row for row in rows(figures)}
-  results = []
-  pairs = itertools.product(timed.values(), _MATCHUPS)
-  for row, (fields, changes, bound) in pairs:
-    reference = timed.get(tuple((row | changes)[x] for x in names))
-    if reference and fields.items() <= row.items():
-      title = f'{row["part"]}, {row["dtype"]}, batch {row["batch"]}:'
-      title += f' {row["arm"]} by {" ".join(changes.values())}'
-      ratio = row['tokens_per_s'] / reference['tokens_per_s']
-      results.append(threshold(title, '>=', bound, ratio))
-  return results
-
-
-def tables(figures: Figures) -> list[harness.Table]:
-  """Makes a table of all entrants, and one of the thresholds."""
-  columns = {
-    'prompts': ('part', None),
-    'numbers': ('dtype', None),
-    'batch': ('batch', 0),
-    'arm': ('arm', None),
-    'gamma': ('gamma', 0),
-    'drafts': ('drafts', 0),
-    'acceptance': ('acceptance', 2),
-    'tokens per call': ('tokens_per_call', 2),
-    'latency': ('latency', 2),
-    'tokens/s': ('tokens_per_s', 1),
-    'x alone': ('over_alone', 2),
-    'prefill s': ('prefill_s', 2),
-  }
-  return harness.tables(columns, rows(figures), thresholds(figures))
+    block_s = _block_s(figures, row)
+    if row['part'] == 'problems' and row['batch'] == 1 and block_s:
+      latency = block_s / out['tokens per call'] / _block_s(figures, baseline)
+      out['latency'] = latency
+    rows.append(out)
+  return [rows]

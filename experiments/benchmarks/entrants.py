@@ -7,20 +7,20 @@ Both loops are greedy and write equally many tokens after the same prompts.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
 from cascades import decoding, drafters, load_model, methods
 from cascades.methods import processing
-from cascades.models import checkpoints, language
+from cascades.models import checkpoints, gemma_library, language
 from cascades.sampler import batching
-from experiments import tasks
-from experiments.benchmarks import gemma_sampler, harness
+from experiments import measuring, tasks
 
 
 class Pair(NamedTuple):
@@ -127,7 +127,7 @@ def project_loop(
   gamma: int,
   lenience: float,
   name: str,
-) -> harness.Entrant:
+) -> measuring.Entrant:
   """Makes an entrant of this project's loop."""
   drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
   if gamma:
@@ -163,7 +163,7 @@ def project_loop(
   fields = {'arm': name, 'gamma': gamma}
   if gamma:
     fields['lenience'] = lenience
-  return harness.two_part_entrant(fields, prefill, engine.decode, facts)
+  return measuring.two_part_entrant(fields, prefill, engine.decode, facts)
 
 
 def gemma_loop(
@@ -171,11 +171,11 @@ def gemma_loop(
   prompts: Sequence[Sequence[int]],
   new_tokens: int,
   cache_length: int,
-) -> harness.Entrant:
+) -> measuring.Entrant:
   """Makes an entrant of gemma's sampler."""
   checkpoint = checkpoint.unpack()
   padded, _ = batching.pad(prompts, max(map(len, prompts)))
-  prefill, decode = gemma_sampler.split_sampler(
+  prefill, decode = _split_sampler(
     checkpoint.model,
     checkpoint.params,
     padded,
@@ -190,6 +190,149 @@ def gemma_loop(
       'first': np.asarray(state.predicted_tokens[0]),
     }
 
-  return harness.two_part_entrant(
+  return measuring.two_part_entrant(
     {'arm': 'gemma', 'gamma': 0}, prefill, decode, facts
   )
+
+
+def lower_bound(
+  pair: Pair, batch: int, gamma: int, blocks: int
+) -> measuring.Entrant:
+  """Makes an entrant of the forward passes of strict decoding."""
+  models, length = (pair.verifier.model, pair.drafter.model), pair.cache_length
+  row_block = functools.partial(block, models, gamma, length)
+
+  @functools.partial(jax.jit, donate_argnums=0)
+  def decode(state, *params):
+    rows = jax.vmap(row_block, (None, 0, None))
+    return jax.lax.fori_loop(0, blocks, lambda i, s: rows(i, s, params), state)
+
+  def prefill():
+    caches = [
+      side.model.init_cache(side.params, length)
+      for side in (pair.verifier, pair.drafter)
+    ]
+    repeated = jax.tree.map(lambda x: jnp.stack([x] * batch), caches)
+    return tuple(repeated), jnp.full((batch,), 5, jnp.int32)
+
+  return measuring.two_part_entrant(
+    {'arm': 'floor', 'gamma': gamma, 'blocks': blocks},
+    prefill,
+    lambda state: decode(state, *pair.params),
+    lambda state: {},
+  )
+
+
+def block(
+  models: tuple[language.LanguageModel, language.LanguageModel],
+  gamma: int,
+  cache_length: int,
+  index: jax.Array,
+  state: Any,
+  params: tuple[Any, Any],
+) -> Any:
+  """Runs the forward passes of one block of one row."""
+  (verifier_cache, drafter_cache), token = state
+  start = index % (cache_length // (gamma + 1)) * (gamma + 1)
+  verifier_cache = models[0].rewind(verifier_cache, start)
+  tokens = token[None]
+  if gamma:
+    drafter_cache, tokens = _draft(
+      _Drafter(models[1], params[1], gamma), drafter_cache, token, start
+    )
+  reader = functools.partial(decoding.read, models[0], params[0])
+  logits, verifier_cache = reader(verifier_cache, tokens, start)
+  return (verifier_cache, drafter_cache), _next_token(logits)
+
+
+def _next_token(logits: jax.Array) -> jax.Array:
+  """Returns a token that depends on all logits, so that no pass is removed."""
+  return processing.argmax_lowest_id(logits.sum(0))
+
+
+class _Drafter(NamedTuple):
+  """A drafter with its parameters, and the tokens that it drafts per block."""
+
+  model: language.LanguageModel
+  params: Any
+  gamma: int
+
+
+def _draft(
+  drafter: _Drafter, cache: Any, token: jax.Array, start: jax.Array
+) -> tuple[Any, jax.Array]:
+  """Runs the drafter passes after a token at position `start`."""
+  model = drafter.model
+  read = functools.partial(decoding.read, model, drafter.params)
+  # Strict decoding does not read its last draft, and catches up here.
+  first = jnp.maximum(start - 1, 0)
+  logits, cache = read(
+    model.rewind(cache, first), jnp.stack([token, token]), first
+  )
+  cache, second = model.rewind(cache, start + 1), _next_token(logits)
+
+  def step(carry, j):
+    cache, last = carry
+    logits, cache = read(cache, last[None], start + j)
+    last = _next_token(logits)
+    return (cache, last), last
+
+  (cache, _), rest = jax.lax.scan(
+    step, (cache, second), jnp.arange(1, drafter.gamma)
+  )
+  return cache, jnp.concatenate([jnp.stack([token, second]), rest])
+
+
+def _split_sampler(
+  model: language.LanguageModel,
+  params: language.Params,
+  prompts: Int[Array, 'B P'],
+  *,
+  cache_length: int,
+  new_tokens: int,
+) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+  """Makes the prefill and the greedy decoding of gemma's sampler.
+
+  The router of a mixture of experts is patched here too (see `products`), as
+  gemma's modules are compiled once for both samplers.
+  """
+  gm = gemma_library.import_gemma()
+  from gemma.gm.text import _prefill, _sampler_loop
+  from gemma.gm.utils import _types
+
+  text = _types.Input(
+    text=jnp.asarray(prompts),
+    images=None,
+    config=model.module.config.input_config,
+  )
+  loop = _sampler_loop.SamplerLoop(
+    model=model.module,
+    # No token ends a row, so that all rows have one length.
+    end_tokens=(),
+    forbidden_tokens=None,
+    sampling=gm.text.Greedy(),
+    cache_length=cache_length,
+    special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
+  )
+
+  @language.intercept_modules()
+  def prefill():
+    return _prefill.prefill(
+      model=model.module,
+      params=params,
+      input=text,
+      last_state=None,
+      cache_length=cache_length,
+      max_out_length=new_tokens,
+      pad_length=prompts.shape[1],
+      rng=jax.random.key(0),
+      sharding=None,
+    )
+
+  @language.intercept_modules()
+  def decode(state):
+    return loop.sample(
+      params=params, init_state=state, max_new_tokens=jnp.asarray(new_tokens)
+    )
+
+  return prefill, decode

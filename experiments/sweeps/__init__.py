@@ -3,7 +3,6 @@
 fields         Fields of a config, with their types.
 preflight      Facts of a sweep before it starts.
 plan           Curves and points of a config.
-prompt_lengths Prompts of a user's file that are too long for the cache.
 phases         The phases of a sweep: plan, open, load, decode, collect, report.
 deciding       The decision of a sweep; `terminal` prints its last lines.
 multihost      Several processes that decode together.

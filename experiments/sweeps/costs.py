@@ -7,9 +7,8 @@ import contextlib
 import functools
 import pathlib
 import platform
-import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching
 from cascades.verification_config import VerificationConfig
+from experiments.measuring import TimedLoop, time_in_turns
 from experiments.records.unit_costs import CostRange, Costs
 from experiments.sweeps.curve_plan import Curve
 
@@ -30,31 +30,11 @@ _NO_STOP = np.full(8, -1, np.int32)
 _NO_LIMIT = 2**30
 
 
-class TimedLoop(NamedTuple):
-  """A compiled loop to time."""
-
-  run: Callable[[], Any]
-  calls: float
-
-
 class _Block(NamedTuple):
   """The shape of a block: gamma tokens in each of some drafts."""
 
   gamma: int
   drafts: int
-
-
-class CompileClock:
-  """Measures the seconds that JAX spends compiling."""
-
-  def __init__(self):
-    self.seconds = 0.0
-
-    def add(event: str, duration: float, **_):
-      if event.startswith('/jax/core/compile/'):
-        self.seconds += duration
-
-    jax.monitoring.register_event_duration_secs_listener(add)
 
 
 def block_shapes(curves: Iterable[Curve]) -> list[tuple[int, int]]:
@@ -134,23 +114,6 @@ def _processor() -> str:
       if line.startswith('model name'):
         return line.partition(':')[2].strip()
   return platform.processor() or platform.machine()
-
-
-def time_in_turns(
-  loops: Mapping[Hashable, TimedLoop], repeats: int, seconds: float
-) -> dict[Hashable, list[float]]:
-  """Times loops that take turns, after one turn that is not timed."""
-  for loop in loops.values():
-    jax.block_until_ready(loop.run())
-  times: dict[Hashable, list[float]] = {name: [] for name in loops}
-  end, is_alone = time.perf_counter() + seconds, jax.process_count() == 1
-  while repeats > 0 or (is_alone and time.perf_counter() < end):
-    repeats -= 1
-    for name, loop in loops.items():
-      start = time.perf_counter()
-      jax.block_until_ready(loop.run())
-      times[name].append((time.perf_counter() - start) / loop.calls)
-  return times
 
 
 def _model_loop(checkpoint: checkpoints.Checkpoint, context: int) -> TimedLoop:

@@ -147,7 +147,6 @@ FIELDS: dict[str, Check] = dict(
     separator=or_empty(text),
     metric=or_empty(text),
     stop_strings=list_of('texts', text),
-    too_long=choice('refuse', 'drop', 'truncate'),
   ),
   decision=table(
     risk=share(0.001, 0.999),

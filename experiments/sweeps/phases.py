@@ -10,7 +10,7 @@ import importlib.util
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 import jax
@@ -28,7 +28,6 @@ from experiments.sweeps import (
   multihost,
   outcomes,
   plan,
-  preflight,
   ray_cluster,
   terminal,
   workdirs,
@@ -148,7 +147,7 @@ class Sweep:
     """Loads the models, and sets the points and the unit costs."""
     launch = worker.Worker if self._is_local else ray_cluster.RayCluster
     self._launcher = launch(self.config, self.curves, self._tasks, self._say)
-    self._set_points(self._launcher, self._say)
+    self._set_points(self._launcher)
     facts = self._facts
     # An estimate changes nothing in a workdir with points.
     is_kept = estimate_only and self._files.has_records
@@ -174,8 +173,6 @@ class Sweep:
       curves={x.name: records.plain(x.used_options) for x in self.curves},
       decode_again=self._decodes_again,
     )
-    if self._files.has_records:
-      self._files.say_commits(start, self._say)
     self._files.log_start(start)
 
   def estimate(self) -> None:
@@ -183,9 +180,9 @@ class Sweep:
     self._bar.update(1)
     self._bar.set_description('decoding eight prompts')
     self._share('preview')
-    preflight.say_facts(
-      self._launcher.preview(self._examples, self._measured.costs), self._say
-    )
+    costs = self._measured.costs
+    for sentence in self._launcher.preview(self._examples, costs):
+      self._say(sentence)
 
   def decode(self) -> None:
     """Decodes the points that are missing."""
@@ -214,15 +211,8 @@ class Sweep:
       if not point.curve.confidence
     ]
 
-    def answers_left() -> int:
-      return workdirs.answers_left([x.point for x in jobs], done, self._bar.n)
-
     self._share('decode', [job.point.name for job in jobs])
-    # A cluster decodes several points at a time; a quiet bar counts none.
-    is_counted = self._is_local and not self._quiet
-    with cli.stop_on_ctrl_c(
-      self._say, answers_left if is_counted else None
-    ) as is_stopping:
+    with cli.stop_on_ctrl_c(self._say) as is_stopping:
       for point, decoded in self._launcher.decode(
         jobs, self._bar.update, is_stopping
       ):
@@ -312,17 +302,12 @@ class Sweep:
       multihost.share(*call)
 
   def _set_points(
-    self,
-    launcher: worker.Worker | ray_cluster.RayCluster,
-    say: Callable[[str], None] = lambda text: None,
+    self, launcher: worker.Worker | ray_cluster.RayCluster
   ) -> None:
-    """Names the points, with the examples that a launcher's cache holds."""
+    """Names the points, whose prompts a launcher's cache holds."""
     self._facts = launcher.facts()
     if 'file' in self.config:
-      fitted = launcher.fit_prompts(self._examples, self.config.file.too_long)
-      for message in fitted.messages:
-        say(message)
-      self._examples = fitted.examples
+      launcher.check_prompts(self._examples)
     self._points = plan.plan_points(
       self.config.to_dict(),
       self.curves,

@@ -138,8 +138,8 @@ def configured_tasks(config) -> dict[str, Any]:
   task_fields = _task_fields(config)
   tasks = {}
   for name in config.tasks:
-    if harness_tasks.is_harness_task(name):
-      tasks |= harness_tasks.load_tasks(name)
+    if name.startswith('lm_eval:'):
+      tasks |= harness_tasks(name)
     elif name in TASKS:
       task = TASKS[name]
       task = task.configure(config) if task.configure else task

@@ -18,15 +18,13 @@ import contextlib
 import datetime
 import itertools
 import json
-import os
 import pathlib
 import platform
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
@@ -73,15 +71,6 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
   }
 
 
-def answers_left(
-  points: Sequence[plan.Point], done: Container[plan.Point], count: int
-) -> int:
-  """Returns the number of answers that the point in progress lacks."""
-  finished = [point for point in points if point in done]
-  current = [point for point in points if point not in done][:1]
-  return max(0, sum(map(num_answers, finished + current)) - count)
-
-
 def num_answers(point: plan.Point) -> int:
   """Returns the number of answers of a point: examples times leniences."""
   return (point.last - point.first) * max(1, len(point.curve.leniences))
@@ -99,27 +88,17 @@ class Workdir:
   @contextlib.contextmanager
   def lock(self) -> Iterator[None]:
     """Locks the folder against other processes."""
-    owner = self.path / '.owner'
     lock = filelock.FileLock(self.path / '.lock')
     try:
       lock.acquire(timeout=0)
     except filelock.Timeout:
-      try:
-        text = files.read_bytes(owner, 'workdir', 'delete it', 2**10)
-        process = files.printable(text.decode(errors='replace'))
-      except (OSError, ValueError):
-        process = 'another process'
       raise ValueError(
-        f'workdir: {process} is using {self.path}; wait until it ends, or'
+        f'workdir: another process is using {self.path}; wait until it ends, or'
         ' choose another --workdir.'
       ) from None
     try:
-      records.write_text(
-        owner, f'process {os.getpid()} on {socket.gethostname()}'
-      )
       yield
     finally:
-      owner.unlink(missing_ok=True)
       lock.release()
 
   @property
@@ -261,31 +240,6 @@ class Workdir:
     names = 'race.jsonl', 'costs.json', 'summary.csv', 'decision.json'
     for path in map(self.path.joinpath, names):
       path.unlink(missing_ok=True)
-
-  def say_commits(
-    self, start: Mapping[str, Any], say: Callable[[str], None]
-  ) -> None:
-    """Says if a start takes up points of another commit or of a dirty tree."""
-    starts = records.read_starts(self.path)
-    first = [i for i, x in enumerate(starts) if x.get('decode_again')]
-    trees = {
-      (x.get('commit'), bool(x.get('dirty')))
-      for x in starts[max(first, default=0) :]
-      if x.get('code') == start['code']
-    }
-    clean = {(start['commit'], False)}
-    if not trees or (trees == clean and not start['dirty']):
-      return
-    texts = (
-      f'{str(commit)[:12]}{" with changes" * is_dirty}'
-      for commit, is_dirty in sorted(trees, key=str)
-    )
-    say(
-      files.sentence(
-        f'workdir: points of commit {", ".join(texts)} are taken up; --fresh'
-        ' decodes them again.'
-      )
-    )
 
   def _stale(self, points: Sequence[plan.Point]) -> list[pathlib.Path]:
     """Returns the files of records and traces of other points."""

@@ -22,7 +22,7 @@ from cascades.models import (
 )
 from cascades.sampler import batching, sampler
 from cascades.sampler.sampler import SampleOutput
-from experiments import cli, records
+from experiments import cli, measuring, records
 from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
   costs,
@@ -30,7 +30,6 @@ from experiments.sweeps import (
   outcomes,
   plan,
   preflight,
-  prompt_lengths,
 )
 from experiments.tasks import Example, Task
 
@@ -80,7 +79,7 @@ class Worker:
     self.usage = batching.DecodeStats()
     self._config, self._tasks, self._say = config, tasks, say
     self._curves = curves
-    self._clock = costs.CompileClock()
+    self._clock = measuring.CompileClock()
     self._compiled: set[tuple] = set()
     self._blocks = costs.block_shapes(curves)
     spec = drafters.parse(config.drafter, **curve_plan.drafter_options(config))
@@ -118,7 +117,7 @@ class Worker:
 
   def preview(
     self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
-  ) -> Iterator[preflight.Preview]:
+  ) -> Iterator[str]:
     """Yields the facts of the sweep before it starts, as they are measured."""
     setting = preflight.Setting(
       verifier=self._verifier,
@@ -132,20 +131,23 @@ class Worker:
     curves = [curve for curve in self._curves if not curve.confidence]
     return preflight.preview(setting, curves, examples, measured)
 
-  def fit_prompts(
-    self, examples: Mapping[str, Sequence], too_long: str
-  ) -> prompt_lengths.Fitted:
-    """Drops or truncates examples that the cache cannot hold."""
+  def check_prompts(self, examples: Mapping[str, Sequence]) -> None:
+    """Refuses prompts of a user's file that the cache cannot hold."""
     samplers = [self._sampler(x)[0] for x in self._curves if not x.confidence]
-    return prompt_lengths.fit(
-      examples,
-      limits={
-        name: min(x.max_prompt_tokens(task.max_new_tokens) for x in samplers)
-        for name, task in self._tasks.items()
-      },
-      encode=lambda prompt: samplers[0].encode(prompt, self._chat),
-      too_long=too_long,
-    )
+    for name, task in self._tasks.items():
+      limit = min(x.max_prompt_tokens(task.max_new_tokens) for x in samplers)
+      lengths = {
+        x.id: len(samplers[0].encode(x.prompt, self._chat))
+        for x in examples[name]
+      }
+      longer = [key for key, length in lengths.items() if length > limit]
+      if longer:
+        raise ValueError(
+          f'data: {len(longer)} of {len(lengths)} prompts have more than the'
+          f' {limit} tokens that cache_length allows (the longest has'
+          f' {max(lengths.values())}), such as {longer[0]!r}; shorten or remove'
+          ' them, or raise --config.cache_length.'
+        )
 
   def _limit_compiled(self, task: str, curve: curve_plan.Curve) -> None:
     """Clears the compiled programs once there are `_MAX_COMPILED` curves."""

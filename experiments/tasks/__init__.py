@@ -3,6 +3,7 @@
 `TASKS.register` and `METRICS.register` add others.
 """
 
+from cascades import arguments
 from cascades.arguments import Registry
 from experiments.tasks import file_task, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
@@ -25,6 +26,17 @@ def quality_metric(task: str) -> Metric | None:
   return entry.metrics[0] if entry.metrics else None
 
 
+def harness_tasks(name: str) -> dict[str, Task]:
+  """Returns the tasks of a name such as 'lm_eval:gsm8k', see `harness`."""
+  try:
+    from experiments.tasks import harness
+  except ModuleNotFoundError as error:
+    raise ValueError(
+      arguments.missing('tasks', 'lm-evaluation-harness', 'eval')
+    ) from error
+  return harness.load_tasks(name)
+
+
 __all__ = [
   'GENERATED',
   'METRICS',
@@ -35,5 +47,6 @@ __all__ = [
   'Task',
   'TaskSpec',
   'build_task',
+  'harness_tasks',
   'quality_metric',
 ]

@@ -12,8 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cascades import arguments
 from cascades.arguments import Registry
 from experiments.tasks import short_answers
+from experiments.tasks.data_files import RowError
 from experiments.tasks.final_numbers import MARK, final_number, marked_number
 from experiments.tasks.short_answers import Reference, accepted_answers
 
@@ -52,6 +54,15 @@ class Metric:
   scale: float = 1.0
   needs_reference: bool = True
   accepts: Callable[[str], bool] | None = None
+
+  def check_reference(self, text: str) -> None:
+    """Refuses a text that cannot be a reference."""
+    if self.accepts and not self.accepts(text):
+      raise RowError(
+        f'has a reference that {self.name} cannot score,'
+        f' {arguments.quote(text)}',
+        'fix the row or choose another metric',
+      )
 
   def row_quality(self, scores: Mapping[str, float]) -> float:
     """Returns the quality of one answer in [0, 1] from its scores.

@@ -18,16 +18,60 @@ left to `lm_eval:NAME`; it draws worked examples from the set, and
 - wmt14_en_de: WMT14 is in French only; `wmt16-en-de` says `English phrase:`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from experiments.tasks import numerals, published_files, roman, word_problems
+from experiments.tasks import (
+  numerals,
+  roman,
+  short_answers,
+  word_problems,
+)
 from experiments.tasks.answer_metrics import UNANSWERABLE
-from experiments.tasks.sources import Source
+from experiments.tasks.data_files import (
+  RowError,
+  Source,
+  get_field,
+  get_texts,
+)
 from experiments.tasks.task import SPLITS
 from experiments.tasks.task_spec import TaskSpec
 
 # Sets whose test answers are secret: results are of the development set.
 _DEVELOPMENT_SPLITS = {'train': 'train', 'test': 'validation'}
+
+# Categories of Spec-Bench that are not of MT-bench, which has its own.
+_SPEC_BENCH_CATEGORIES = (
+  *('translation', 'summarization', 'qa', 'math_reasoning', 'rag'),
+)
+
+
+def _trivia_qa_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns a question and its answers, of which no two are one if normal."""
+  texts = [
+    get_field(row, 'answer.value').strip(),
+    *(x.strip() for x in get_texts(row, 'answer.aliases')),
+    *(x.strip() for x in get_texts(row, 'answer.normalized_aliases')),
+  ]
+  # Most aliases have the normal form of another answer.
+  different: dict[str, str] = {}
+  for text in texts:
+    different.setdefault(short_answers.normalise(text), text)
+  return {**row, 'answers': [*different.values()]}
+
+
+def _spec_bench_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns the first turn of a conversation, and an id with its category.
+
+  A second turn depends on the answer to the first.
+  """
+  category, key = get_field(row, 'category'), get_field(row, 'question_id')
+  turns = get_texts(row, 'turns')
+  if not turns:
+    raise RowError("has no text in 'turns'")
+  group = category if category in _SPEC_BENCH_CATEGORIES else 'mt_bench'
+  return {'id': f'{group}/{key}', 'question': turns[0].strip()}
+
 
 # An answer is right if it equals an accepted one after SQuAD's normalisation;
 # questions without an accepted answer count as answered wrong.
@@ -39,10 +83,9 @@ _SHORT_ANSWERS: dict[str, Any] = dict(
 _MULTI30K: dict[str, Any] = dict(
   source=Source(
     download='the raw files of task 1 from github.com/multi30k/dataset',
-    read=published_files.read_pairs,
     hub='bentrevett/multi30k',
     splits={split: split for split in SPLITS},
-    files=published_files.pair_files,
+    pairs=True,
   ),
   metrics=('bleu', 'chrf'),
   shots=5,
@@ -79,7 +122,6 @@ CATALOG: tuple[TaskSpec, ...] = (
       hub='openai/gsm8k',
       config='main',
     ),
-    fields=published_files.gsm8k_fields,
     answer='{answer}',
     metrics=('final_number',),
     shots=8,
@@ -132,7 +174,7 @@ CATALOG: tuple[TaskSpec, ...] = (
       config='unfiltered.nocontext',
       splits=_DEVELOPMENT_SPLITS,
     ),
-    fields=published_files.trivia_qa_fields,
+    fields=_trivia_qa_fields,
     key='question_id',
     answers='answers',
     **_SHORT_ANSWERS,
@@ -203,7 +245,7 @@ CATALOG: tuple[TaskSpec, ...] = (
       download='question.jsonl of github.com/hemingkx/Spec-Bench',
       splits={'test': 'test'},
     ),
-    fields=published_files.spec_bench_fields,
+    fields=_spec_bench_fields,
     key='id',
     metrics=(),
     stop_strings=('\nQuestion:',),

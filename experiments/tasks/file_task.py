@@ -8,13 +8,10 @@ and map its fields; `--data` and `--metric` are short for two of them.
 """
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
-import math
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -22,7 +19,14 @@ from cascades import Conversation, arguments
 from cascades.models.chat import as_conversation
 from experiments.tasks import halves, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
-from experiments.tasks.data_files import MEND, DataFile
+from experiments.tasks.data_files import (
+  DataFile,
+  RowError,
+  Template,
+  as_text,
+  get_field,
+  get_texts,
+)
 from experiments.tasks.short_answers import Reference, accepted_answers
 from experiments.tasks.task import Example, Task, check_split
 
@@ -61,7 +65,6 @@ class FileSettings:
     metric: A metric as `metric_specs.find` takes it; '' measures speed only.
     stop_strings: Texts that end an answer; if empty, what ends a worked
       example, a blank line, does.
-    too_long: See `prompt_lengths.fit`.
   """
 
   path: str
@@ -73,100 +76,6 @@ class FileSettings:
   separator: str
   metric: str
   stop_strings: Sequence[str]
-  too_long: str
-
-
-class _RowError(Exception):
-  """A fault of a row, and the advice of the error."""
-
-  def __init__(self, fault: str, advice: str = MEND):
-    super().__init__(fault, advice)
-
-
-@contextlib.contextmanager
-def _refusals(
-  file: DataFile, place: str, has_good_rows: bool = False
-) -> Iterator[None]:
-  """Names the place of a row in its errors."""
-  try:
-    yield
-  except _RowError as error:
-    fault, advice = error.args
-    if has_good_rows and advice.startswith('name the field'):
-      advice = f'correct the row, or {advice}'
-    raise file.refusal(place, fault, advice) from None
-
-
-class Template:
-  """A field of rows, or a text with the names of fields in braces.
-
-  Attributes:
-    fields: Names of the fields.
-  """
-
-  def __init__(self, option: str, text: str):
-    """Parses the text."""
-    self._option = option
-    try:
-      parts = list(string.Formatter().parse(text))
-    except ValueError as error:
-      raise ValueError(
-        f'{option}: {arguments.quote(text)} is not a valid template ({error});'
-        ' write {{ and }} for braces of the text.'
-      ) from None
-    is_name = '{' not in text and '}' not in text
-    self._parts = [('', text)] if is_name else [part[:2] for part in parts]
-    for _, name, *options in [] if is_name else parts:
-      if name is not None and (not name or {*name} & {*'.[]!'} or any(options)):
-        raise ValueError(
-          f'{option}: a field of {arguments.quote(text)} must be a name alone,'
-          f' got {arguments.quote(name)}; leave out indices, attributes and'
-          ' formats.'
-        )
-    self.fields = [name for _, name in self._parts if name is not None]
-    if not self.fields:
-      raise ValueError(
-        f'{option}: {arguments.quote(text)} names no field; put a'
-        ' name in braces.'
-      )
-
-  def fill(self, row: _Fields) -> str:
-    """Returns the text of a row."""
-    values = {name: self._text(row, name) for name in self.fields}
-    if not any(value.strip() for value in values.values()):
-      names = ' and '.join(map(repr, values))
-      raise _RowError(f'has an empty {names}')
-    return ''.join(
-      text + ('' if name is None else values[name])
-      for text, name in self._parts
-    )
-
-  def _text(self, row: _Fields, name: str) -> str:
-    value = self.value(row, name)
-    text = as_text(value)
-    if text is None:
-      kind = 'a finite number' if isinstance(value, float) else 'a text'
-      raise _RowError(f'has a field {arguments.quote(name)} that is not {kind}')
-    return text
-
-  def value(self, row: _Fields, name: str) -> Any:
-    """Returns a field of a row."""
-    if row.get(name) is None:
-      fault = f'has no field {arguments.quote(name)}'
-      if name not in row:
-        fault += f', only {", ".join(map(arguments.quote, row))}'
-      raise _RowError(
-        fault, f'name the field of the rows with --config.{self._option}'
-      )
-    return row[name]
-
-
-def as_text(value: Any) -> str | None:
-  """Returns a text or a finite number as text; None for other values."""
-  if isinstance(value, bool | int | float):
-    # NaN is how tables say that a value is missing.
-    return json.dumps(value) if math.isfinite(value) else None
-  return value if isinstance(value, str) else None
 
 
 class FileReader:
@@ -236,10 +145,10 @@ class FileReader:
     file = DataFile('file.examples', self.settings.examples)
     rows = file.rows(self._prompt.fields, self._optional)
     for place, row in itertools.islice(rows, self.settings.shots or None):
-      with _refusals(file, place):
+      with file.errors_at(place):
         prompt, references = self._problem(row)
         if not references:
-          raise _RowError(f'has no field {self.settings.reference!r}')
+          raise RowError(f'has no field {self.settings.reference!r}')
       self._shots.append((prompt, accepted_answers(references)[0]))
     if len(self._shots) < max(1, self.settings.shots):
       raise file.refusal(
@@ -259,10 +168,10 @@ class FileReader:
     contents: set[bytes] = set()
     questions = {question.strip() for question, _ in self._shots}
     for place, row in file.rows(self._prompt.fields, self._optional):
-      with _refusals(file, place, has_good_rows=bool(first_places)):
+      with file.errors_at(place):
         prompt, reference = self._problem(row)
         if str(prompt).strip() in questions:
-          raise _RowError(
+          raise RowError(
             'is a worked example of file.examples, so its own answer would'
             ' stand in its prompt',
             'remove it from one of the files',
@@ -273,7 +182,7 @@ class FileReader:
           continue
         name = self._id(row, prompt, reference)
         if name in first_places:
-          raise _RowError(
+          raise RowError(
             f'has the same id {arguments.quote(name)} as {first_places[name]}',
             'remove it, or give each row its own id with --config.file.id',
           )
@@ -297,13 +206,13 @@ class FileReader:
   def _conversation(self, messages: Any) -> tuple[Conversation, str | None]:
     """Returns the messages to answer, and the answer that follows them."""
     if not self._is_chat:
-      raise _RowError(
+      raise RowError(
         f'has {_MESSAGES!r} but no prompt',
         'set --config.chat=True, or name the field of prompts with'
         ' --config.file.prompt',
       )
     if self.settings.examples:
-      raise _RowError(
+      raise RowError(
         f'has {_MESSAGES!r}, which cannot be combined with file.examples',
         'write the worked examples as messages',
       )
@@ -315,7 +224,7 @@ class FileReader:
       return Conversation(conversation[:-1]), conversation[-1][1]
     except ValueError as error:
       reason = str(error).rstrip('.')
-      raise _RowError(f'is not a conversation ({reason})', MEND) from None
+      raise RowError(f'is not a conversation ({reason})') from None
 
   def _references(self, row: _Fields) -> Reference:
     """Returns the accepted answers of a row, one as a text; () for none."""
@@ -326,22 +235,14 @@ class FileReader:
     value = row.get(name)
     if not is_needed and (value is None or not str(value).strip()):
       return ()
-    if self._reference.fields == [name] and isinstance(value, list | tuple):
-      texts = [as_text(item) for item in value]
-      if None in texts:
-        raise _RowError(f'has a field {name!r} that is not a list of texts')
-      texts = [text for text in dict.fromkeys(texts) if text and text.strip()]
+    if isinstance(value, list) and self._reference.fields == [name]:
+      texts = get_texts(row, name)
       if not texts and is_needed:
-        raise _RowError(f'has an empty {name!r}')
+        raise RowError(f'has an empty {name!r}')
     else:
       texts = [self._reference.fill(row)]
-    for text in texts if metric and metric.accepts else ():
-      if not metric.accepts(text):
-        raise _RowError(
-          f'has a reference that {metric.name} cannot score,'
-          f' {arguments.quote(text)}',
-          'fix the row or choose another metric',
-        )
+    for text in texts if metric else ():
+      metric.check_reference(text)
     return texts[0] if len(texts) == 1 else tuple(texts)
 
   def _id(self, row: _Fields, *content: Any) -> str:
@@ -350,12 +251,9 @@ class FileReader:
     if row.get(field) is None and field == _DEFAULT_ID:
       text = json.dumps(content)
       return hashlib.sha256(text.encode()).hexdigest()[:32]
-    if row.get(field) is None:
-      advice = 'fix the row or name its id with --config.file.id'
-      raise _RowError(f'has no field {field!r}', advice)
-    text = as_text(row[field])
+    text = as_text(get_field(row, field))
     if not text or len(text) > _MAX_ID:
-      raise _RowError(
+      raise RowError(
         f'has a field {field!r} that is not a text of 1 to {_MAX_ID} characters'
       )
     return text

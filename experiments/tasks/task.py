@@ -12,8 +12,8 @@ from typing import Any
 
 from cascades import Conversation, arguments
 from experiments.tasks.answer_metrics import METRICS, Metric
+from experiments.tasks.data_files import Source
 from experiments.tasks.short_answers import Reference
-from experiments.tasks.sources import Source
 
 SPLITS = ('train', 'validation', 'test')
 

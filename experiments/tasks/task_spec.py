@@ -9,21 +9,20 @@ import functools
 import itertools
 import pathlib
 import random
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.tasks.answer_metrics import Metric
+from experiments.tasks.answer_metrics import METRICS, Metric
+from experiments.tasks.data_files import (
+  DataFile,
+  RowError,
+  Source,
+  Template,
+  get_texts,
+  refusal,
+)
 from experiments.tasks.phrasing import Phraser
 from experiments.tasks.short_answers import Reference
-from experiments.tasks.sources import (
-  DamagedError,
-  Source,
-  error_location,
-  get_text,
-  get_texts,
-  read_table,
-)
 from experiments.tasks.task import (
   SPLITS,
   Example,
@@ -39,7 +38,6 @@ _WORKED = pathlib.Path(__file__).with_name('worked')
 _MAX_WORKED_EXAMPLES = 32
 # Draws without a new problem of the split after which the task is exhausted.
 _REPEATS = 100_000
-_FIELD = re.compile(r'\{([\w.]+)\}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,8 +59,8 @@ class TaskSpec:
     problem: `problem(rng, phraser)` draws one (key, prompt, reference); the
       phraser writes the reference.
     source: Source of a published set.
-    fields: Returns the fields of a row, and raises `DamagedError` for a damaged
-      one; None for the row itself.
+    fields: Returns the fields of a row, and raises `RowError` for a bad one;
+      None for the row itself.
     key: Field with the id of a row, which is unique in the set; '' takes the
       number of the row.
     question: Template of the question.
@@ -193,16 +191,25 @@ def _read(
 ) -> Iterator[tuple[str, str, Reference]]:
   """Yields (key, question, reference) of a split, in the set's order."""
   source, keys = spec.source, set()
-  try:
-    for number, (location, row) in enumerate(source.rows(path, split)):
-      with error_location(location):
-        problem = _fill(spec, row, number)
-        if problem[0] in keys:
-          raise DamagedError(f'has the id {problem[0]!r} a second time')
-      keys.add(problem[0])
-      yield problem
-  except DamagedError as e:
-    raise ValueError(f'path: {e}; give {source.download}.') from None
+  name = pathlib.PurePath(path).name if path else f'{source.hub}'
+  for number, (place, row) in enumerate(source.rows(path, split)):
+    try:
+      problem = _fill(spec, row, number)
+      if problem[0] in keys:
+        raise RowError(f'has the id {problem[0]!r} a second time')
+    except RowError as error:
+      fault = error.args[0]
+      raise refusal('path', name, place, fault, source.advice) from None
+    keys.add(problem[0])
+    yield problem
+  if not keys:
+    raise refusal('path', name, '', 'has no rows', source.advice)
+
+
+@functools.cache
+def _template(text: str) -> Template:
+  """Parses a template once."""
+  return Template('question', text)
 
 
 def _fill(
@@ -212,15 +219,20 @@ def _fill(
   fields = spec.fields(row) if spec.fields else row
 
   def write(template: str) -> str:
-    return _FIELD.sub(lambda match: get_text(fields, match[1]), template)
+    return _template(template).fill(fields, strip=True)
 
   question = write(spec.question)
   if spec.answer:
     reference = write(spec.answer)
+    for metric in spec.metrics:
+      entry = METRICS[metric] if isinstance(metric, str) else metric
+      entry.check_reference(reference)
   else:
     accepted = get_texts(fields, spec.answers) if spec.answers else ()
-    reference = accepted or spec.no_answer
-  key = get_text(fields, spec.key) if spec.key else str(number)
+    reference = (
+      tuple(dict.fromkeys(x.strip() for x in accepted)) or spec.no_answer
+    )
+  key = write(spec.key) if spec.key else str(number)
   return key, question, reference
 
 
@@ -246,7 +258,7 @@ def read_worked_examples(name: str) -> list[tuple[str, str]]:
   They are files of the form that a user's worked examples have.
   """
   path = _WORKED / f'{name}.jsonl'
-  rows = read_table(path) if path.exists() else ()
+  rows = DataFile('shots', str(path)).rows() if path.exists() else ()
   return [(row['prompt'], row['reference']) for _, row in rows]
 
 
@@ -254,16 +266,15 @@ def _pairs_beside(
   spec: TaskSpec, path: str | None
 ) -> list[tuple[str, Reference]]:
   """Returns (question, answer) pairs of the validation split of a set."""
-  val_path = path and str(pathlib.Path(path).with_name(spec.worked_beside))
-  rows = spec.source.rows(val_path, 'validation')
-  pairs = []
+  path_beside = path and str(pathlib.Path(path).with_name(spec.worked_beside))
   try:
-    for location, row in itertools.islice(rows, _MAX_WORKED_EXAMPLES):
-      with error_location(location):
-        pairs.append(_fill(spec, row, 0)[1:])
-  except DamagedError as e:
+    problems = _read(spec, path_beside, 'validation')
+    return [
+      problem[1:]
+      for problem in itertools.islice(problems, _MAX_WORKED_EXAMPLES)
+    ]
+  except ValueError as e:
     raise ValueError(
-      f'path: {e}; the worked examples come from this file, so put it there, or'
-      ' set shots to 0.'
+      f'{str(e).rstrip(".")}; the worked examples come from this file, so put'
+      ' it there, or set shots to 0.'
     ) from None
-  return pairs

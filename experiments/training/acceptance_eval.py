@@ -1,11 +1,12 @@
 """Acceptance of drafters, and tables of model cards."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints
 from cascades.sampler import sampler
+from experiments import measuring
 
 # With more rows at a time, logits over a large vocabulary exceed a CPU's cache.
 _BATCH_SIZE = 8
@@ -45,21 +46,12 @@ def measure_acceptance(
   return figures
 
 
-def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  """Returns a Markdown table."""
-  head_line, *row_lines = (
-    '| ' + ' | '.join(cells) + ' |' for cells in (head, *rows)
-  )
-  return '\n'.join([head_line, '|---' * len(head) + '|', *row_lines])
-
-
 def format_scores(figures: dict[str, dict[str, float]]) -> str:
   """Returns a Markdown table of scores by task."""
-  return format_table(
-    ('task', 'score', 'value'),
+  return measuring.table(
     [
-      (task, name, f'{value:.3f}')
+      {'task': task, 'score': name, 'value': f'{value:.3f}'}
       for task, scores in figures.items()
       for name, value in scores.items()
-    ],
+    ]
   )

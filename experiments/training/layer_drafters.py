@@ -213,7 +213,7 @@ def train_drafter(
 def evaluate(
   folder: pathlib.Path, held_out: list[texts.Document], config: ConfigDict
 ) -> dict[str, Any]:
-  """Measures acceptance, costs and speed-up of a drafter."""
+  """Measures acceptance and costs of a drafter."""
   verifier = checkpoints.load_model(config.verifier, 'float32')
   drafter = checkpoints.load_model(folder, 'float32')
   prompts = texts.few_shot_prompts(
@@ -227,35 +227,10 @@ def evaluate(
     max_new_tokens=config.answer_length,
     stop_strings=('\n',),
   )
-  gammas = sorted({1, 2, 3, 4, 6, 8, config.eval_gamma})
   bound_drafter = drafters.bind_drafter(verifier, drafter)
-  unit = costs.measure(
-    verifier, drafter, bound_drafter, [(gamma, 1) for gamma in gammas]
-  ).low
+  unit = costs.measure(verifier, drafter, bound_drafter, ()).low
   figures['cost of a call'] = unit.drafter_token_s / unit.verifier_token_s
-  figures['speed-up'] = {
-    name: {
-      gamma: modelled_speedup(values['acceptance'], gamma, unit)
-      for gamma in gammas
-    }
-    for name, values in figures.items()
-    if name.startswith('temperature')
-  }
   return figures
-
-
-def modelled_speedup(acceptance: float, gamma: int, unit: Any) -> float:
-  """Returns the speed-up of strict decoding by acceptance and unit costs.
-
-  A block has (1 - b^(gamma + 1)) / (1 - b) tokens at acceptance b (Leviathan et
-  al. 2023, eq. 1), and costs gamma calls of the drafter and a call of the
-  verifier.
-  """
-  tokens = gamma + 1.0
-  if acceptance != 1:
-    tokens = (1 - acceptance ** (gamma + 1)) / (1 - acceptance)
-  block_s = gamma * unit.drafter_token_s + unit.verify_s[gamma]
-  return tokens * unit.verifier_token_s / block_s
 
 
 _CARD = """---
@@ -280,9 +255,7 @@ Strict decoding of {eval_examples} held-out prompts, gamma {eval_gamma}:
 
 {table}
 
-A call costs {cost:.3f} verifier calls on {device}. Modelled speed-up by gamma:
-
-{promise}
+A call costs {cost:.3f} verifier calls on {device}.
 
 Use: `cascades.Sampler('{verifier}', '{folder}')`.
 It is a language model, and can answer alone.
@@ -323,16 +296,7 @@ def write_card(
 ) -> None:
   """Writes the model card and the licence files of a drafter."""
   embedder = checkpoints.load_model(folder).params['embedder']
-  temperatures = [name for name in figures if name.startswith('temperature')]
-
-  def table(corner, figures):
-    rows = [
-      (name, *(f'{x:.2f}' for x in figures[name].values()))
-      for name in temperatures
-    ]
-    head = corner, *map(str, figures[temperatures[0]])
-    return acceptance_eval.format_table(head, rows)
-
+  scores = {k: x for k, x in figures.items() if k.startswith('temperature')}
   size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
   documents = ', '.join(f'`{task}`' for task in config.tasks)
   text = _CARD.format(
@@ -346,10 +310,9 @@ def write_card(
     command=command,
     numbers=_STORED.get(config.stored, config.stored),
     size=size / 1e6,
-    table=table('', figures),
+    table=acceptance_eval.format_scores(scores),
     cost=figures['cost of a call'],
     device=jax.devices()[0].device_kind,
-    promise=table('gamma', figures['speed-up']),
     **terms.add_licence(folder, config.verifier),
   )
   records.write_text(folder / 'README.md', text)

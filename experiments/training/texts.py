@@ -20,8 +20,7 @@ from cascades import files
 from cascades.models import tokenizers
 from experiments import records
 from experiments.tasks import TASKS, Task
-from experiments.tasks.data_files import DataFile
-from experiments.tasks.file_task import as_text
+from experiments.tasks.data_files import DataFile, as_text
 from experiments.tasks.short_answers import accepted_answers
 
 # Prompts that are answered between two writes of the answers.
@@ -84,12 +83,12 @@ def _published_task(name: str) -> Task:
 
 def _read_documents(path: str) -> Iterator[Document]:
   """Yields the documents of a file of rows, or of a text with one a line."""
-  try:
-    file = DataFile('text', path)
-  except ValueError:
-    yield from _read_lines(pathlib.Path(path))
-    return
+  file = DataFile('text', path, lines=('txt',))
   for place, row in file.rows(('prompt',), ('answer', 'reference')):
+    if 'txt' in row:
+      if row['txt'].strip():
+        yield Document(row['txt'], '')
+      continue
     reference = row.get('reference')
     references = reference if isinstance(reference, list) else [reference]
     prompt, answer, *references = (
@@ -102,24 +101,6 @@ def _read_documents(path: str) -> Iterator[Document]:
     # A space is between them, as in the worked examples of a sweep.
     accepted = (f' {text}' for text in references if text.strip())
     yield Document(prompt, answer or next(accepted, ''))
-
-
-def _read_lines(path: pathlib.Path) -> Iterator[Document]:
-  """Yields the lines of a text as documents without an answer."""
-
-  def refuse(number: int, reason: object) -> ValueError:
-    return ValueError(f'text: {path}, line {number}: {reason}.')
-
-  number = 0
-  try:
-    for line in files.read_lines(path, refuse):
-      number += 1
-      if line.strip():
-        yield Document(line.decode().rstrip('\r\n'), '')
-  except OSError as e:
-    raise ValueError(f'text: {path} cannot be read ({e.strerror}).') from None
-  except UnicodeDecodeError:
-    raise refuse(number, 'it is not UTF-8 text') from None
 
 
 def few_shot_prompts(

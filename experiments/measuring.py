@@ -1,0 +1,189 @@
+"""Times entrants that take turns, so that other load slows all of them.
+
+Compare ratios of one run, not seconds of two runs.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import cli, escapes
+
+
+class TimedLoop(NamedTuple):
+  """A compiled loop to time."""
+
+  run: Callable[[], Any]
+  calls: float
+
+
+class Entrant(NamedTuple):
+  """A participant: fields of its figure, and a run that returns more fields.
+
+  Fields of the seconds of a run end with '_s'; 'first' are tokens to compare.
+  """
+
+  fields: dict[str, Any]
+  run: Callable[[], dict[str, Any]]
+
+
+class CompileClock:
+  """Measures the seconds that JAX spends compiling."""
+
+  def __init__(self):
+    self.seconds = 0.0
+
+    def add(event: str, duration: float, **_):
+      if event.startswith('/jax/core/compile/'):
+        self.seconds += duration
+
+    jax.monitoring.register_event_duration_secs_listener(add)
+
+
+def timed[Output](
+  run: Callable[..., Output], *args: Any
+) -> tuple[float, Output]:
+  """Calls a function and waits for the arrays of its output."""
+  start = time.perf_counter()
+  output = jax.block_until_ready(run(*args))
+  return time.perf_counter() - start, output
+
+
+def take_turns[Output](
+  runs: Sequence[Callable[[], Output]],
+  repeats: int,
+  seconds: float = 0.0,
+  description: str = '',
+) -> list[list[Output]]:
+  """Calls every function once a turn, after a turn that is not counted.
+
+  Every other turn has the reverse order, so that no function always runs after
+  the same one. There are more turns than `repeats` until `seconds` are over.
+  """
+  outputs: list[list[Output]] = [[] for _ in runs]
+  order = list(range(len(runs)))
+  total, is_alone = len(runs) * (repeats + 1), jax.process_count() == 1
+  with cli.progress(total, description, quiet=not description) as bar:
+    for run in runs:
+      run()
+      bar.update()
+    end = time.perf_counter() + seconds
+    while repeats > 0 or (is_alone and time.perf_counter() < end):
+      repeats -= 1
+      order.reverse()
+      for i in order:
+        outputs[i].append(runs[i]())
+        bar.update()
+  return outputs
+
+
+def time_in_turns(
+  loops: Mapping[Hashable, TimedLoop], repeats: int, seconds: float
+) -> dict[Hashable, list[float]]:
+  """Returns the seconds of a call of each loop, at each turn."""
+  runs = [functools.partial(timed, loop.run) for loop in loops.values()]
+  turns = take_turns(runs, repeats, seconds)
+  return {
+    name: [run_s / loop.calls for run_s, _ in outputs]
+    for (name, loop), outputs in zip(loops.items(), turns, strict=True)
+  }
+
+
+def loop_entrant(fields: dict[str, Any], loop: TimedLoop) -> Entrant:
+  """Makes an entrant of the seconds of a call of a loop."""
+  return Entrant(fields, lambda: {'call_s': timed(loop.run)[0] / loop.calls})
+
+
+def two_part_entrant(
+  fields: dict[str, Any],
+  prefill: Callable[[], Any],
+  decode: Callable[[Any], Any],
+  facts: Callable[[Any], dict[str, Any]],
+) -> Entrant:
+  """Makes an entrant that reads prompts, then writes."""
+
+  def run() -> dict[str, Any]:
+    prefill_s, state = timed(prefill)
+    decode_s, state = timed(decode, state)
+    return {'prefill_s': prefill_s, 'decode_s': decode_s, **facts(state)}
+
+  return Entrant(fields, run)
+
+
+def warm_up(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
+  """Runs an entrant twice, which compiles it."""
+  first, second = entrant.run(), entrant.run()
+  seconds = sum(first[x] - second[x] for x in second if x.endswith('_s'))
+  fields = entrant.fields | {'compile_s': max(0.0, seconds)}
+  return Entrant(fields, entrant.run), second
+
+
+def race(
+  entrants: Sequence[Entrant], repeats: int, description: str = ''
+) -> list[dict[str, Any]]:
+  """Times entrants that take turns; returns a figure of each."""
+  turns = take_turns([x.run for x in entrants], repeats, 0.0, description)
+  reference = turns[0][-1].get('first')
+  figures = []
+  for entrant, outputs in zip(entrants, turns, strict=True):
+    figure = dict(entrant.fields)
+    for name, value in outputs[-1].items():
+      if name == 'first':
+        figure['same_tokens'] = None
+        if value is not None and reference is not None:
+          # Compares up to the length of the shorter answer.
+          n = min(len(value), len(reference))
+          figure['same_tokens'] = np.array_equal(value[:n], reference[:n])
+      elif name.endswith('_s'):
+        figure[name] = [output[name] for output in outputs]
+      else:
+        figure[name] = value
+    figures.append(figure)
+  return figures
+
+
+def median(values: Sequence[float]) -> float:
+  """Returns the median of several turns, which outliers affect little."""
+  return float(np.median(values))
+
+
+def copying_speed(size: int = 2**26, copies: int = 1) -> float:
+  """Measures the bytes per second that the device reads and writes."""
+  x = jnp.ones(size, jnp.float32)
+  # The copy is in place, since an allocation would be timed too.
+  copy = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+  def copy_all(x: jax.Array) -> jax.Array:
+    for _ in range(copies):
+      x = copy(x)
+    return x
+
+  x, seconds = jax.block_until_ready(copy(x)), []
+  for _ in range(7):
+    copy_s, x = timed(copy_all, x)
+    seconds.append(copy_s)
+  return 2 * copies * x.nbytes / median(seconds)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Returns a Markdown table with a column for each key that has a value."""
+  columns = dict.fromkeys(
+    name for row in rows for name, x in row.items() if x is not None
+  )
+  lines = [columns, ['---'] * len(columns)]
+  lines += [[_cell(row.get(name)) for name in columns] for row in rows]
+  return '\n'.join(
+    f'| {" | ".join(map(escapes.for_markdown, cells))} |' for cells in lines
+  )
+
+
+def _cell(value: Any) -> str:
+  """Formats a number with four digits, and None as a dash."""
+  if isinstance(value, float):
+    return f'{value:.0f}' if abs(value) >= 1000 else f'{value:.4g}'
+  return '-' if value is None else str(value)
