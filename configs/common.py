@@ -110,9 +110,6 @@ _OPTIONAL = dict(
   mesh=(1, 1),
   # Examples per point; a run that is killed loses at most one point.
   shard_size=256,
-  # Rehearses the config on any machine: the bundled pair decodes four examples
-  # without worked examples.
-  tiny=False,
 )
 # Options of decoding and of drafters, each declared once, beside the code.
 _OPTIONAL |= {
@@ -155,13 +152,8 @@ _ANSWERING = dict(
   batch_sizes=(1,),
   # Tokens drafted per block.
   gamma=4,
-  # Entrants from other libraries, which are greedy: True for gemma's sampler,
-  # and paths of Pythons with transformers and with xllamacpp ('' for none).
-  # `assistant` is the drafter of transformers.
+  # Adds gemma's sampler, which is greedy.
   gemma=False,
-  transformers='',
-  llama='',
-  assistant='',
 )
 # Fields of trainings of models.
 _TRAINING = dict(

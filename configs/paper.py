@@ -8,7 +8,8 @@ per verifier call and latency by lenience.
 
 The argument is a pair, named after its drafter and its verifier, and a task:
 keys of PAIRS and TASKS below. Results go to runs/gemma2_2b_9b/gsm8k.
---config.tiny=True rehearses it with the bundled pair on four examples.
+To rehearse it, give --config.verifier=tiny-verifier --config.num_examples=4
+--config.drafter=tiny-drafter.
 
 gemma2_2b_9b and gemma3_270m_1b_it are repositories of the Hugging Face hub:
 accept their licences there and put a token into HF_TOKEN. To use another copy
@@ -130,7 +131,6 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
   verifier, drafter, gamma, chat = PAIRS[pair]
   return common.sweep(
     'mesh',
-    'tiny',
     verifier=verifier,
     drafter=drafter,
     tasks=(task,),

@@ -22,7 +22,7 @@ from configs import common
 
 # Optional fields that can be set on the command line.
 _FIELDS = (
-  'file task chat decision preflight clock dtype cache_length mesh tiny top_k'
+  'file task chat decision preflight clock dtype cache_length mesh top_k'
   ' top_p verification drafts shard_size'
 ).split()
 

@@ -61,7 +61,7 @@ _ESTIMATE_ONLY = flags.DEFINE_bool(
 _FRESH = flags.DEFINE_bool(
   'fresh',
   False,
-  'Deletes the points of the sweep in the workdir, and decodes them again.',
+  'Deletes the points in the workdir, and decodes again.',
 )
 # Flags for fields of the config, with the fields and help.
 _SHORT = {
@@ -134,9 +134,7 @@ def _run(process: int | None) -> None:
   data = (config.get('file') or {}).get('path', '')
   if _TASK.value:
     data = _TASK.value[0].rpartition(':')[2]
-  workdir = _WORKDIR.value or plan.default_workdir(
-    name, bool(config.get('tiny')), data
-  )
+  workdir = _WORKDIR.value or plan.default_workdir(name, data)
   if '://' in str(workdir):
     raise ValueError(f'workdir: must be a local folder, got {workdir}.')
   run(config, curves, pathlib.Path(workdir), **options)

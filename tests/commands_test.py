@@ -104,31 +104,6 @@ def test_a_mistake_is_one_sentence(command, flags, said, tmp_path):
   assert [*tmp_path.rglob('*')] == [tmp_path / 'records']
 
 
-def test_a_bar_is_some_lines_of_a_file():
-  # A second passes whenever the clock is read.
-  code = (
-    'import itertools, tqdm.std\n'
-    'from experiments import cli\n'
-    'tqdm.std.time = map(float, itertools.count()).__next__\n'
-    'def main():\n'
-    '  with cli.progress(5000, "reading", initial=1000) as bar:\n'
-    '    for step in range(4000):\n'
-    '      bar.set_postfix_str(f"loss {step}", refresh=False)\n'
-    '      bar.update()\n'
-    '  cli.progress(3, "nothing", quiet=True).close()\n'
-    'cli.run(main)\n'
-  )
-  done = launching.python('-c', code)
-  assert (done.returncode, done.stdout) == (0, '')
-  lines = done.stderr.split('\n')
-  assert lines.pop() == ''
-  assert 5 < len(lines) < 25
-  assert lines[0] == 'reading: 1000 of 5000, 00:00'
-  assert lines[-1].startswith('reading: 5000 of 5000, ')
-  assert lines[-1].endswith(', loss 3999')
-  assert not re.search(r'[\r\x1b|%]', done.stderr)
-
-
 @pytest.mark.slow
 def test_a_sweep_says_each_step_in_a_line(tmp_path):
   verifier, drafter = small.pair()

@@ -12,12 +12,9 @@ import pytest
 
 from cascades import methods
 from cascades.config import DecodingConfig
-from cascades.sampler import batching
 from configs import common, paper
-from experiments import cli, records, sweep
-from experiments.records import unit_costs
+from experiments import cli
 from experiments.sweeps import curve_plan, fields, plan
-from experiments.tasks import TASKS
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
 _RESULTS = _ROOT.parent / 'experiments/results'
@@ -366,7 +363,7 @@ def test_what_configs_share_is_a_default():
   own.ray.retries = 0
   assert common.sweep().ray.retries == 3
   # An optional field is there if it is named, or given.
-  assert not {'mesh', 'task', 'tiny'} & set(usual)
+  assert not {'mesh', 'task'} & set(usual)
   found = common.sweep('mesh', task=dict(shots=8))
   assert set(found) == {*usual, 'mesh', 'task'}
   assert (found.mesh, found.task.shots, found.task.path) == ((1, 1), 8, '')
@@ -383,71 +380,20 @@ def test_what_configs_share_is_a_default():
     common.sweep(batch_size='many')
 
 
-@pytest.mark.slow
-def test_a_rehearsal_runs_from_end_to_end(tmp_path, monkeypatch):
-  # Prompts of a length, one at a time, so that all share what is compiled.
-  bucket = batching.bucket
-  whole = lambda n, least=64: bucket(n, 512 if least >= 32 else least)  # noqa: E731
-  monkeypatch.setattr(batching, 'bucket', whole)
-  folder = pathlib.Path(__file__).parent / 'data/tasks'
-  files = {path.stem: path for path in sorted(folder.iterdir())}
-  costs = unit_costs.Costs(
-    verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.2, 5: 1.6}
-  )
-  # As if measured at the start and at the end.
-  both = (unit_costs.CostRange(costs, costs),) * 2
-  costs = unit_costs.CostMeasurements(both).to_json()
-  for name in ('gemma2_2b_9b,spec_bench', 'gemma3_270m_1b_it,gsm8k'):
-    task = name.partition(',')[2]
-    module, config = _load(name)
-    config.update(tiny=True, batch_size=1, lenience=(0.5,))
-    config.task.update(path=str(files[task]))
-    workdir = tmp_path / name
-    records.write_text(workdir / 'costs.json', costs)
-    given = dict.fromkeys(('method', 'lenience'))
-    chosen = curve_plan.plan_curves(config, module, given)
-    (curve,) = chosen
-    assert curve == curve_plan.Curve.from_config(
-      config, 'token_v3', (0.5,), gamma=config.gamma
-    )
-    sweep.run(config, chosen, workdir)
-    (row,) = pd.read_csv(workdir / 'summary.csv').to_dict('records')
-    found = records.read_all(workdir)
-    assert (row['task'], row['n']) == (task, len(found)), task
-    # Where nothing is scored, there is no quality.
-    assert pd.isna(row['quality']) == (TASKS[task].quality_score is None), task
-    examples = TASKS[task].load(path=files[task], shots=0)
-    assert len(found) == min(4, len(list(examples))), task
-    for record in found:
-      assert TASKS[task].quality_score in (None, *record.scores), task
-      assert 0 < record.emitted <= 32, task
-    ran = json.loads((workdir / 'config.json').read_text())
-    assert (ran['verifier'], ran['drafter']) == (
-      'tiny-verifier',
-      'tiny-drafter',
-    )
-    assert ran['data'][task]['shots'] == 0
-    assert files[task].name in ran['data'][task]['files']
-    assert (workdir / 'report/index.html').exists()
-
-
 def test_results_of_every_config_lie_apart(tmp_path):
   named = [str(path) for path in _CONFIGS.values() if path.stem != 'paper']
   named += [f'{_CONFIGS["paper"]}:{name}' for name in _OF_PAIRS]
   for name in _VARIANTS:
     path, _, argument = name.partition(':')
     named.append(f'{_CONFIGS[path]}:{argument}')
-  found = [
-    *(plan.default_workdir(name) for name in named),
-    *(plan.default_workdir(name, tiny=True) for name in named),
-  ]
-  assert len(set(found)) == 2 * len(named)
+  found = [plan.default_workdir(name) for name in named]
+  assert len(set(found)) == len(named)
   names = {str(path) for path in found}
-  assert {'runs/gemma3_270m/t05', 'runs/tiny/gemma2_2b_9b/gsm8k'} <= names
+  assert {'runs/gemma3_270m/t05', 'runs/gemma2_2b_9b/gsm8k'} <= names
   mine = _CONFIGS['your_data']
-  named = plan.default_workdir(mine, False, 's3://b/d.x.csv')
+  named = plan.default_workdir(mine, 's3://b/d.x.csv')
   assert str(named) == 'runs/your_data/d-x'
-  assert str(plan.default_workdir(mine, True, '../..')) == 'runs/tiny/your_data'
+  assert str(plan.default_workdir(mine, '../..')) == 'runs/your_data'
   mine = tmp_path / 'paper.py'
   assert str(plan.default_workdir(mine)) == 'runs/paper'
   assert str(plan.default_workdir(f'{mine}:a,b')) == 'runs/paper/a/b'

@@ -25,7 +25,6 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
-from unittest import mock
 
 import answers
 import gguf
@@ -779,24 +778,22 @@ def test_a_report_writes_nothing_that_its_figures_point_at(tmp_path):
   assert outside.read_bytes() == b'precious'
 
 
-@pytest.mark.parametrize('link', ['records', 'stale/records'])
-def test_a_sweep_touches_nothing_that_its_folders_point_at(tmp_path, link):
+def test_a_sweep_touches_nothing_that_its_folders_point_at(tmp_path):
   outside, workdir = tmp_path / 'docs', tmp_path / 'run'
   names = 'notes.jsonl', '.download.part'
-  for folder in outside, workdir / 'stale', workdir / 'records':
-    folder.mkdir(parents=True)
-    for name in names:
-      (folder / name).write_text('precious' if folder == outside else 'new')
-  shutil.rmtree(workdir / link, ignore_errors=True)
-  (workdir / link).symlink_to(outside)
+  outside.mkdir()
+  workdir.mkdir()
+  for name in names:
+    (outside / name).write_text('precious')
+  (workdir / 'records').symlink_to(outside)
   with refusing:
-    workdirs.Workdir(workdir).set_aside([], 'source 0', mock.Mock())
+    workdirs.Workdir(workdir).delete_points()
   assert {(outside / x).read_text() for x in names} == {'precious'}
 
 
 @pytest.mark.parametrize('line', [DEEP, json.dumps({'lenience': 10**400})])
 def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, line):
-  path, stale = (tmp_path / x / 'a.jsonl' for x in ('records', 'stale/records'))
+  path = tmp_path / 'records/a.jsonl'
   path.parent.mkdir()
   path.write_text(line.strip() + '\n')
   trace = answers.make_trace('', id='1', deferred=None)
@@ -805,8 +802,6 @@ def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, line):
     name='a', first=0, last=1, curve=types.SimpleNamespace(leniences=(1.0,))
   )
   assert workdirs.Workdir(tmp_path).read_point(point) is None
-  assert not path.exists()
-  assert stale.exists()
 
 
 # --- Terminals and pages ---

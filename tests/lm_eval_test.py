@@ -100,27 +100,6 @@ def test_an_answer_depends_on_its_prompt_and_the_seed_alone():
   assert len(set(_generate(_lm(), *[asked[0]] * 5))) > 1
 
 
-def test_counts_are_of_all_answers(caplog):
-  lm = CascadesLM(**_SMALL)
-  info = lm.get_model_info()['cascades']
-  assert (info['counts'], info['lenience']) == ({}, -1.0)
-  asked = [(prompt, dict(max_gen_toks=12)) for prompt in _PROMPTS]
-  with caplog.at_level('INFO', logger='lm_eval'):
-    _generate(lm, *asked)
-  # It is said once.
-  (record,) = [r for r in caplog.records if r.name == 'lm_eval.cascades']
-  assert 'verifier_calls' in record.getMessage()
-  once = lm.counts
-  assert once['answers'] == len(_PROMPTS)
-  assert once['tokens'] == once['verifier_calls'] == once['bonus'] > 0
-  assert once['block_efficiency'] == 1
-  # Nothing was examined, so that there is no rate of what was accepted.
-  assert 'acceptance_rate' not in once
-  _generate(lm, *asked)
-  twice = lm.get_model_info()['cascades']['counts']
-  assert twice == {k: 2 * v for k, v in once.items()} | {'block_efficiency': 1}
-
-
 def test_likelihoods_are_those_of_the_target():
   lm = _lm()
   pairs = [

@@ -27,8 +27,8 @@ from cascades import Conversation, decisions, decoding, drafters
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, tokenizers
 from configs import common
-from experiments import cli, records, reports, sweep
-from experiments.analysis import example_selection, runs
+from experiments import cli, records, sweep
+from experiments.analysis import example_selection
 from experiments.records import metrics, results_version, unit_costs
 from experiments.sweeps import (
   curve_plan,
@@ -382,43 +382,23 @@ def test_points_are_shards_and_more_examples_add_some(workdir, measured):
 
 
 @pytest.mark.slow
-def test_points_of_other_code_are_put_aside(measured, capsys, monkeypatch):
-  def run():
-    capsys.readouterr()
-    _run(measured, _CURVES[:1])
-    return capsys.readouterr().err
-
+def test_points_of_other_code_are_refused(measured, monkeypatch):
+  run = functools.partial(sweep.run, small.config(), _CURVES[:1], measured)
   run()
-  path = measured / 'provenance.json'
-  kept = small.read_json(path)
-  kept['starts'][-1]['code'] = 'results version 1'
-  path.write_text(json.dumps(kept))
-  page = reports.write_report([runs.read(measured)]).read_text()
-  assert 'Decoded with results version 1.' in page
-  (old,) = _files(measured)
-  assert 'its points are of results version 1; they are set aside' in run()
-  # What is there now is of this code, and the page says so.
-  page = (measured / 'report/index.html').read_text()
-  assert f'Decoded with {results_version.name()}.' in page
-  monkeypatch.setattr(results_version, 'RESULTS_VERSION', 99)
-  # An estimate leaves them.
   before = {x: x.read_bytes() for x in measured.rglob('*.json*')}
-  with pytest.raises(ValueError, match='would set aside points of other'):
-    sweep.run(small.config(), _CURVES[:1], measured, estimate_only=True)
-  assert before == {x: x.read_bytes() for x in measured.rglob('*.json*')}
-  message = run()
-  assert 'decoded again with results version 99.' in message
-  assert '1 files of records of other weights, data, code or ' in message
+  monkeypatch.setattr(results_version, 'RESULTS_VERSION', 99)
+  message = r'^workdir: 2 files of .* are of other .* now results version 99\)'
+  for options in ({}, {'estimate_only': True}):
+    with pytest.raises(ValueError, match=message):
+      run(**options)
+  assert (
+    before.items()
+    <= {x: x.read_bytes() for x in measured.rglob('*.json*')}.items()
+  )
+  (old,) = _files(measured)
+  run(decode_again=True)
   (new,) = _files(measured)
   assert new.name != old.name
-  assert (measured / 'stale/records' / old.name).exists()
-  assert (measured / 'stale/summary.csv').exists()
-  # Points of the code before are taken back, and not decoded again.
-  answers = (measured / 'stale/records' / old.name).read_bytes()
-  monkeypatch.undo()
-  monkeypatch.setattr(worker.Worker, 'decode_curve', None)
-  assert 'data, code or versions were moved to' in run()
-  assert old.read_bytes() == answers
 
 
 @pytest.mark.slow

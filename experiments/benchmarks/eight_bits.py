@@ -1,12 +1,10 @@
 """The suite 'eight_bits': a model in eight bits beside the same in floats.
 
   reading    Seconds of forward passes of several widths, in each dtype.
-  answers    The verifier alone and strict decoding of a task's prompts in each
-             dtype, greedy.
   distance   The verifier in eight bits compared with floats along the floats'
              greedy answers: KL divergence and agreement per token.
 
-Entrants of both dtypes take turns.
+Entrants of both dtypes take turns. The suite `answering` times the decoding.
 """
 
 import functools
@@ -19,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from cascades import decoding, drafters, load_model
+from cascades import decoding, load_model
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints
 from cascades.sampler import sampler
@@ -48,9 +46,6 @@ def parts(
     return {x: load_model(config.verifier, x) for x in (_FLOATS, _INT8)}
 
   yield {'part': 'reading'}, lambda: _measure_reading(config, load())
-  for batch in config.batch_sizes:
-    key = {'part': 'answers', 'batch': batch}
-    yield key, functools.partial(_measure_answers, config, load, key)
   yield {'part': 'distance'}, lambda: [_measure_distance(config, load())]
 
 
@@ -67,38 +62,6 @@ def _measure_reading(
     for dtype, verifier in verifiers.items()
   ]
   return measuring.race(participants, config.repeats, 'reading')
-
-
-def _measure_answers(
-  config: ConfigDict,
-  load: Callable[[], dict[str, checkpoints.Checkpoint]],
-  key: dict[str, Any],
-) -> _Figures:
-  """Times samplers that answer prompts; `key` is part of their figures."""
-  examples = entrants.load_examples(config, config.num_examples)
-  prompts, participants = [x.prompt for x in examples], []
-
-  def answer(decoder: sampler.Sampler) -> dict[str, Any]:
-    answers = decoder.sample(
-      prompts, max_new_tokens=config.new_tokens, stop_tokens=[config.stop]
-    )
-    return {
-      'decode_s': decoder.usage.decode_s,
-      'tokens': sum(len(x.logprobs) for x in answers),
-    }
-
-  for dtype, verifier in load().items():
-    drafter = drafters.load(config.drafter, dtype)
-    for arm, gamma in (('alone', 0), ('strict', config.gamma)):
-      options = dict(method='speed', lenience=0.0, gamma=gamma)
-      options |= dict(temperature=0.0, batch_size=key['batch'])
-      decoder = sampler.Sampler(
-        verifier, drafter if gamma else None, config=DecodingConfig(**options)
-      )
-      fields = key | {'arm': arm, 'dtype': dtype}
-      run = functools.partial(answer, decoder)
-      participants.append(measuring.Entrant(fields, run))
-  return measuring.race(participants, config.repeats, f'batch {key["batch"]}')
 
 
 def _measure_distance(
@@ -174,15 +137,11 @@ def _read_answer(
 
 def tables(figures: Sequence[dict[str, Any]]) -> list[_Figures]:
   """Returns a table of each part."""
-  reading, answers, distance = [], [], []
+  reading, distance = [], []
   for x in figures:
     if x['part'] == 'reading':
       ms = 1e3 * median(x['call_s'])
       reading.append({'dtype': x['dtype'], 'tokens': x['width'], 'ms': ms})
-    elif x['part'] == 'answers':
-      row = {name: x[name] for name in ('arm', 'dtype', 'batch')}
-      speed = x['tokens'] / median(x['decode_s'])
-      answers.append(row | {'tokens/s': speed})
     else:
       distance += [
         {
@@ -192,4 +151,4 @@ def tables(figures: Sequence[dict[str, Any]]) -> list[_Figures]:
         }
         for name, (value, low, high) in x['measures'].items()
       ]
-  return [reading, answers, distance]
+  return [reading, distance]

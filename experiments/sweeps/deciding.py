@@ -379,24 +379,16 @@ def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
     )
   if verdict.has_certified_loss:
     return 'No certified setting that may lose quality is faster.'
-  points = f'{100 * config.risk:g} points'
-  text = f'No setting that may lose quality could be certified at {points}: '
-  if verdict.choosing < verdict.needed:
-    text += (
-      f'{verdict.choosing} examples for choosing can certify a loss of'
-      f' {100 * verdict.least_risk:.1f} points at best, and {verdict.needed}'
-      ' would be needed if no answer changed'
-    )
-  else:
-    text += (
-      f'the losses on {verdict.choosing} examples for choosing are too large or'
-      f' too uncertain, though {verdict.needed} would suffice if no answer'
-      ' changed'
-    )
+  text = (
+    'No setting that may lose quality could be certified at'
+    f' {100 * config.risk:g} points: {verdict.choosing} examples for choosing'
+    f' (half of all) can certify {100 * verdict.least_risk:.1f} points at best,'
+    f' and {verdict.needed} would be needed if no answer changed'
+  )
   if verdict.estimate:
     setting, count = verdict.estimate
     text += (
       f'; about {count} would be needed for {setting}, with losses as they were'
       ' here'
     )
-  return f'{text}. (Half of the examples are for choosing.)'
+  return f'{text}.'

@@ -162,7 +162,6 @@ FIELDS: dict[str, Check] = dict(
   dtype=or_none(choice('bfloat16', 'float32', 'int8')),
   mesh=list_of('whole numbers', integer(1), 2),
   shard_size=integer(0),
-  tiny=flag,
 )
 
 

@@ -78,7 +78,6 @@ class Sweep:
     fields.choice('local', 'ray')('launcher', self._launcher_name)
     if self.config.get('wandb') and not importlib.util.find_spec('wandb'):
       raise ValueError(arguments.missing('wandb', 'wandb', 'wandb'))
-    self.config = plan.apply_tiny(self.config)
     self._tasks = plan.configured_tasks(self.config)
     curve_plan.check_curves(self.curves, self.config)
     self._examples, self._data = {}, {}
@@ -149,15 +148,13 @@ class Sweep:
     self._launcher = launch(self.config, self.curves, self._tasks, self._say)
     self._set_points(self._launcher)
     facts = self._facts
+    if self._decodes_again and not estimate_only:
+      self._files.delete_points()
+    self._files.check_points(self._points)
     # An estimate changes nothing in a workdir with points.
     is_kept = estimate_only and self._files.has_records
     if not is_kept:
       self._claim()
-    if self._decodes_again and not estimate_only:
-      self._files.delete_points(self._points)
-    self._files.set_aside(
-      self._points, facts['code'], self._say, refuse=estimate_only
-    )
     self._measured = self._files.read_costs(facts)
     self._bar.update(1)
     if self._measured is None:

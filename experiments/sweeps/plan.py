@@ -13,8 +13,6 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import ml_collections
-
 from cascades import drafters
 from cascades.verification_config import VERIFICATIONS
 from experiments import records
@@ -33,7 +31,6 @@ _WITHOUT_EFFECT = (
   'file',
   'num_examples',
   'shard_size',
-  'tiny',
   'ray',
   'wandb',
   'clock',
@@ -45,39 +42,14 @@ _WITHOUT_EFFECT = (
 _PATHS = ('path', 'examples')
 # Endings of files of data that tell nothing of them.
 _ENDINGS = r'(\.(jsonl|json|csv|yaml|yml|gz))+$'
-# Fields of a rehearsal, and fields of its task.
-_TINY = {
-  'verifier': 'tiny-verifier',
-  'drafter': 'tiny-drafter',
-  'num_examples': 4,
-  'mesh': (1, 1),
-}
-_TINY_TASK = {'shots': 0, 'max_new_tokens': 32}
 
 
-def apply_tiny(config):
-  """Returns the config of a rehearsal if `tiny` is set, else the config."""
-  if not config.get('tiny'):
-    return config
-  config = ml_collections.ConfigDict(config.to_dict())
-  config.update(_TINY)
-  if 'task' in config:
-    config.task.update(_TINY_TASK)
-  if 'chat' in config:
-    # The bundled models have no chat template.
-    config.chat = False
-  return config
-
-
-def default_workdir(
-  config: str | pathlib.Path, tiny: bool = False, data: str = ''
-) -> pathlib.Path:
+def default_workdir(config: str | pathlib.Path, data: str = '') -> pathlib.Path:
   """Returns the folder for the results of a config.
 
   It is `runs/quickstart` for configs/quickstart.py. The words of an argument
   are subfolders: `runs/mine/2b/fast` for mine.py:2b,fast. Those of
   configs/paper.py have no folder above them: `runs/gemma2_2b_9b/gsm8k`.
-  Rehearsals have folders of their own, `runs/tiny/...`.
   """
   path, _, argument = str(config).partition(':')
   name = pathlib.Path(path).with_suffix('').resolve()
@@ -90,7 +62,7 @@ def default_workdir(
   file = re.sub(_ENDINGS, '', data.partition('?')[0].rpartition('/')[2])
   words.append(re.sub(r'[^\w-]+', '-', file).strip('-'))
   words = [word for word in words if word.strip('.')]
-  return pathlib.Path('runs', *(['tiny'] if tiny else []), *parts, *words)
+  return pathlib.Path('runs', *parts, *words)
 
 
 def shared_settings(config: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@
   costs.json         unit costs
   examples/, records/, traces/, race.jsonl
                      see `experiments.records`
-  stale/             points of other weights, data, code or versions
   summary.csv        a row for each point
   report/            the page
   wandb/             files of Weights & Biases
@@ -16,22 +15,20 @@ exists. The process of a sweep holds a lock, which ends with the process.
 
 import contextlib
 import datetime
-import itertools
 import json
 import pathlib
 import platform
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
 
 from cascades import files
 from experiments import records
-from experiments.records import unit_costs
+from experiments.records import results_version, unit_costs
 from experiments.sweeps import plan
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -123,11 +120,6 @@ class Workdir:
       # They may lack the blocks of these settings.
       (self.path / 'costs.json').unlink(missing_ok=True)
 
-  def latest_code(self) -> str | None:
-    """Returns the code of the latest start; None before the first start."""
-    starts = records.read_starts(self.path)
-    return starts[-1].get('code') if starts else None
-
   def log_start(self, start: Mapping[str, Any]) -> None:
     """Adds a start of the sweep to its provenance."""
     self._write_starts([*records.read_starts(self.path), start])
@@ -178,7 +170,7 @@ class Workdir:
   def read_point(self, point: plan.Point) -> list[records.Outcome] | None:
     """Reads the outcomes of a point; returns None if it has to be decoded.
 
-    Damaged and incomplete files are set aside.
+    That replaces damaged and incomplete files.
     """
     path, traces = self._paths(point)
     try:
@@ -188,83 +180,40 @@ class Workdir:
     except ValueError as error:
       message = files.sentence(f'{error}; decoding the point again.')
       print(message, file=sys.stderr)
-      self._set_aside(path)
       return None
     if {len(column) for column in columns} != {num_answers(point)}:
       print(f'{path}: lines are missing; decoding it again.', file=sys.stderr)
-      self._set_aside(path)
       return None
     return list(map(records.Outcome, *columns))
 
-  def set_aside(
-    self,
-    points: Sequence[plan.Point],
-    code: str,
-    say: Callable[[str], None],
-    refuse: bool = False,
-  ) -> None:
-    """Moves points of other code, weights or data into stale/, and says so.
+  def check_points(self, points: Sequence[plan.Point]) -> None:
+    """Refuses a folder that holds points of anything else than a sweep's.
 
-    Points of the sweep that are in stale/ are taken back.
+    Files that were cut off are deleted.
     """
-    stale = self._stale(points)
-    if stale and refuse:
-      raise ValueError(
-        'workdir: the sweep would set aside points of other weights, data, code'
-        ' or versions; give another --workdir for the estimate.'
-      )
-    previous = self.latest_code()
-    if previous not in (None, code):
-      say(
-        f'workdir: its points are of {files.sentence(previous)}; they are'
-        f' set aside, and decoded again with {code}.'
-      )
-    if count := self.set_aside_files(stale):
-      records.write(self.path / 'race.jsonl', [])
-      say(
-        f'workdir: {count} files of records of other weights, data, code or'
-        f' versions were moved to {self.path}/stale.'
-      )
-    for path in itertools.chain.from_iterable(map(self._paths, points)):
-      earlier = self.path / 'stale' / path.parent.name / path.name
-      if earlier.is_file() and not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        shutil.move(earlier, path)
-
-  def delete_points(self, points: Sequence[plan.Point]) -> None:
-    """Deletes points, also in stale/, and what was measured of them."""
-    for path in itertools.chain.from_iterable(map(self._paths, points)):
-      path.unlink(missing_ok=True)
-      earlier = self.path / 'stale' / path.parent.name / path.name
-      earlier.unlink(missing_ok=True)
-    names = 'race.jsonl', 'costs.json', 'summary.csv', 'decision.json'
-    for path in map(self.path.joinpath, names):
-      path.unlink(missing_ok=True)
-
-  def _stale(self, points: Sequence[plan.Point]) -> list[pathlib.Path]:
-    """Returns the files of records and traces of other points."""
     expected = {path for point in points for path in self._paths(point)}
-    files = (
-      *self.path.glob('records/*.jsonl'),
-      *self.path.glob('traces/*.jsonl.gz'),
-    )
-    return [path for path in files if path not in expected]
-
-  def set_aside_files(self, stale: Sequence[pathlib.Path]) -> int:
-    """Moves files of points into stale/; deletes files that were cut off."""
-    for path in stale:
-      self._set_aside(path)
-    # These are of the points that are gone.
-    for name in ('summary.csv', 'decision.json') if stale else ():
-      if (self.path / name).is_file():
-        shutil.move(self.path / name, self.path / 'stale' / name)
+    paths = [*self.path.glob('records/*.jsonl')]
+    paths += self.path.glob('traces/*.jsonl.gz')
+    if count := len({*paths} - expected):
+      starts = records.read_starts(self.path)
+      code = starts[-1].get('code') if starts else None
+      raise ValueError(
+        files.sentence(
+          f'workdir: {count} files of {self.path} are of other weights, data,'
+          f' code or versions ({code}, now {results_version.name()}); choose'
+          ' another --workdir, or delete them and decode again with --fresh.'
+        )
+      )
     for part in (*self.path.glob('*/.*.part'), *self.path.glob('.*.part')):
       # A process was killed while it wrote the file.
       part.unlink()
-    return sum(path.suffix == '.jsonl' for path in stale)
 
-  def _set_aside(self, path: pathlib.Path) -> None:
-    """Moves a file into stale/."""
-    folder = self.path / 'stale' / path.parent.name
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.move(path, folder / path.name)
+  def delete_points(self) -> None:
+    """Deletes all points, and what was measured of them."""
+    names = 'race.jsonl', 'costs.json', 'summary.csv', 'decision.json'
+    for path in (
+      *self.path.glob('records/*.jsonl'),
+      *self.path.glob('traces/*.jsonl.gz'),
+      *map(self.path.joinpath, names),
+    ):
+      path.unlink(missing_ok=True)

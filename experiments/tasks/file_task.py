@@ -12,7 +12,8 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import types
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from cascades import Conversation, arguments
@@ -45,52 +46,17 @@ _END_OF_EXAMPLE = '\n\n'
 _Fields = Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FileSettings:
-  """The fields `file` of a config, whose defaults are in configs/common.py.
-
-  A template is the name of a field of the rows, or a text with names in braces,
-  such as 'Question: {question}'. Numbers are read as texts.
-
-  Attributes:
-    path: The file, or its URL.
-    prompt: Template of the prompt. Rows without its fields may have `messages`,
-      a chat whose last message is the reference if the assistant says it.
-    reference: Template of the answer, or the name of a list of accepted ones.
-      Rows may lack 'reference' if the metric needs none.
-    id: Name of the field with ids; rows may lack 'id'.
-    examples: A file of worked examples with the same fields; '' for none.
-    shots: Number of worked examples; 0 takes all.
-    separator: Text between the prompt of a worked example and its answer.
-    metric: A metric as `metric_specs.find` takes it; '' measures speed only.
-    stop_strings: Texts that end an answer; if empty, what ends a worked
-      example, a blank line, does.
-  """
-
-  path: str
-  prompt: str
-  reference: str
-  id: str
-  examples: str
-  shots: int
-  separator: str
-  metric: str
-  stop_strings: Sequence[str]
-
-
 class FileReader:
   """Reads the examples of a file."""
 
-  def __init__(
-    self, settings: FileSettings, metric: Metric | None, is_chat: bool = False
-  ):
-    """Checks the settings; opens nothing."""
+  def __init__(self, settings: Any, metric: Metric | None, is_chat: bool):
+    """Parses the templates of the fields `file` of a config; opens nothing."""
     self.settings, self.metric, self._is_chat = settings, metric, is_chat
     self._prompt = Template('file.prompt', settings.prompt)
     self._reference = Template('file.reference', settings.reference)
     self._optional = (_MESSAGES, settings.id, *self._reference.fields)
-    self._shots: list[tuple[Any, str]] = []
-    self._files: dict[str, DataFile] = {}
+    self.shots: list[tuple[Any, str]] = []
+    self.files: dict[str, DataFile] = {}
     self.counts: collections.Counter[bool] = collections.Counter()
 
   def load(
@@ -115,7 +81,7 @@ class FileReader:
       )
     head = self._worked_examples()
     file = DataFile('data', self.settings.path)
-    self._files[file.name] = file
+    self.files[file.name] = file
     examples = self._examples(file, head)
     if split != 'all':
       examples = (x for x in examples if halves.half_of(x.id) == split)
@@ -126,19 +92,9 @@ class FileReader:
     if is_empty:
       raise file.refusal('', f'has no rows of split {split}', 'give more rows')
 
-  def provenance(self) -> dict[str, Any]:
-    """Returns the hashes of the rows that `load` read, and their scorer."""
-    data: dict[str, Any] = {
-      'shots': len(self._shots),
-      'files': {name: file.sha256 for name, file in self._files.items()},
-    }
-    if self.metric and self.metric.signature:
-      data['scorer'] = self.metric.signature()
-    return data
-
   def _worked_examples(self) -> str:
     """Returns the worked examples, which come before each prompt."""
-    self._shots, self._files = [], {}
+    self.shots, self.files = [], {}
     self.counts.clear()
     if not self.settings.examples:
       return ''
@@ -149,24 +105,22 @@ class FileReader:
         prompt, references = self._problem(row)
         if not references:
           raise RowError(f'has no field {self.settings.reference!r}')
-      self._shots.append((prompt, accepted_answers(references)[0]))
-    if len(self._shots) < max(1, self.settings.shots):
+      self.shots.append((prompt, accepted_answers(references)[0]))
+    if len(self.shots) < max(1, self.settings.shots):
       raise file.refusal(
         '',
-        f'has {len(self._shots)} rows, but file.shots is {self.settings.shots}',
+        f'has {len(self.shots)} rows, but file.shots is {self.settings.shots}',
         'give more rows or fewer shots',
       )
-    self._files[f'examples {file.name}'] = file
+    self.files[f'examples {file.name}'] = file
     separator = self.settings.separator
-    return ''.join(
-      f'{q}{separator}{a}{_END_OF_EXAMPLE}' for q, a in self._shots
-    )
+    return ''.join(f'{q}{separator}{a}{_END_OF_EXAMPLE}' for q, a in self.shots)
 
   def _examples(self, file: DataFile, head: str) -> Iterator[Example]:
     """Yields the examples of all rows that repeat no earlier row."""
     first_places: dict[str, str] = {}
     contents: set[bytes] = set()
-    questions = {question.strip() for question, _ in self._shots}
+    questions = {question.strip() for question, _ in self.shots}
     for place, row in file.rows(self._prompt.fields, self._optional):
       with file.errors_at(place):
         prompt, reference = self._problem(row)
@@ -275,7 +229,11 @@ class FileTask(Task):
   def provenance(self, path: str | None, shots: int | None) -> dict[str, Any]:
     """Returns the hashes of the rows that were read, and their scorer."""
     del path, shots  # The reader has them from the config.
-    return self.reader.provenance()
+    data: dict[str, Any] = {
+      'shots': len(self.reader.shots),
+      'files': {k: file.sha256 for k, file in self.reader.files.items()},
+    }
+    return data | ({'scorer': x} if (x := self.signature()) else {})
 
   def notes(self) -> tuple[str, ...]:
     """Returns a line on the rows that were left out, if there are any."""
@@ -294,14 +252,11 @@ class FileTask(Task):
 
 def _configure(config: Mapping[str, Any]) -> Task:
   """Returns the task of a config."""
-  fields = dict(config.get('file') or {})
-  names = {field.name for field in dataclasses.fields(FileSettings)}
-  if absent := names - {*fields}:
+  if 'file' not in config:
     raise ValueError(
-      f'file.{min(absent)}: the config lacks this field; build the config with'
-      " common.sweep('file')."
+      'tasks: the task file needs a file; run --config=configs/your_data.py.'
     )
-  settings = FileSettings(**fields)
+  settings = types.SimpleNamespace(**dict(config['file']))
   metric = metric_specs.find(settings.metric) if settings.metric else None
   reader = FileReader(settings, metric, bool(config.get('chat')))
   # After worked examples, a model goes on with examples of its own.
@@ -317,18 +272,9 @@ def _configure(config: Mapping[str, Any]) -> Task:
   )
 
 
-def _load(**fields: Any) -> Iterator[Example]:
-  """Refuses to load: a file has to be named by a config."""
-  del fields
-  raise ValueError(
-    'tasks: the task file needs a file; run --config=configs/your_data.py.'
-  )
-  yield
-
-
 TASK = Task(
   name=NAME,
-  load=_load,
+  load=lambda **_: _configure({}),
   metrics=(),
   max_new_tokens=_MAX_NEW_TOKENS,
   configure=_configure,

@@ -246,9 +246,7 @@ class _Documents:
     """Chooses filter and metric, and scores the reference of a document."""
     self.task, self.name, self.notes = source, name, []
     self._docs = source.eval_docs
-    self._filters = {
-      ensemble.name: ensemble for ensemble in source._filters
-    }
+    self._filters = {ensemble.name: ensemble for ensemble in source._filters}
     self.filter_name = filter_name or next(iter(self._filters))
     if self.filter_name not in self._filters:
       raise ValueError(
