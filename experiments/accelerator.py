@@ -256,7 +256,6 @@ def first_gap(expected: Any, answer: Any) -> float | None:
 
 def _law(samples: int, config: verification.VerificationConfig) -> _Rows:
   """Compares samples of the compiled loop with the enumerated law."""
-  # A rule with a single target, which every verification supports.
   method = methods.get_method('opt')
   (check,) = sampled.check_samples(method, (0.2, 0.5), samples, [config])
   yield '', f'largest z {check.value:.1f} of {samples} samples', check.passed
