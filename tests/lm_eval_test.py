@@ -156,7 +156,6 @@ def test_rolling_likelihoods_go_on_window_by_window():
     (dict(mesh=2), 'mesh: must be a list of two numbers'),
     (dict(batch_size='many'), "batch_size: must be a whole number, got 'many'"),
     (dict(method='tokenv3'), 'did you mean'),
-    (dict(tokenizer='nowhere'), 'tokenizer: nowhere is missing'),
   ],
 )
 def test_model_args_are_checked_by_name(options, said):

@@ -22,7 +22,6 @@ import dataclasses
 import functools
 import hashlib
 import logging
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -49,7 +48,7 @@ except ModuleNotFoundError as error:
 _LOG = logging.getLogger('lm_eval.cascades')
 
 _DECODING = tuple(options_of(DecodingConfig))
-_MODELS = ('verifier', 'drafter', 'tokenizer', 'mesh', 'dtype')
+_MODELS = 'verifier', 'drafter', 'mesh', 'dtype'
 # What a task may ask for, as `normalize_gen_kwargs` names it.
 _PROCESSING = 'temperature', 'top_k', 'top_p'
 _GENERATION = 'until', 'max_gen_toks', 'do_sample', *_PROCESSING
@@ -96,7 +95,7 @@ class CascadesLM(TemplateLM):
     batch_size: 'auto' takes `max_batch_size`, or what `Sampler` takes.
     max_batch_size: Taken where `batch_size` is 'auto'.
     device: Unused, as JAX has its own flag (JAX_PLATFORMS).
-    **options: Arguments of `Sampler`; models and tokenizer by name or path.
+    **options: Arguments of `Sampler`; models by name or path.
   """
 
   def __init__(
@@ -118,9 +117,6 @@ class CascadesLM(TemplateLM):
       # The harness makes a number of a folder that is called so.
       if isinstance(options.get(name), int | float):
         options[name] = str(options[name])
-    if isinstance(options.get('tokenizer'), str):
-      path = pathlib.Path(options['tokenizer'])
-      options['tokenizer'] = tokenizers.read(path, 'tokenizer')
     if str(batch_size).startswith('auto'):
       batch_size = max_batch_size
     if batch_size is not None:
@@ -197,7 +193,6 @@ class CascadesLM(TemplateLM):
     return sampler.Sampler(
       decoder.verifier,
       decoder.drafter,
-      decoder.tokenizer,
       config=decoder.config.replace(**changes),
       mesh=self._mesh,
     )

@@ -205,8 +205,8 @@ def end_drafts(
   is_read = (index < draft.lengths) | (is_bonus & reads_bonus_logits)
   ended = is_bad & is_read
   draft, drafter_bad = end(draft, ~is_bad.T), ended.any(-1)
-  if sampling.forbidden is not None:
-    forbidden = sampling.restrict_vocab(draft.draft_vocab_ids).forbidden
+  forbidden = sampling.restrict_vocab(draft.draft_vocab_ids).forbidden
+  if forbidden is not None and draft.logits is not None:
     is_allowed = processing.has_allowed_token(draft.logits, forbidden)
     draft = end(draft, is_allowed.T)
   return draft, drafter_bad

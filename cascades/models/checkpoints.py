@@ -456,7 +456,10 @@ def _check_shapes(
   folder: NameOrPath, shapes: PyTree, model: language.LanguageModel
 ) -> None:
   stored, expected = (
-    {k: x.shape for k, x in traverse_util.flatten_dict(tree, sep='/').items()}
+    {
+      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
+      for path, x in jax.tree.leaves_with_path(tree)
+    }
     for tree in (shapes, model.param_shapes())
   )
   # Parameters outside of layers may also belong to images and sounds.

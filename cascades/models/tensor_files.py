@@ -181,14 +181,15 @@ def check_layers(
   path: pathlib.Path, names: Iterable[str], layers: int, prefix: str
 ) -> None:
   """Refuses tensors of a model of more or fewer layers."""
-  numbers = {
+  texts = {
     name.removeprefix(prefix).partition('.')[0]
     for name in names
     if name.startswith(prefix)
   }
   # None: too many digits for any model.
-  counts = [arguments.parse_count(x) for x in numbers if x.isdecimal()]
-  if None in counts or max([-1, *filter(None.__ne__, counts)]) + 1 != layers:
+  counts = [arguments.parse_count(x) for x in texts if x.isdecimal()]
+  numbers = [x for x in counts if x is not None]
+  if len(numbers) < len(counts) or max(numbers, default=-1) + 1 != layers:
     raise ValueError(
       f'model: {path} does not have the {layers} layers of its configuration;'
       f' {_ADVICE}.'

@@ -110,11 +110,11 @@ def audit(
   if not leniences or any(map(math.isnan, leniences)):
     raise ValueError('lenience: must be one number or more, and none be nan.')
   checks = [law_checks.check_shapes(method)]
-  every = [*leniences, *trial_leniences(method, seed=seed)]
+  tested = [*leniences, *trial_leniences(method, seed=seed)]
   # A stage with a failure ends the audit.
   for x64 in (True, False):
     if all(check.passed for check in checks):
-      checks += law_checks.check_law(method, every, x64, seed)
+      checks += law_checks.check_law(method, tested, x64, seed)
   if all(check.passed for check in checks):
     checks += sampled.check_samples(method, leniences, samples, configs, seed)
   return AuditResult(method=method.name, checks=tuple(checks))

@@ -138,13 +138,11 @@ def check_law(
     errors = {kind: errors_of(x) for kind, x in values.items()}
     kind = max(errors, key=lambda kind: errors[kind].max())
     index = np.unravel_index(errors[kind].argmax(), errors[kind].shape)
-    value, detail = float(errors[kind][index]), ''
+    (i, row, token), value, detail = index, float(errors[kind][index]), ''
     if not value <= tolerance:
-      place = (
-        f'{kind} distributions {index[1]}, lenience {leniences[index[0]]:g}'
-      )
-      detail = f'{place}, token {index[2]}:\n'
-      detail += _counterexample(values[kind], *index[:2], fields)
+      place = f'{kind} distributions {row}, lenience {leniences[i]:g}'
+      detail = f'{place}, token {token}:\n'
+      detail += _counterexample(values[kind], i, row, fields)
     return Check(
       name=name, passed=not detail, value=value, detail=detail, limit=tolerance
     )

@@ -107,8 +107,8 @@ def check_samples(
   keys = jax.random.split(jax.random.key(seed), 3)
   sampling = processing.SamplingParams(temperature=np.float32(1))
   # Flat tables: a fault would be hidden if the first tokens were certain.
-  tables = table_models.random_tables(model, keys[:2], scale=1.0)
-  d = table_models.table_distributions(*tables, sampling)
+  verifier, drafter = table_models.random_tables(model, keys[:2], scale=1.0)
+  d = table_models.table_distributions(verifier, drafter, sampling)
   pairs = [(method, lenience) for lenience in leniences]
   table = table_models.Table.from_methods(pairs, d)
   declared = enumeration.declared_law(table, model, _PROMPT, _NEW)
@@ -126,7 +126,7 @@ def check_samples(
       drafts=drafts,
     )
     # No row stops, so that all rows have exactly _NEW new tokens.
-    rows = decode_curve(step_config, tables, request, sampling)
+    rows = decode_curve(step_config, (verifier, drafter), request, sampling)
     tokens = np.asarray(rows.tokens[:, :, len(_PROMPT) : len(_PROMPT) + _NEW])
     laws = declared
     if not config.kind.keeps_law:
