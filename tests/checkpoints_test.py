@@ -167,16 +167,6 @@ def test_parameters_become_another_dtype_as_they_are_read(name):
     )
 
 
-def test_a_leaf_of_two_dtypes_has_the_larger_one(tmp_path):
-  checkpoints.save_model(tmp_path, load('hf_gemma3'))
-  gate = 'model.layers.0.mlp.gate_proj.weight'
-  rounded = stored(tmp_path)[gate].astype(jnp.bfloat16)
-  small.rewrite(tmp_path, {'dtype': ...}, {gate: rounded})
-  read = checkpoints.load_model(tmp_path).unpack().params['layer_0']['mlp']
-  want = load('hf_gemma3').params['layer_0']['mlp']['gating_einsum'][1]
-  np.testing.assert_array_equal(read['gating_einsum'][1], want)
-
-
 @pytest.mark.parametrize('kept', ['float32', 'bfloat16'])
 def test_config_json_says_what_parameters_become(tmp_path, kept):
   checkpoints.save_model(tmp_path, load('tiny-drafter'), stored=kept)

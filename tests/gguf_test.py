@@ -589,7 +589,7 @@ print((peak() - before) / held)
 def test_a_model_is_never_held_twice(kind, dtype, tmp_path):
   name = 'gemma3-270m'
   if kind == 'safetensors':
-    checkpoints.save_model(tmp_path, real())
+    checkpoints.save_model(tmp_path, real(), 'bfloat16')
     name = tmp_path
   real()
   done = launching.python('-c', _PEAK, name, dtype)
