@@ -129,9 +129,9 @@ def test_the_floor_makes_the_passes_of_a_strict_block(gamma, monkeypatch):
   def read(model, params, cache, tokens, at):
     passes.append((model.name, tokens.shape[0], int(at) - int(cache)))
     assert params == model.name
-    return jnp.eye(7)[tokens + 1], cache + tokens.shape[0]
+    return jnp.eye(7)[tokens + 1], None, cache + tokens.shape[0]
 
-  monkeypatch.setattr(decoding, 'read', read)
+  monkeypatch.setattr(decoding, 'read_hidden', read)
   # The cache of a model is where it stands.
   verifier, drafter = (
     types.SimpleNamespace(name=name, rewind=lambda cache, at: at)

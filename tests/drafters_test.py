@@ -171,15 +171,15 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   slots = models_test.SLOTS + paths * (gamma + 1)
   cache = model.init_cache(params, slots)
   at = jnp.int32(len(prefix) - 1)
-  read = jax.jit(decoding.read, static_argnums=0)
-  _, cache = read(model, params, cache, jnp.array(prefix), jnp.int32(0))
+  read = jax.jit(decoding.read_hidden, static_argnums=0)
+  *_, cache = read(model, params, cache, jnp.array(prefix), jnp.int32(0))
   wrong = jnp.array(models_test.text(3, 4))
-  _, cache = read(model, params, cache, wrong, at + 1)
+  *_, cache = read(model, params, cache, wrong, at + 1)
   cache = model.rewind(cache, at)
   logits = jnp.zeros((gamma + 1, paths, 1))
   draft = decoding.full_length_draft(jnp.array(drafts), logits, 0)
   tree = decoding.build_tree(jnp.int32(prefix[-1]), draft, paths * gamma)
-  logits, cache = read(model, params, cache, tree.tokens, at, tree.tree_mask)
+  logits, _, cache = read(model, params, cache, tree.tokens, at, tree.tree_mask)
 
   def alone(tokens):
     place = small.causal(len(tokens))
@@ -191,7 +191,7 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   # The second draft stays, without its last token; another follows it.
   kept = model.move(cache, at, at + tree.node_indices[1])
   kept = model.rewind(kept, at + gamma)
-  then, _ = read(model, params, kept, jnp.array([5]), at + gamma)
+  then, *_ = read(model, params, kept, jnp.array([5]), at + gamma)
   want = alone([*prefix, *drafts[1, : gamma - 1], 5])[-1]
   np.testing.assert_allclose(then[0], want, atol=2e-5)
 

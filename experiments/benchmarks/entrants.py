@@ -240,8 +240,8 @@ def block(
     drafter_cache, tokens = _draft(
       _Drafter(models[1], params[1], gamma), drafter_cache, token, start
     )
-  reader = functools.partial(decoding.read, models[0], params[0])
-  logits, verifier_cache = reader(verifier_cache, tokens, start)
+  reader = functools.partial(decoding.read_hidden, models[0], params[0])
+  logits, _, verifier_cache = reader(verifier_cache, tokens, start)
   return (verifier_cache, drafter_cache), _next_token(logits)
 
 
@@ -263,17 +263,17 @@ def _draft(
 ) -> tuple[Any, jax.Array]:
   """Runs the drafter passes after a token at position `start`."""
   model = drafter.model
-  read = functools.partial(decoding.read, model, drafter.params)
+  read = functools.partial(decoding.read_hidden, model, drafter.params)
   # Strict decoding does not read its last draft, and catches up here.
   first = jnp.maximum(start - 1, 0)
-  logits, cache = read(
+  logits, _, cache = read(
     model.rewind(cache, first), jnp.stack([token, token]), first
   )
   cache, second = model.rewind(cache, start + 1), _next_token(logits)
 
   def step(carry, j):
     cache, last = carry
-    logits, cache = read(cache, last[None], start + j)
+    logits, _, cache = read(cache, last[None], start + j)
     last = _next_token(logits)
     return (cache, last), last
 
