@@ -221,13 +221,13 @@ def _check_logits(row):
     np.testing.assert_array_equal(logits, table[at])
 
 
-def _turn(engine, row, prompt, key, new=12, max_blocks=None):
+def _turn(engine, row, prompt, key, new=12):
   asked = batching.BatchRequest(
     [np.array(prompt, np.int32)], key, [0.3], new, True
   )
   return list(
     batching.decode_single(
-      engine, asked, row, max_blocks, stats=batching.DecodeStats()
+      engine, asked, row, None, stats=batching.DecodeStats()
     )
   )
 
@@ -264,18 +264,6 @@ def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
   monkeypatch.undo()
   ((want, _),) = _turn(engine, None, whole, key, new=90)
   assert _said(row) == _said(want)
-
-
-def test_blocks_come_one_at_a_time():
-  engine = _engine()
-  key = jax.random.split(jax.random.key(6), 1)
-  whole = _turn(engine, None, [1, 2, 3], key)[-1][0]
-  *before, (last, state) = _turn(engine, None, [1, 2, 3], key, max_blocks=1)
-  assert _said(last) == _said(whole)
-  assert whole.blocks > 2
-  assert [int(row.blocks) for row, _ in before] == [*range(1, whole.blocks)]
-  assert all(later is None for _, later in before)
-  assert state is not None
 
 
 @pytest.mark.slow
