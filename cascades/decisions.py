@@ -1,8 +1,7 @@
 """Decisions: a setting that was chosen on a user's data, with its evidence.
 
-A sweep whose config has a field `decision` writes decision.json.
-`Sampler.from_decision` decodes with what the file holds, and refuses other
-models than those of the evidence: `weights` hashes a pair.
+A sweep writes decision.json; `Sampler.from_decision` decodes with what it has,
+and refuses other models than those of the evidence, by hashes of a pair.
 """
 
 import dataclasses
@@ -46,11 +45,8 @@ def _config(options: Any) -> Any:
     for name, value in options.items()
     if value is not None or name not in ('lenience', 'gamma')
   }
-  declared = options_of(DecodingConfig)
-  for name in (*options, *declared):
-    if not (name in options and name in declared):
-      raise ValueError(f'{name}: is not an option of decoding, or is missing')
-    declared[name].validate(options[name])
+  if names := options.keys() ^ options_of(DecodingConfig):
+    raise ValueError(f'{min(names)}: is not an option of decoding, or missing')
   return DecodingConfig(**options)
 
 
@@ -109,9 +105,8 @@ class Decision(Schema, extra='forbid'):
     self, verifier: Any = None, drafter: Any = None
   ) -> tuple[Any, Any]:
     """Returns the pair, of which what is not given is the decision's."""
-    verifier = self.verifier if verifier is None else verifier
-    if isinstance(verifier, str):
-      verifier = checkpoints.load_model(verifier, self.dtype)
+    if verifier is None or isinstance(verifier, str):
+      verifier = checkpoints.load_model(verifier or self.verifier, self.dtype)
     drafter = self.drafter if drafter is None else drafter
     if isinstance(drafter, str):
       drafter = drafters.load(drafter, self.dtype, **self.drafter_options)
