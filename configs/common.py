@@ -245,63 +245,34 @@ def _of_any_type(value: Any) -> ml_collections.FieldReference:
 
 
 def benchmark(suite: str, **fields) -> ml_collections.ConfigDict:
-  """Returns the fields of a benchmark.
-
-  Args:
-    suite: Name of the suite; one of experiments.benchmarks.SUITES.
-    **fields: Fields of the suite, and values other than the defaults.
-  """
+  """Returns the fields of a benchmark."""
   return ml_collections.ConfigDict(dict(suite=suite) | _BENCHMARK | fields)
 
 
 def decoding(**fields) -> ml_collections.ConfigDict:
-  """Returns the fields of a benchmark of the decoding loop.
-
-  Args:
-    **fields: Further fields, and values other than the defaults. `pairs` are
-      the pairs of models to time, from `pair`.
-  """
+  """Returns a benchmark of the decoding loop with `pairs`, see `pair`."""
   return benchmark('loops', **_DECODING | fields)
 
 
 def answering(**fields) -> ml_collections.ConfigDict:
-  """Returns the fields of a benchmark of samplers.
-
-  Args:
-    **fields: Further fields, and values other than the defaults. `problems` and
-      `copies` list entrants (see `entrant`), the verifier alone first.
-  """
+  """Returns a benchmark of samplers; `problems` and `copies` list entrants."""
   return benchmark('answering', **_ANSWERING | fields)
 
 
 def entrant(
   name: str, drafter: str | None = None, **options
 ) -> ml_collections.ConfigDict:
-  """Returns the fields of an entrant of a benchmark of samplers.
-
-  Args:
-    name: Name in tables.
-    drafter: Name of the drafter; None for the verifier alone.
-    **options: Further options of the sampler.
-  """
+  """Returns an entrant; without a drafter it is the verifier alone."""
   return ml_collections.ConfigDict(dict(name=name, drafter=drafter) | options)
 
 
 def training(**fields) -> ml_collections.ConfigDict:
-  """Returns the fields of a training of models.
-
-  Args:
-    **fields: Further fields, and values other than the defaults.
-  """
+  """Returns the fields of a training of models."""
   return ml_collections.ConfigDict(_TRAINING | fields)
 
 
 def small_model(**fields) -> ml_collections.ConfigDict:
-  """Returns the config.json of a small model that is trained from scratch.
-
-  Args:
-    **fields: Sizes, and values other than the defaults.
-  """
+  """Returns the config.json of a small model that is trained from scratch."""
   return ml_collections.ConfigDict(_SMALL_MODEL | fields)
 
 
@@ -316,19 +287,7 @@ def shape(
   vocab_size: int,
   **more,
 ) -> ml_collections.ConfigDict:
-  """Returns the config.json of a model that is timed with random weights.
-
-  Args:
-    family: Model type at Hugging Face, such as 'gemma2'.
-    width: Width of the residual stream.
-    hidden: Width of the feed-forward layers.
-    layers: Number of layers.
-    num_heads: Number of attention heads.
-    kv_heads: Number of key-value heads.
-    head_dim: Width of a head.
-    vocab_size: Number of tokens.
-    **more: Further fields.
-  """
+  """Returns the config.json of a model that is timed with random weights."""
   return ml_collections.ConfigDict(
     dict(
       model_type=family,
@@ -348,14 +307,7 @@ def shape(
 def pair(
   verifier, drafter, name: str = '', **fields
 ) -> ml_collections.ConfigDict:
-  """Returns the fields of two models that are timed together.
-
-  Args:
-    verifier: A bundled name, or a `shape`.
-    drafter: A bundled name, or a `shape`.
-    name: Name of the pair in tables.
-    **fields: Fields of the benchmark that differ for this pair.
-  """
+  """Returns the fields of two models that are timed together."""
   return ml_collections.ConfigDict(
     dict(name=name, verifier=verifier, drafter=drafter, **fields)
   )

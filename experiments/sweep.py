@@ -123,13 +123,6 @@ def _run(process: int | None) -> None:
   module = cli.load_config_module(name.partition(':')[0])
   overrides = config_flags.get_override_values(flag)
   curves = curve_plan.plan_curves(config, module, overrides)
-  options: dict[str, Any] = dict(
-    launcher=_LAUNCHER.value,
-    quiet=_QUIET.value,
-    estimate_only=_ESTIMATE_ONLY.value,
-    decode_again=_FRESH.value,
-    process=process,
-  )
   # The data is a file, or the task that --task names.
   data = (config.get('file') or {}).get('path', '')
   if _TASK.value:
@@ -137,33 +130,31 @@ def _run(process: int | None) -> None:
   workdir = _WORKDIR.value or plan.default_workdir(name, data)
   if '://' in str(workdir):
     raise ValueError(f'workdir: must be a local folder, got {workdir}.')
-  run(config, curves, pathlib.Path(workdir), **options)
+  run(
+    config,
+    curves,
+    pathlib.Path(workdir),
+    launcher=_LAUNCHER.value,
+    quiet=_QUIET.value,
+    estimate_only=_ESTIMATE_ONLY.value,
+    decode_again=_FRESH.value,
+    process=process,
+  )
 
 
 def run(
   config: Any,
   curves: Sequence[curve_plan.Curve],
   workdir: pathlib.Path,
-  launcher: str = 'local',
-  quiet: bool = False,
-  process: int | None = None,
   estimate_only: bool = False,
-  decode_again: bool = False,
+  **options: Any,
 ) -> None:
-  """Runs a sweep, or the part of it that a workdir lacks."""
+  """Runs the part of a sweep that a workdir lacks; see `phases.Sweep`."""
   # `phases` imports JAX, which --help does not need.
   from experiments.sweeps import phases
 
-  sweep = phases.Sweep(
-    config,
-    curves,
-    workdir,
-    launcher=launcher,
-    quiet=quiet,
-    process=process,
-    decode_again=decode_again,
-  )
-  if process:
+  sweep = phases.Sweep(config, curves, workdir, **options)
+  if options.get('process'):
     # Without the workdir.
     sweep.follow()
   else:

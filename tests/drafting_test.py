@@ -18,9 +18,9 @@ from cascades.models import checkpoints, package_index
 from configs import train_drafter
 from experiments.tasks import TASKS
 from experiments.training import (
+  cards,
   distillation_data,
   layer_drafters,
-  terms,
   texts,
 )
 
@@ -357,13 +357,12 @@ def test_what_is_made_of_a_model_with_terms_carries_them(
   for with_terms in False, True:
     if with_terms:
       index = types.SimpleNamespace(MODELS=models)
-      monkeypatch.setattr(terms, 'package_index', index)
+      monkeypatch.setattr(cards, 'package_index', index)
     layer_drafters.write_card(folder, c, figures, 'a command')
     card = (folder / 'README.md').read_text()
     for said in (
-      'A drafter for `tiny-drafter`: its layers 1 as they began',
-      '-log sum min(p, q) at temperatures 1 and 0.3',
-      '0 (2 of 3) and 1 (1 of 3)',
+      'A drafter for `tiny-drafter`, made of its layers 1, with',
+      'It drafts 60 tokens',
       '| temperature 1 | acceptance | 0.500 |',
     ):
       assert said in card

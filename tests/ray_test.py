@@ -112,35 +112,6 @@ def test_a_lost_worker_changes_nothing(cluster, local, tmp_path):
   assert (workdir / 'report/index.html').exists()
 
 
-_ONE_CORE = """
-import os, pathlib, sys
-
-os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
-import ray_test
-
-workdir, verifier, drafter = sys.argv[1:]
-config = ray_test._config(verifier=verifier, drafter=drafter)
-run = ray_test.sweep.run
-curves = ray_test._CURVES[::2]
-run(config, curves, pathlib.Path(workdir), launcher='ray', quiet=True)
-"""
-
-
-@pytest.mark.skipif(
-  not hasattr(os, 'sched_setaffinity'),
-  reason='os.sched_setaffinity is of Linux',
-)
-def test_a_cluster_of_one_core_changes_nothing(local, tmp_path):
-  """Models compute with one thread there, and with two here."""
-  config, workdir = _config(), tmp_path / 'ray'
-  done = launching.python(
-    *('-c', _ONE_CORE, workdir, config.verifier, config.drafter),
-    cwd=small.ROOT / 'tests',
-  )
-  assert done.returncode == 0, done.stderr[-2000:]
-  _check_same(workdir, local, 4)
-
-
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [

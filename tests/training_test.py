@@ -115,14 +115,9 @@ def test_a_model_goes_on_from_another(tmp_path):
     folder, config, 'tiny_specialist', 'the command', figures, 1e-3, 128
   )
   card = (folder / 'README.md').read_text()
-  for said in (
-    '`tiny-drafter`, trained further on',
-    '`roman` (90%)',
-    '`word_problems` (6.5%)',
-    '2 layers (sliding, full), 64 wide',
-    '| roman | exact_match | 0.500 |',
-  ):
-    assert said in card
+  assert '`tiny-drafter`, trained further by the project' in card
+  assert '| roman | exact_match | 0.500 |' in card
+  assert '"tiny_specialist": {' in card
 
 
 def test_a_training_that_cannot_be_is_named(config, tokenizer):
@@ -206,31 +201,6 @@ def test_answers_that_go_on_count_as_far_as_they_go():
   assert both[1][1] == pytest.approx(one[1][1], rel=1e-5)
 
 
-def test_a_head_goes_with_a_verifier_in_bfloat16():
-  tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
-  places = jnp.array([[1, 2, 3, 4]])
-  head = recurrent.init_head(jax.random.key(0), 320)
-  losses, drafts = [], []
-  for dtype in ('float32', 'bfloat16'):
-    drafts.append([])
-    model, params, _ = load_model('tiny-verifier', dtype)
-    hidden = jax.random.normal(jax.random.key(1), (8, 320)).astype(dtype)
-    state = hidden[0]
-    for token in 5, 7, 7:
-      state, logits = recurrent.step(
-        model, params, head, hidden[0], state, jnp.int32(token)
-      )
-      drafts[-1].append(logits)
-    model, params, _ = load_model('tiny-verifier', dtype).unpack()
-    said = params['embedder']['input_embedding']
-    mask = jnp.ones_like(places, bool)
-    batch = DistillationBatch(tokens, places, mask, hidden[places])
-    loss, _ = recurrent_heads.loss_fn(head, params, model, said, batch, 2)
-    losses.append(loss)
-  np.testing.assert_allclose(*map(jnp.stack, drafts), atol=0.1)
-  np.testing.assert_allclose(*losses, rtol=0.02)
-
-
 @pytest.mark.slow
 def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   config = train_recurrent.get_config('texts')
@@ -260,5 +230,5 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   assert figures['held_out']['tokens per verifier call, temperature 0'] >= 1
   recurrent_heads.write_card(folder, config, figures, 'a command')
   card = (folder / 'README.md').read_text()
-  assert 'Drafts 20 tokens' in card
+  assert 'It drafts 20 tokens for that verifier' in card
   assert '| held_out | acceptance, temperature 1 |' in card

@@ -70,11 +70,19 @@ def or_none(check: Check) -> Check:
   return lambda name, value: None if value is None else check(name, value)
 
 
-def list_of(kind: str, check: Check, count: int | None = None) -> Check:
-  """Checks for a list or tuple."""
+def list_of(
+  kind: str, check: Check, count: int | None = None, or_one: bool = False
+) -> Check:
+  """Checks for a list or tuple; `or_one` allows a value, and no empty list."""
 
   def check_all(name, values):
-    if not isinstance(values, list | tuple) or count not in (None, len(values)):
+    if or_one and not isinstance(values, list | tuple):
+      values = (values,)
+    elif (
+      not isinstance(values, list | tuple)
+      or count not in (None, len(values))
+      or (or_one and not values)
+    ):
       expected = f'a list of {"" if count is None else f"{count} "}{kind}'
       raise ValueError(
         f'{name}: must be {expected}, got {arguments.quote(values)}.'
@@ -83,21 +91,6 @@ def list_of(kind: str, check: Check, count: int | None = None) -> Check:
       check(name, value)
 
   return check_all
-
-
-def one_or_list_of(kind: str, check: Check) -> Check:
-  """Checks for a value, or for a list of one or more."""
-  check_all = list_of(kind, check)
-
-  def check_any(name, values):
-    if not isinstance(values, list | tuple):
-      check(name, values)
-      return
-    if not values:
-      raise ValueError(f'{name}: the list is empty; give at least one value.')
-    check_all(name, values)
-
-  return check_any
 
 
 def table(**checks: Check) -> Check:
@@ -124,7 +117,7 @@ FIELDS: dict[str, Check] = dict(
   # Options of decoding of which a sweep has several values.
   method=text,
   lenience=list_of('numbers', number(-math.inf)),
-  gamma=one_or_list_of('whole numbers', integer(0)),
+  gamma=list_of('whole numbers', integer(0), or_one=True),
   ray=table(
     address=or_empty(text), cpus=number(0), gpus=number(0), retries=integer(0)
   ),

@@ -1,7 +1,7 @@
 """Outcomes: the record and trace of each answer, with its scores."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cascades.sampler.sampler import SampleOutput
@@ -84,20 +84,6 @@ def _deferrals(
   return dict(deferrals=len(indices), last_deferral=max(indices, default=0))
 
 
-def combine(
-  curve: curve_plan.Curve,
-  drafter: Iterable[records.Outcome],
-  verifier: Iterable[records.Outcome],
-) -> list[records.Outcome]:
-  """Makes the outcomes of a cascade from answers of the models alone."""
-  pairs = list(zip(drafter, verifier, strict=True))
-  return [
-    sequence.cascade(*pair, method=curve.confidence, lenience=lenience)
-    for lenience in curve.leniences
-    for pair in pairs
-  ]
-
-
 def of_answers(
   point: plan.Point, points: Sequence[plan.Point], files: workdirs.Workdir
 ) -> list[records.Outcome]:
@@ -110,4 +96,9 @@ def of_answers(
     if source.curve.baseline_model
     and (source.task, source.first) == (point.task, point.first)
   }
-  return combine(point.curve, sources['drafter'], sources['verifier'])
+  pairs = list(zip(sources['drafter'], sources['verifier'], strict=True))
+  return [
+    sequence.cascade(*pair, method=point.curve.confidence, lenience=lenience)
+    for lenience in point.curve.leniences
+    for pair in pairs
+  ]

@@ -18,6 +18,7 @@ of the hub, and renders templates in Jinja's sandbox.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import inspect
@@ -28,7 +29,7 @@ import math
 import numbers
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, get_args
 
 import jinja2
@@ -66,13 +67,18 @@ _WITHOUT_EFFECT = (
 _TOLERANCE = 1e-6
 
 
+_one_sentence = functools.partial(
+  metric_specs.external_code, advice='correct the YAML or its data'
+)
+
+
 def load_tasks(spec: str) -> dict[str, 'HarnessTask']:
   """Returns the tasks of a name, by their names in a sweep."""
   target, filter_name = spec.removeprefix(PREFIX), ''
   if '@' in target and not pathlib.Path(target).exists():
     target, _, filter_name = target.rpartition('@')
   manager, names = _find_tasks(target)
-  with _one_sentence(f'{spec} cannot be loaded'):
+  with _one_sentence(f'tasks: {spec} cannot be loaded'):
     loaded = manager.load(names)['tasks']
   suffix = f'@{filter_name}' if filter_name else ''
   tasks = [
@@ -146,7 +152,7 @@ def _registered_metric(name: str, is_of_hub: bool = False) -> Callable | None:
 def _check_files(paths: list[pathlib.Path]) -> None:
   """Refuses code in files of the user's and in those that they include."""
   for path in paths:
-    with _one_sentence(f'{path} is damaged or names Python code'):
+    with _one_sentence(f'tasks: {path} is damaged or names Python code'):
       text = files.read_bytes(path, 'tasks', 'shorten it', 2**20)
       names = yaml.load(text, Loader=_LOADER).get('include') or ()
     names = [names] if isinstance(names, str) else map(str, names)
@@ -282,7 +288,7 @@ class _Documents:
     num_read = 0
     # The harness shows a progress bar of its own.
     with (
-      _one_sentence(f'the prompts of {self.name} cannot be made'),
+      _one_sentence(f'tasks: the prompts of {self.name} cannot be made'),
       contextlib.redirect_stderr(io.StringIO()),
     ):
       for index, doc in enumerate(self._docs):
@@ -340,7 +346,7 @@ class _Documents:
 
   def _choose_metric(self) -> tuple[str, int]:
     """Returns the metric that is the quality, and its best value, 1 or 100."""
-    with _one_sentence(f'the first document of {self.name} has no score'):
+    with _one_sentence(f'tasks: a reference of {self.name} has no score'):
       values = self._numbers(0, self.target(self._docs[0]))
     # The first one, in the order of its author.
     names = [x for x in (*self.task.aggregation(), *values) if x in values]
@@ -429,22 +435,3 @@ def _describe(value: Any) -> Any:
     return re.sub(r' at 0x\w+', '', repr(value))
   source = pathlib.Path(file).read_bytes()
   return [value.__qualname__, hashlib.sha256(source).hexdigest()]
-
-
-@contextlib.contextmanager
-def _one_sentence(problem: str) -> Iterator[None]:
-  """Makes a sentence of each error of the harness, the hub or a task's code."""
-  try:
-    yield
-  except KeyboardInterrupt:
-    raise
-  # What others wrote can fail in any way.
-  except BaseException as error:
-    cause = error
-    while cause.__cause__:
-      # The data's library hides the damaged row behind an error of its own.
-      cause = cause.__cause__
-    reason = metric_specs.describe_error(cause)[:400]
-    raise ValueError(
-      f'tasks: {problem} ({reason.rstrip(".")}); correct the YAML or its data.'
-    ) from error

@@ -59,14 +59,18 @@ def describe_error(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _external_code(problem: str, advice: str) -> Iterator[None]:
+def external_code(problem: str, advice: str) -> Iterator[None]:
   """Makes a sentence of every way in which code of the user's can end."""
   try:
     yield
   except KeyboardInterrupt:
     raise
   except BaseException as error:
-    reason = describe_error(error).rstrip('.')
+    cause = error
+    while cause.__cause__:
+      # Libraries hide the fault behind errors of their own.
+      cause = cause.__cause__
+    reason = describe_error(cause)[:400].rstrip('.')
     raise ValueError(f'{problem} ({reason}); {advice}.') from error
 
 
@@ -124,7 +128,7 @@ def _score_pattern(
 
 def _function_metric(spec: str, option: str) -> Metric:
   """Returns the metric of a function of the user's."""
-  with _external_code(
+  with external_code(
     f'{option}: {arguments.quote(spec)} cannot be imported',
     'give the name of a metric, or module:function of a module on sys.path',
   ):
@@ -151,10 +155,10 @@ def _score_function(
 ) -> dict[str, float]:
   """Calls a function of the user's, and checks what it returns."""
   call = f'metric: {spec} with the answer {arguments.quote(answer)}'
-  with _external_code(f'{call} failed', 'correct it'):
+  with external_code(f'{call} failed', 'correct it'):
     value = function(answer, reference)
   returned = f'{call} returned {arguments.quote(value)}'
-  with _external_code(returned, 'return a number from 0 to 1'):
+  with external_code(returned, 'return a number from 0 to 1'):
     score = math.nan if isinstance(value, str | bytes) else float(value)
   if not 0 <= score <= 1:
     raise ValueError(f'{returned}; return a number from 0 to 1.')

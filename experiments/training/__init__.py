@@ -8,6 +8,6 @@ reduced_folders     Folders of drafters that share the verifier's table.
 texts               Training texts of a user, packed into rows.
 distillation_data   Hidden states of a verifier on such texts.
 training_loop       Optimizer, checkpoints and log of every training.
-acceptance_eval     Acceptance of drafters, and tables of model cards.
-terms               Licences of models that derive from a licensed model.
+acceptance_eval     Acceptance of drafters.
+cards               Model cards, and licences of derived models.
 """

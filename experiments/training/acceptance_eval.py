@@ -1,4 +1,4 @@
-"""Acceptance of drafters, and tables of model cards."""
+"""Acceptance of drafters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints
 from cascades.sampler import sampler
-from experiments import measuring
 
 # With more rows at a time, logits over a large vocabulary exceed a CPU's cache.
 _BATCH_SIZE = 8
@@ -44,14 +43,3 @@ def measure_acceptance(
       'tokens per verifier call': emitted / calls,
     }
   return figures
-
-
-def format_scores(figures: dict[str, dict[str, float]]) -> str:
-  """Returns a Markdown table of scores by task."""
-  return measuring.table(
-    [
-      {'task': task, 'score': name, 'value': f'{value:.3f}'}
-      for task, scores in figures.items()
-      for name, value in scores.items()
-    ]
-  )

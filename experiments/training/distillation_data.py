@@ -5,7 +5,6 @@ takes a thousandth of the space of its logits. The states are computed once and
 stored in the workdir.
 """
 
-import collections
 import functools
 import hashlib
 import os
@@ -283,17 +282,3 @@ def _answerer(
     return [answer.text for answer in answers]
 
   return answer
-
-
-def format_shares(numbers: Sequence[float]) -> str:
-  """Returns numbers as a list in words, with shares if some repeat.
-
-  (1.0, 0.3) gives '1 and 0.3'; (0.0, 1.0, 0.0) '0 (2 of 3) and 1 (1 of 3)'.
-  """
-  counts = collections.Counter(numbers)
-  total = len(numbers)
-  has_repeats = len(counts) < total
-  return ' and '.join(
-    f'{x:g} ({n} of {total})' if has_repeats else f'{x:g}'
-    for x, n in counts.items()
-  )

@@ -26,9 +26,9 @@ from experiments import records
 from experiments.sweeps import costs
 from experiments.training import (
   acceptance_eval,
+  cards,
   distillation_data,
   reduced_folders,
-  terms,
   texts,
   training_loop,
 )
@@ -233,61 +233,6 @@ def evaluate(
   return figures
 
 
-_CARD = """---
-{licence}library_name: cascades
----
-
-# {folder}
-
-A drafter for `{verifier}`: {start},
-with its embedding table, which is not in this folder. It drafts
-{vocabulary_size:,} tokens, the most frequent ones of the texts below, and reads
-all tokens.
-
-- Data: {documents}; {answers:,} answers are the verifier's
-  own, at temperature {at}. In {texts:,} rows of {row_length} tokens.
-- Training: {steps:,} steps of {rows} rows; {losses};
-  AdamW, seed {seed}.
-- Retrain: `{command}`.
-- Stored in {numbers}: {size:.1f} MB.
-
-Strict decoding of {eval_examples} held-out prompts, gamma {eval_gamma}:
-
-{table}
-
-A call costs {cost:.3f} verifier calls on {device}.
-
-Use: `cascades.Sampler('{verifier}', '{folder}')`.
-It is a language model, and can answer alone.
-{terms}"""
-
-
-# Descriptions of `stored` in a card.
-_STORED = {None: 'float32', 'int8': '8 bits, with a scale per row of a matrix'}
-
-
-def _describe_start(config: ConfigDict) -> str:
-  """Describes the parameters that a training starts from, for a card."""
-  if 'init' in config:
-    return f'an earlier\n`{pathlib.Path(config.init).name}`, trained on'
-  layers = ', '.join(map(str, config.layers))
-  return f'its layers {layers} as they began, trained on'
-
-
-def _describe_losses(config: ConfigDict) -> str:
-  """Describes the losses of a training in their order, for a card."""
-  description = '-log sum min(p, q)'
-  if tuple(config.sharpened) != (1.0,):
-    shares = distillation_data.format_shares(config.sharpened)
-    description += f' at temperatures {shares}'
-  if not config.kl_fraction:
-    return description
-  return (
-    'forward KL divergence from the\n'
-    f'  verifier for {config.kl_fraction:.0%} of them, then {description}'
-  )
-
-
 def write_card(
   folder: pathlib.Path,
   config: ConfigDict,
@@ -296,25 +241,21 @@ def write_card(
 ) -> None:
   """Writes the model card and the licence files of a drafter."""
   embedder = checkpoints.load_model(folder).params['embedder']
-  scores = {k: x for k, x in figures.items() if k.startswith('temperature')}
-  size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
-  documents = ', '.join(f'`{task}`' for task in config.tasks)
-  text = _CARD.format(
-    **config,
-    folder=folder.name,
-    start=_describe_start(config),
-    at=distillation_data.format_shares(config.temperatures),
-    losses=_describe_losses(config),
-    vocabulary_size=len(embedder[language.VOCAB_IDS]),
-    documents=f'training problems of {documents}' if documents else 'own texts',
-    command=command,
-    numbers=_STORED.get(config.stored, config.stored),
-    size=size / 1e6,
-    table=acceptance_eval.format_scores(scores),
-    cost=figures['cost of a call'],
-    device=jax.devices()[0].device_kind,
-    **terms.add_licence(folder, config.verifier),
+  start = f'continued from `{pathlib.Path(config.get("init", "")).name}`'
+  if 'layers' in config:
+    start = f'made of its layers {", ".join(map(str, config.layers))}'
+  cards.write(
+    folder,
+    config,
+    command,
+    {k: x for k, x in figures.items() if k.startswith('temperature')},
+    intro=(
+      f'A drafter for `{config.verifier}`, {start}, with its embedding table,'
+      ' which is not in this folder. It drafts'
+      f' {len(embedder[language.VOCAB_IDS]):,} tokens, and reads all tokens. A'
+      f' call costs {figures["cost of a call"]:.3f} verifier calls.'
+    ),
+    use=f"cascades.Sampler('{config.verifier}', '{folder.name}')",
   )
-  records.write_text(folder / 'README.md', text)
   text = json.dumps(figures, indent=2) + '\n'
   records.write_text(folder / 'figures.json', text)

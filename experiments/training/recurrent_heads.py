@@ -23,12 +23,11 @@ from cascades.config import DecodingConfig
 from cascades.drafters import recurrent
 from cascades.models import checkpoints, tensor_files
 from cascades.sampler import sampler
-from experiments import records
 from experiments.tasks import TASKS
 from experiments.training import (
   acceptance_eval,
+  cards,
   distillation_data,
-  terms,
   texts,
   training_loop,
 )
@@ -189,32 +188,6 @@ def _held_out_prompts(
   return [('held_out', [prompt for prompt, _ in pairs], options)]
 
 
-_CARD = """---
-{licence}library_name: cascades
----
-
-# {name}
-
-A recurrent drafter (Cheng, Zhang et al. 2024, arXiv 2403.09919) for
-`{verifier}`: a head on its last hidden state that shares its embedding table.
-It drafts for that verifier only, which it identifies by a fingerprint.
-
-- Shape: state {size}, {layers} residual layers; {parameters:,} parameters.
-- Drafts {vocabulary_size} tokens.
-- Data: {data}.
-- Training: {steps} steps of {rows} texts, {depth} tokens drafted from every
-  position; cross entropy with the verifier's distribution; Muon.
-- Retrain: `{command}`.
-
-Strict decoding of {eval_examples} problems per task, gamma {eval_gamma}:
-
-{table}
-
-Use: `cascades.Sampler('{verifier}', '{name}')`; several drafts with
-`DecodingConfig(drafts=4, verification='multi_round')`.
-{terms}"""
-
-
 def write_card(
   folder: pathlib.Path,
   config: ConfigDict,
@@ -223,28 +196,19 @@ def write_card(
 ) -> None:
   """Writes the model card of a head, and licence files if it needs any."""
   loaded = recurrent.RecurrentHead.load(folder)
-  head, ids = loaded.head, loaded.draft_vocab_ids
-  data = (
-    f'{config.texts} answers of the verifier itself, at temperature 1, to\n'
-    '  training problems of `experiments.tasks`; no held-out problem was seen'
+  ids, size = loaded.draft_vocab_ids, sum(x.size for x in loaded.head.values())
+  cards.write(
+    folder,
+    config,
+    command,
+    figures,
+    intro=(
+      'A recurrent drafter (Cheng, Zhang et al. 2024, arXiv 2403.09919) for'
+      f' `{config.verifier}`: a head on its last hidden state that shares its'
+      f' embedding table, with {size:,} parameters. It drafts'
+      f' {"all" if ids is None else f"{len(ids):,}"} tokens for that verifier'
+      ' only, which it identifies by a fingerprint.'
+    ),
+    use=f"cascades.Sampler('{config.verifier}', '{config.name}')",
+    has_weights=False,
   )
-  if 'text' in config:
-    shares = distillation_data.format_shares(config.temperatures)
-    # `distillation_data.prepare` draws from each set equally often.
-    sets = 1 + len(config.temperatures)
-    data = (
-      f"{config.texts} rows of users' texts, one of {sets}, and of the"
-      f" verifier's own answers,\n  at temperature {shares}; no held-out text"
-      ' was seen'
-    )
-  text = _CARD.format(
-    **config,
-    size=head['state'].shape[0],
-    parameters=sum(x.size for x in head.values()),
-    vocabulary_size='all' if ids is None else f'{len(ids):,}',
-    data=data,
-    command=command,
-    table=acceptance_eval.format_scores(figures),
-    **terms.add_licence(folder, config.verifier, has_weights=False),
-  )
-  records.write_text(folder / 'README.md', text)

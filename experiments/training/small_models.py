@@ -18,11 +18,11 @@ from cascades.models import (
   language,
   tokenizers,
 )
-from experiments import cli, records
+from experiments import cli
 from experiments.tasks import TASKS
 from experiments.tasks.task import split_of
 from experiments.training import (
-  acceptance_eval,
+  cards,
   tokenizer_training,
   training_loop,
 )
@@ -206,50 +206,6 @@ def evaluate(
   return figures
 
 
-_CARD = """---
-license: apache-2.0
-language: en
-library_name: cascades
----
-
-# {name}
-
-{intro}
-
-- Shape: {num_hidden_layers} layers ({kinds}), {hidden_size} wide,
-  {num_attention_heads} heads of {head_dim} ({num_key_value_heads} key-value),
-  feed-forward {intermediate_size}, sliding window {sliding_window},
-  vocabulary {vocab_size}; {parameters:,} parameters, float32,
-  stored in {stored}.
-- Data: {data}, made from seed {seed} by the modules of
-  `experiments.tasks` with these names; answers are in the {phrasing_style}
-  style of `experiments/tasks/phrasing.py`. A problem's own numbers decide
-  by a hash whether it is training, validation or test, so no held-out problem
-  was ever trained on.
-- Training: {steps} steps of {tokens:,} tokens, cross entropy on answers only;
-  Muon for matrices, Adam for the rest.
-- Retrain: `{command}`, then copy the folder here.
-
-Greedy decoding of {eval_examples} held-out problems per task:
-
-{table}
-
-At batch 1 on a CPU, {context} tokens of context: {token_ms:.3f} ms per token
-({device}, jax {jax}).
-
-Use: `cascades.load_model('{name}')`. For experiments only.
-"""
-
-
-_SCRATCH = """\
-A small Gemma 3 transformer, trained from scratch by the project that ships
-it, so that speculative cascades can be tried on a laptop without a download.
-It answers the kinds of prompts named below and no others."""
-_TUNED = """\
-`{init}`, trained further on the data named below. The figures show how much of
-its earlier training it retains."""
-
-
 def write_card(
   folder: pathlib.Path,
   config: ConfigDict,
@@ -261,32 +217,24 @@ def write_card(
 ) -> None:
   """Writes the model card of a model."""
   spec = config.models[name]
-  model, params, tokenizer = checkpoints.load_model(folder).unpack()
-  c = huggingface_export.make_config(model, params, tokenizer.stops)
-  total = sum(config.mixture.values())
-  shares = [
-    f'`{task}` ({100 * share / total:g}%)'
-    for task, share in config.mixture.items()
-    if share
-  ]
-  text = _CARD.format(
-    **c,
-    name=folder.name,
-    intro=_TUNED.format(init=spec.init) if 'init' in spec else _SCRATCH,
-    data=', '.join(shares),
-    kinds=', '.join(k.split('_')[0] for k in c['layer_types']),
-    parameters=sum(x.size for x in jax.tree.leaves(params)),
-    stored=spec.get('stored') or 'float32',
-    seed=config.seed,
-    phrasing_style=spec.get('phrasing_style', 'plain'),
-    steps=spec.steps,
-    tokens=spec.rows * config.row_length,
-    command=command,
-    eval_examples=config.eval_examples,
-    table=acceptance_eval.format_scores(figures),
-    token_ms=1e3 * token_s,
-    context=context,
-    device=jax.devices()[0].device_kind,
-    jax=jax.__version__,
+  start = 'A small Gemma 3 transformer, trained from scratch'
+  if 'init' in spec:
+    start = f'`{spec.init}`, trained further'
+  params = checkpoints.load_model(folder).unpack().params
+  size = sum(x.size for x in jax.tree.leaves(params))
+  fields = config.to_dict() | {'models': {name: spec.to_dict()}}
+  cards.write(
+    folder,
+    ConfigDict(fields),
+    command,
+    figures,
+    intro=(
+      f'{start} by the project that ships it, so that speculative cascades can'
+      ' be tried on a laptop without a download. It answers the prompts of'
+      ' `experiments.tasks` that the mixture below names, and no others; no'
+      f' held-out problem was trained on. {size:,} parameters;'
+      f' {1e3 * token_s:.3f} ms per token at batch 1, {context} tokens of'
+      ' context. For experiments only.'
+    ),
+    use=f"cascades.load_model('{folder.name}')",
   )
-  records.write_text(folder / 'README.md', text)

@@ -1,15 +1,39 @@
-"""Licences of models that derive from a licensed model.
+"""Model cards, and the licences of models that derive from a licensed model.
 
 A model that starts as layers of a licensed model, or learns from its
 distributions, is a derivative. Its folder has the licence's text, a notice, and
 a card that names both; this project's own licence does not cover it.
 """
 
+import json
 import pathlib
 
-from cascades.models import checkpoints, package_index
-from experiments import records
+import jax
+from ml_collections import ConfigDict
 
+from cascades.models import checkpoints, package_index
+from experiments import measuring, records
+
+_CARD = """---
+{licence}library_name: cascades
+---
+
+# {name}
+
+{intro}
+
+Retrain: `{command}`, with these fields:
+
+```json
+{fields}
+```
+
+On {device}, of held-out examples:
+
+{table}
+
+Use: `{use}`.
+{terms}"""
 _PROJECT_LICENCE = 'apache-2.0'
 _TERMS = """
 It {relation},
@@ -27,13 +51,45 @@ original's output.
 """
 
 
-def add_licence(
-  folder: pathlib.Path, verifier: str, has_weights: bool = True
+def write(
+  folder: pathlib.Path,
+  config: ConfigDict,
+  command: str,
+  figures: dict[str, dict[str, float]],
+  *,
+  intro: str,
+  use: str,
+  has_weights: bool = True,
+) -> None:
+  """Writes the card of a model, and the licence files that it needs."""
+  fields = config.to_dict()
+  # A path of this machine.
+  fields.pop('text', None)
+  rows = [
+    {'of': group, 'score': name, 'value': f'{value:.3f}'}
+    for group, scores in figures.items()
+    for name, value in scores.items()
+  ]
+  text = _CARD.format(
+    name=folder.name,
+    intro=intro,
+    command=command,
+    fields=json.dumps(fields, indent=2),
+    device=jax.devices()[0].device_kind,
+    table=measuring.table(rows),
+    use=use,
+    **_licence(folder, config.get('verifier', ''), has_weights),
+  )
+  records.write_text(folder / 'README.md', text)
+
+
+def _licence(
+  folder: pathlib.Path, verifier: str, has_weights: bool
 ) -> dict[str, str]:
   """Writes the licence and notice of a derivative into its folder."""
   if verifier not in package_index.MODELS:
-    is_bundled = verifier in checkpoints.BUNDLED
-    licence = f'license: {_PROJECT_LICENCE}\n' if is_bundled else ''
+    is_ours = not verifier or verifier in checkpoints.BUNDLED
+    licence = f'license: {_PROJECT_LICENCE}\n' if is_ours else ''
     return {'licence': licence, 'terms': ''}
   original = package_index.MODELS[verifier]
   notice = original.notice + (_MODIFIED if has_weights else _DISTILLED)
