@@ -25,7 +25,7 @@ SUITES = ('loops', 'answering', 'eight_bits')
 # Fields that are integers from 1 on, or tuples of such.
 _COUNTS = (
   *('batch_sizes', 'context', 'gamma', 'gammas', 'new_tokens', 'num_compared'),
-  *('num_examples', 'prompt_tokens', 'repeats', 'widths'),
+  *('num_examples', 'prompt_tokens', 'repeats'),
 )
 
 

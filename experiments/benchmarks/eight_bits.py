@@ -1,10 +1,7 @@
-"""The suite 'eight_bits': a model in eight bits beside the same in floats.
+"""The suite 'eight_bits': a model in eight bits compared with one in floats.
 
-  reading    Seconds of forward passes of several widths, in each dtype.
-  distance   The verifier in eight bits compared with floats along the floats'
-             greedy answers: KL divergence and agreement per token.
-
-Entrants of both dtypes take turns. The suite `answering` times the decoding.
+Along the floats' greedy answers: KL divergence and agreement per token. The
+suite `answering` times models of both dtypes.
 """
 
 import functools
@@ -21,14 +18,10 @@ from cascades import decoding, load_model
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints
 from cascades.sampler import sampler
-from experiments import measuring
 from experiments.benchmarks import entrants
-from experiments.measuring import median
 from experiments.records import stats
-from experiments.sweeps import costs
 
 _FLOATS, _INT8 = 'float32', 'int8'
-_Figures = list[dict[str, Any]]
 
 
 def check(config: ConfigDict) -> None:
@@ -38,36 +31,14 @@ def check(config: ConfigDict) -> None:
 
 def parts(
   config: ConfigDict,
-) -> Iterator[tuple[dict[str, Any], Callable[[], _Figures]]]:
-  """Yields all parts; models are loaded on demand."""
-
-  @functools.cache
-  def load():
-    return {x: load_model(config.verifier, x) for x in (_FLOATS, _INT8)}
-
-  yield {'part': 'reading'}, lambda: _measure_reading(config, load())
-  yield {'part': 'distance'}, lambda: [_measure_distance(config, load())]
+) -> Iterator[tuple[dict[str, Any], Callable[[], list[dict[str, Any]]]]]:
+  """Yields the only part."""
+  yield {'part': 'distance'}, lambda: [_measure_distance(config)]
 
 
-def _measure_reading(
-  config: ConfigDict, verifiers: dict[str, checkpoints.Checkpoint]
-) -> _Figures:
-  """Times forward passes."""
-  participants = [
-    measuring.loop_entrant(
-      {'part': 'reading', 'dtype': dtype, 'width': width},
-      costs.forward_loop(verifier, width, config.context),
-    )
-    for width in config.widths
-    for dtype, verifier in verifiers.items()
-  ]
-  return measuring.race(participants, config.repeats, 'reading')
-
-
-def _measure_distance(
-  config: ConfigDict, verifiers: dict[str, checkpoints.Checkpoint]
-) -> dict[str, Any]:
+def _measure_distance(config: ConfigDict) -> dict[str, Any]:
   """Compares both verifiers on greedy answers, with 95 % intervals."""
+  verifiers = {x: load_model(config.verifier, x) for x in (_FLOATS, _INT8)}
   examples = entrants.load_examples(config, config.num_compared)
   prompts = [x.prompt for x in examples]
   answers = sampler.Sampler(
@@ -135,20 +106,14 @@ def _read_answer(
   return logits
 
 
-def tables(figures: Sequence[dict[str, Any]]) -> list[_Figures]:
-  """Returns a table of each part."""
-  reading, distance = [], []
-  for x in figures:
-    if x['part'] == 'reading':
-      ms = 1e3 * median(x['call_s'])
-      reading.append({'dtype': x['dtype'], 'tokens': x['width'], 'ms': ms})
-    else:
-      distance += [
-        {
-          'measure': name,
-          'value': value,
-          '95 % interval': f'{low:.4g} to {high:.4g}',
-        }
-        for name, (value, low, high) in x['measures'].items()
-      ]
-  return [reading, distance]
+def tables(
+  figures: Sequence[dict[str, Any]],
+) -> list[list[dict[str, Any]]]:
+  """Returns a row for each measure."""
+  (figure,) = figures
+  return [
+    [
+      {'measure': name, 'value': x, '95 % interval': f'{low:.4g} to {high:.4g}'}
+      for name, (x, low, high) in figure['measures'].items()
+    ]
+  ]
