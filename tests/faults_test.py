@@ -96,11 +96,13 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
     small.sampler(pair[0], gamma=0, **options),
   ):
     assert sampler.sample(_PROMPT, max_new_tokens=8).tokens == [1]
-  # One that does not end there is told where it broke.
-  at = f'at position {len(prompt) + 1} of prompt 0'
   if culprit == 'verifier':
+    # One that does not end there is told where it broke.
+    late = pair[0].params.at[context].set(jnp.roll(of_first, 8))
+    sampler = small.sampler(pair[0]._replace(params=late), gamma=0, **options)
+    at = f'at position {len(prompt) + 1} of prompt 0'
     with pytest.raises(ValueError, match=f'^verifier: its .* {at}'):
-      sampler.sample(_PROMPT, max_new_tokens=8, stop_tokens=[])
+      sampler.sample(_PROMPT, max_new_tokens=8)
 
 
 def test_a_fault_is_raised_in_another_process_too():
