@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
-from scipy import special
 
 import cascades
 from cascades import decoding
@@ -78,21 +77,6 @@ def test_echo_says_what_was_asked_to_the_letter(pair):
   )
   before = pair[0].tokenizer.decode(plain.state.tokens)
   assert then.text.startswith(before + ' d\u2581e')
-
-
-def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
-  sampler = small.sampler(*pair, lenience=-1, temperature=0)
-  asked = dict(return_logits=True, max_new_tokens=40)
-  for answer in sampler.sample(prompts[:6], **asked):
-    shape = len(answer.tokens), pair[0].model.vocab_size
-    assert answer.logits.shape == shape
-    # Greedy and strict: each token is the best of its logits.
-    assert answer.logits.argmax(-1).tolist() == answer.tokens
-    # Their log-probabilities are those of temperature 1.
-    logprobs = special.log_softmax(answer.logits, -1)
-    at = np.arange(len(answer.tokens)), answer.tokens
-    np.testing.assert_allclose(answer.logprobs, logprobs[at], atol=1e-5)
-  assert sampler.sample(prompts[0], max_new_tokens=40).logits is None
 
 
 def test_forbidden_and_stop_tokens(pair, prompts):
