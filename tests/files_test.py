@@ -251,7 +251,7 @@ def refuse(write, file, size=2000):
 @pytest.mark.slow
 def test_what_cannot_be_saved_leaves_nothing(tmp_path):
   folder, model = tmp_path / 'made/here', small.FIXTURES / 'hf_gemma2'
-  model = checkpoints.load_folder(model)
+  model = checkpoints.load_model(model)
   save = functools.partial(checkpoints.save_model, folder, model)
   refuse(save, folder / 'model.safetensors')
   assert not list(folder.iterdir())
