@@ -288,7 +288,7 @@ def test_the_report_stands_beside_the_records(workdir):
   assert start['started'] <= start['ended']
   # The options that each curve decoded with, baselines without a gate included.
   used = start['curves']['verifier_only']
-  assert DecodingConfig.from_dict(used).to_dict() == used
+  assert DecodingConfig(**used).to_dict() == used
   assert used['gamma'] == 0
   assert used['gate'] == 'raw'
 

@@ -7,11 +7,12 @@ Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 import dataclasses
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.models import patches
@@ -57,30 +58,47 @@ def gemma_checkpoints() -> dict[str, Any]:
 
 
 def orbax_shapes(folder: str | os.PathLike) -> PyTree:
-  """Returns shapes and dtypes of an Orbax checkpoint of gemma's.
+  """Returns shapes and dtypes of an Orbax checkpoint of gemma's, text only.
 
-  gemma's own code converts all of its layouts (nested, flat, stacked, and the
-  state of a training) to the tree of its modules.
+  gemma's own code converts all of its layouts (nested, flat, stacked) to the
+  tree of its modules.
   """
-  from gemma.gm.ckpts import _checkpoint
-  from orbax import checkpoint as ocp
-
-  metadata, _ = _checkpoint._get_metadata_and_path(
-    ocp.StandardCheckpointer(), folder
-  )
-  tree = _checkpoint._CheckpointTree.shape_dtype_struct_like(tree=metadata)
+  tree, _ = _orbax_tree(folder)
   return tree.as_nested(remove_mm=tree.has_mm_params).tree
 
 
 def restore_layers(
   folder: str | os.PathLike, structs: Mapping[str, PyTree]
 ) -> Iterator[tuple[str, PyTree]]:
-  """Reads an Orbax checkpoint of gemma's; a yielded layer is not kept."""
-  target = _replace_leaves(orbax_shapes(folder), structs)
-  load = import_gemma().ckpts.load_params
-  params = dict(load(folder, params=target))
-  for layer, part in structs.items():
-    yield layer, select(params.pop(layer), part)
+  """Reads an Orbax checkpoint of gemma's, a layer at a time."""
+  from gemma.gm.ckpts import _checkpoint
+  from orbax import checkpoint as ocp
+
+  tree, path = _orbax_tree(folder)
+  stored = tree.as_nested(remove_mm=tree.has_mm_params).tree
+  if tree.type == _checkpoint._CheckpointType.STACKED:
+    # One array holds the same parameter of many layers.
+    everything = _replace_leaves(stored, structs, lambda x: x)
+    params = dict(_checkpoint.load_params(folder, params=everything))
+    for layer, part in structs.items():
+      yield layer, select(params.pop(layer), part)
+    return
+  restore = ocp.PyTreeCheckpointer().restore
+
+  def only_structs(x):
+    # What belongs to images, or to the state of a training, is left out.
+    return x if isinstance(x, jax.ShapeDtypeStruct) else ocp.PLACEHOLDER
+
+  for layer, struct in structs.items():
+    part = _replace_leaves(stored, {layer: struct}, lambda _: ocp.PLACEHOLDER)
+    target = tree.make_tree_for_params(tree.replace(tree=part))
+    target = jax.tree.map(only_structs, target)
+    args = ocp.args.PyTreeRestore(
+      item=target, restore_args=jax.tree.map(_restore_args, target)
+    )
+    output = restore(path, args=args)
+    nested = tree.replace(tree=output).as_nested(remove_mm=tree.has_mm_params)
+    yield layer, select(nested.tree[layer], struct)
 
 
 def select(tree: PyTree, structs: PyTree) -> PyTree:
@@ -91,14 +109,28 @@ def select(tree: PyTree, structs: PyTree) -> PyTree:
   return {name: select(tree[name], structs[name]) for name in common}
 
 
-def _replace_leaves(tree: PyTree, structs: PyTree) -> PyTree:
-  """Returns a tree with those leaves of another that it has."""
+def _replace_leaves(
+  tree: PyTree, structs: PyTree, default: Callable[[Any], Any]
+) -> PyTree:
+  """Returns a tree with the leaves of another, and `default` of the rest."""
   if not isinstance(tree, Mapping):
-    return structs
+    return default(tree) if structs is None else structs
   return {
-    name: _replace_leaves(part, structs[name]) if name in structs else part
+    name: _replace_leaves(part, (structs or {}).get(name), default)
     for name, part in tree.items()
   }
+
+
+def _orbax_tree(folder: str | os.PathLike) -> tuple[Any, Any]:
+  """Returns the tree of a checkpoint, as gemma represents it, and its path."""
+  from gemma.gm.ckpts import _checkpoint
+  from orbax import checkpoint as ocp
+
+  metadata, path = _checkpoint._get_metadata_and_path(
+    ocp.StandardCheckpointer(), folder
+  )
+  tree = _checkpoint._CheckpointTree.shape_dtype_struct_like(tree=metadata)
+  return tree, path
 
 
 def apply_rope(
@@ -116,6 +148,20 @@ def apply_rope(
     rope_proportion=rope.share,
   )
   return rotated[0, 0]
+
+
+def _restore_args(struct: Any) -> Any:
+  """Returns Orbax's options for an array; for one device, of NumPy's."""
+  from orbax import checkpoint as ocp
+
+  if not isinstance(struct, jax.ShapeDtypeStruct):
+    return ocp.RestoreArgs()
+  if isinstance(struct.sharding, jax.sharding.SingleDeviceSharding):
+    # Orbax keeps its own copy beside an array of JAX.
+    return ocp.RestoreArgs(restore_type=np.ndarray, dtype=struct.dtype)
+  return ocp.ArrayRestoreArgs(
+    sharding=struct.sharding, dtype=struct.dtype, global_shape=struct.shape
+  )
 
 
 def init_params(
