@@ -45,8 +45,11 @@ def _config(options: Any) -> Any:
     for name, value in options.items()
     if value is not None or name not in ('lenience', 'gamma')
   }
-  if names := options.keys() ^ options_of(DecodingConfig):
+  declared = options_of(DecodingConfig)
+  if names := options.keys() ^ declared:
     raise ValueError(f'{min(names)}: is not an option of decoding, or missing')
+  for name, option in declared.items():
+    option.validate(options[name])
   return DecodingConfig(**options)
 
 
@@ -122,9 +125,8 @@ class Decision(Schema, extra='forbid'):
 
 def fingerprint(params: Any) -> str:
   """Hashes parameters, from a checksum of each array on its own device."""
-  leaves, treedef = jax.tree.flatten(params)
-  text = str(treedef)
-  for leaf in leaves:
+  text = str(jax.tree.structure(params))
+  for leaf in jax.tree.leaves(params):
     first, second = sharding.fetch(_checksum(leaf))
     text += f'\n{leaf.dtype}{leaf.shape}{first:08x}{second:08x}'
   return hashlib.sha256(text.encode()).hexdigest()
@@ -151,10 +153,8 @@ def weights(
 ) -> dict[str, str]:
   """Hashes a pair of models, and the settings that their folders hold."""
   tokenizer: Any = verifier.tokenizer
-  hashes = {
-    'verifier': fingerprint(verifier.params),
-    'tokenizer': hashlib.sha256(tokenizer.proto).hexdigest(),
-  }
+  hashes = {'verifier': fingerprint(verifier.params)}
+  hashes['tokenizer'] = hashlib.sha256(tokenizer.proto).hexdigest()
   if bound_drafter is not None:
     settings = [
       *map(_values, (verifier.model, bound_drafter.drafter)),

@@ -333,10 +333,11 @@ def test_an_output_head_that_is_no_table_is_refused(
 @pytest.mark.parametrize('number', ['4', '9' * 5000, '٩', '2'])
 def test_as_many_layers_are_stored_as_are_configured(number):
   names = 'model.layers.3.x', 'model.layers.x', f'model.layers.{number}.x'
-  tensor_files.check_layers('FOLDER', names[:2], 4, 'model.layers.')
+  folder = pathlib.Path('FOLDER')
+  tensor_files.check_layers(folder, names[:2], 4, 'model.layers.')
   wrong = names[1:] if number == '2' else names
   with pytest.raises(ValueError, match='not have the 4 layers of') as error:
-    tensor_files.check_layers('FOLDER', wrong, 4, 'model.layers.')
+    tensor_files.check_layers(folder, wrong, 4, 'model.layers.')
   assert len(str(error.value)) < 300
 
 

@@ -243,10 +243,8 @@ def test_where_a_drafter_stops_is_an_option_and_no_model(pair):
 
 def test_pairs_that_will_not_do_are_refused(pair):
   words = tokenizer_training.train(['the quick brown fox ' * 20] * 3, 280)
-  fewer = dataclasses.replace(pair[1].model, vocab_size=100)
   for models, said in (
     ([x._replace(tokenizer=words) for x in pair], 'tokenizer: must have a pie'),
-    ((pair[0], pair[1]._replace(model=fewer)), 'drafter: must have as many'),
     (pair[:1], 'drafter: none is given'),
   ):
     with pytest.raises(ValueError, match=f'^{said}'):

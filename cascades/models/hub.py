@@ -30,9 +30,9 @@ def is_name(name: str | pathlib.Path) -> bool:
   return is_form and not pathlib.Path(name).exists()
 
 
-def commits(names: Iterable[str]) -> dict[str, str]:
+def commits(names: Iterable[str | None]) -> dict[str, str]:
   """Returns the commits of the names on the hub that were opened."""
-  return {name: _commits[name] for name in names if name in _commits}
+  return {x: _commits[x] for x in names if x and x in _commits}
 
 
 def local_folder[Name: str | pathlib.Path](name: Name) -> Name | str:

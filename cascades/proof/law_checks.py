@@ -138,8 +138,9 @@ def check_law(
     errors = {kind: errors_of(x) for kind, x in values.items()}
     kind = max(errors, key=lambda kind: errors[kind].max())
     index = np.unravel_index(errors[kind].argmax(), errors[kind].shape)
-    (i, row, token), value, detail = index, float(errors[kind][index]), ''
+    value, detail = float(errors[kind][index]), ''
     if not value <= tolerance:
+      i, row, token = map(int, index)
       place = f'{kind} distributions {row}, lenience {leniences[i]:g}'
       detail = f'{place}, token {token}:\n'
       detail += _counterexample(values[kind], i, row, fields)

@@ -215,8 +215,9 @@ def _plant(patch, where, wrap):
 def _forget():
   """Forgets what functions of the library did."""
   jax.clear_caches()
-  for cached in (cases.drafter, law._table, methods_test._evaluate):
-    cached.cache_clear()
+  computed = cases.drafter, law._table, methods_test._evaluate, batch._alone
+  for function in computed:
+    function.cache_clear()
 
 
 def _is_seen(test, args, patched) -> bool:
