@@ -185,6 +185,11 @@ def options_of(declared: type[Declared] | Declared) -> dict[str, Option]:
   for field in dataclasses.fields(declared):
     if _KEY in field.metadata:
       kind: Any = (*get_args(field.type), field.type)[0]
+      if isinstance(kind, str):
+        raise ValueError(
+          f'{field.name}: has an annotation that is a text; remove `from'
+          f' __future__ import annotations` from {declared.__module__}.'
+        )
       options[field.name] = dataclasses.replace(
         field.metadata[_KEY], name=field.name, kind=str if kind is Any else kind
       )

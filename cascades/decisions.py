@@ -17,7 +17,7 @@ from cascades import drafters, files
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.files import Schema, digest, plain
-from cascades.models import checkpoints, sharding
+from cascades.models import checkpoints, language, sharding
 
 _ADVICE = 'decide again with experiments.sweep'
 
@@ -87,8 +87,7 @@ class Decision(Schema, extra='forbid'):
   @classmethod
   def load(cls, path: str | pathlib.Path) -> Self:
     """Reads a decision.json, or that of a workdir."""
-    path = pathlib.Path(path)
-    path = path / 'decision.json' if path.is_dir() else path
+    path = pathlib.Path(path, 'decision.json' * pathlib.Path(path).is_dir())
     if not path.exists():
       raise ValueError(f'decision: there is no {path}; {_ADVICE}.')
     fields = files.read_fields(path, 'decision', _ADVICE)
@@ -125,6 +124,7 @@ class Decision(Schema, extra='forbid'):
 
 def fingerprint(params: Any) -> str:
   """Hashes parameters, from a checksum of each array on its own device."""
+  params = language.cpu().map_packed(lambda x: x.parts, params)
   text = str(jax.tree.structure(params))
   for leaf in jax.tree.leaves(params):
     first, second = sharding.fetch(_checksum(leaf))

@@ -358,7 +358,9 @@ def name_path_in_errors(path: pathlib.Path) -> Iterator[None]:
     yield
   except OSError as error:
     file = pathlib.Path(str(error.filename or path))
-    if file.parent.suffix == '.part':
+    if file.suffix == '.part':
+      file = path
+    elif file.parent.suffix == '.part':
       file = file.parent.parent / file.name
     if not error.errno or str(file) == str(error.filename):
       raise

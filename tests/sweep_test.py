@@ -402,12 +402,22 @@ def test_points_of_other_code_are_refused(measured, monkeypatch):
 
 
 @pytest.mark.slow
-def test_points_are_decoded_again_if_asked(measured):
-  sweep.run(small.config(), _CURVES[:1], measured)
-  before = _files(measured)
-  sweep.run(small.config(), _CURVES[:1], measured)
+def test_points_of_another_commit_are_decoded_again_if_asked(measured, capsys):
+  def run(decode_again=False):
+    capsys.readouterr()
+    sweep.run(small.config(), _CURVES[:1], measured, decode_again=decode_again)
+    return capsys.readouterr().err
+
+  run()
+  path, before = measured / 'provenance.json', _files(measured)
+  kept = small.read_json(path)
+  kept['starts'][-1] |= {'commit': 'ab' * 20, 'dirty': True}
+  path.write_text(json.dumps(kept))
+  # Of a process that was killed while it wrote.
+  (measured / 'records/.0.part').mkdir()
+  assert 'abababababab with changes' in run()
   assert _files(measured) == before
-  sweep.run(small.config(), _CURVES[:1], measured, decode_again=True)
+  assert 'abababababab' not in run(decode_again=True)
   assert _files(measured).keys() == before.keys()
   assert _files(measured) != before
 

@@ -53,7 +53,7 @@ def get_method(method: str | Method) -> Method:
   """Returns the method of a name or an alias; a `Method` as it is."""
   if isinstance(method, Method):
     return method
-  return METHODS[ALIASES.get(method, method)]
+  return METHODS.get(method) or METHODS[ALIASES.get(method, method)]
 
 
 def is_builtin(method: Method) -> bool:

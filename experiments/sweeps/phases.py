@@ -170,6 +170,8 @@ class Sweep:
       curves={x.name: records.plain(x.used_options) for x in self.curves},
       decode_again=self._decodes_again,
     )
+    if self._files.has_records:
+      self._files.say_commits(start, self._say)
     self._files.log_start(start)
 
   def estimate(self) -> None:

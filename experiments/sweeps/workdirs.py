@@ -19,9 +19,10 @@ import json
 import pathlib
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
@@ -205,8 +206,33 @@ class Workdir:
         )
       )
     for part in (*self.path.glob('*/.*.part'), *self.path.glob('.*.part')):
-      # A process was killed while it wrote the file.
-      part.unlink()
+      # A process was killed while it wrote files.
+      shutil.rmtree(part)
+
+  def say_commits(
+    self, start: Mapping[str, Any], say: Callable[[str], None]
+  ) -> None:
+    """Says if a start takes up points of another commit or of a dirty tree."""
+    starts = records.read_starts(self.path)
+    first = [i for i, x in enumerate(starts) if x.get('decode_again')]
+    trees = {
+      (x.get('commit'), bool(x.get('dirty')))
+      for x in starts[max(first, default=0) :]
+    }
+    if not trees or (
+      trees == {(start['commit'], False)} and not start['dirty']
+    ):
+      return
+    texts = (
+      f'{str(commit)[:12]}{" with changes" * is_dirty}'
+      for commit, is_dirty in sorted(trees, key=str)
+    )
+    say(
+      files.sentence(
+        f'workdir: points of commit {", ".join(texts)} are taken up; --fresh'
+        ' decodes them again.'
+      )
+    )
 
   def delete_points(self) -> None:
     """Deletes all points, and what was measured of them."""

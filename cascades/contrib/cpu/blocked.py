@@ -14,6 +14,8 @@ without blocks, 1.5 times as long. Weights of more axes are matrices too, once
 their axes are divided into summed (`in`) and free ones (`out`).
 """
 
+import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -22,7 +24,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from flax.core import meta
 from jaxtyping import Array, Float, PyTree
 
@@ -101,12 +102,19 @@ class PackedWeight:
     return jnp.einsum(f'{rows}{free}->{out}', self.dot(x))
 
 
-class PackedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
+# JAX flattens registered dataclasses in C++, and a model has hundreds of these.
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=['parts'],
+  meta_fields=['axes', 'weight'],
+)
+@dataclasses.dataclass(frozen=True)
+class PackedParam(meta.AxisMetadata[Any]):
   """A packed matrix among parameters, which flax unboxes to read it."""
 
   parts: Any
-  axes: AxisSplit = struct.field(pytree_node=False)
-  weight: type[PackedWeight] = struct.field(pytree_node=False)
+  axes: AxisSplit
+  weight: type[PackedWeight]
 
   def unbox(self) -> PackedWeight:
     """Returns the weight that a module reads."""
@@ -114,7 +122,7 @@ class PackedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
 
   def rows(self, tokens: np.ndarray) -> 'PackedParam':
     """Returns a packed table of some rows."""
-    return self.replace(parts=self.unbox().rows(tokens))
+    return dataclasses.replace(self, parts=self.unbox().rows(tokens))
 
   def replace_boxed(self, *_: Any, **__: Any) -> Any:
     """Refuses changes, which no module makes."""
