@@ -143,6 +143,8 @@ _SAID = {
   'attention.layer_norm_rms_epsilon': 9.999999974752427e-07,
 }
 _PATTERN = 'attention.sliding_window_pattern'
+# An array of which no list is made.
+_UNREAD = np.ones(9, int).view(type('', (np.ndarray,), {'tolist': None}))
 
 
 def config(said, family='gemma3', layers=6):
@@ -197,7 +199,7 @@ def test_a_number_of_a_header_is_a_number():
   # What is the same for each layer may be a list.
   for name in sizes[1], sizes[4]:
     assert config({name: np.full(6, 4, np.int32)}) == config({name: 4})
-  wrong = '4', [4.5], 4.5, math.nan, -4, 0, 2**32 - 1, np.array([4, 8]), []
+  wrong = '4', [4.5], 4.5, math.nan, -4, 0, 2**32 - 1, _UNREAD, []
   for field, values in {
     **dict.fromkeys(sizes, wrong),
     _PATTERN: ('abc', np.array([1, 2])),
@@ -375,6 +377,7 @@ def test_a_tokenizer_says_none_and_no_in_several_ways():
   for fields in (
     *({'eot_token_id': x} for x in (-2, 6, np.array([-1]))),
     *({'add_space_prefix': x} for x in (2, 1.0, np.array([1]))),
+    *({name: _UNREAD} for name in ('scores', 'token_type', 'suppress_tokens')),
   ):
     conftest.refused('model', lambda fields=fields: _of_tokenizer(**fields))
 

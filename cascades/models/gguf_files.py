@@ -252,11 +252,17 @@ def read_config(file: File) -> config_json.GemmaConfig:
   absent += [x for x in ['token_embd.weight'] if x not in file.tensors]
   if absent:
     raise ValueError(f'model: {path}: {absent[0]} is missing; fetch it again.')
-  # Some writers have a number for each layer; equal ones stand for all.
+  # Some writers have a number for each layer; equal ones stand for all. A
+  # short text stands for any other array, and is refused where it is read.
+  layers, limit = stored['block_count'], config_json.MAX_LAYERS
   for name, x in stored.items():
     if isinstance(x, np.ndarray):
-      is_equal = name != _PATTERN and x.size and (x == x[0]).all()
-      stored[name] = x[0].item() if is_equal else x.tolist()
+      is_full = isinstance(layers, int) and 0 < len(x) == layers <= limit
+      if is_full and name == _PATTERN:
+        stored[name] = x.tolist()
+      else:
+        is_equal = is_full and (x == x[0]).all()
+        stored[name] = x[0].item() if is_equal else str(x)
   stored['split.count'] = file.fields.get('split.count', 1)
   advice = "fetch it again, or join parts with llama.cpp's llama-gguf-split"
   fields = _Layers.check(stored, f'model: {path}', advice)
@@ -335,14 +341,14 @@ def read_tokenizer(file: File) -> tokenizers.Tokenizer:
   """Returns the tokenizer of a file."""
   stored = file.under('tokenizer.ggml.')
   stored['chat_template'] = file.fields.get('tokenizer.chat_template')
-  for name, x in stored.items():
-    if isinstance(x, np.ndarray):
+  tokens = stored.get('tokens')
+  limit = len(tokens) if isinstance(tokens, list) else 0
+  for name in ('scores', 'token_type', 'suppress_tokens'):
+    # A list takes a multiple of the array's memory.
+    if isinstance(x := stored.get(name), np.ndarray) and len(x) <= limit:
       # An infinitely low score is the lowest one.
-      stored[name] = (
-        np.where(x == -np.inf, _LOWEST_SCORE, x).tolist()
-        if name == 'scores'
-        else x.tolist()
-      )
+      x = np.where(x == -np.inf, _LOWEST_SCORE, x) if name == 'scores' else x
+      stored[name] = x.tolist()
   fields = _Tokens.check(
     stored, f'model: {file.path}', 'give another conversion of the model'
   )
