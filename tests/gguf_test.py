@@ -31,7 +31,6 @@ from cascades.models import (
   checkpoints,
   config_json,
   gguf_files,
-  huggingface_export,
   language,
   package_index,
   tokenizers,
@@ -305,15 +304,23 @@ def as_json(tokenizer: tokenizers.Tokenizer) -> dict:
   return dict(model=model, added_tokens=added)
 
 
-def test_tokens_that_were_renamed_are_those_of_the_json(tmp_path):
-  old, new, file = '<end_of_turn>', '<|im_end|>', tmp_path / 'tokenizer.json'
-  config = small.config_of(640)
-  params = language.from_config(config).init_params(jax.random.key(0))
-  huggingface_export.save(tmp_path, config, params, of_turns())
-  file.write_text(json.dumps(as_json(of_turns())).replace(old, new))
-  read = checkpoints.load_model(tmp_path).tokenizer
+def test_a_json_beside_a_model_has_what_was_added_or_renamed(tmp_path):
+  (tmp_path / 'tokenizer.model').write_bytes(of_turns().proto)
+  said, size = as_json(of_turns()), of_turns().vocab_size
+  # Of the same tokens, it is not read to its end.
+  head = f'{{"added_tokens": {json.dumps(said["added_tokens"])}, "model": ['
+  old, new, json_file = '<end_of_turn>', '<|im_end|>', 'tokenizer.json'
+  renamed = json.dumps(said).replace(old, new)
+  said['added_tokens'] += [dict(id=size, content=new)]
+  for text, rows, is_read in (
+    *((head, size, False), ('{"model": {"type": "Unigram"}}', size, False)),
+    *((json.dumps(said), rows, rows > size) for rows in (size, size + 64)),
+    *((' ' * count + renamed, size, True) for count in (2**22, 0)),
+  ):
+    (tmp_path / json_file).write_text(text)
+    read = tokenizers.read_folder(tmp_path, rows)
+    assert (read != of_turns()) == is_read
   assert read.encode(new) == of_turns().encode(old)
-  assert len(read.encode(old)) > 1
 
 
 def test_a_tokenizer_json_will_do(tmp_path):

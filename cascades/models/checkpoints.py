@@ -493,7 +493,7 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
   if (path / language.OWNER_FILE).exists():
     return _open_shared_table(path)
   config = read_config(path)
-  tokenizer = tokenizers.read(tokenizers.find_file(path))
+  tokenizer = tokenizers.read_folder(path, config.vocab_size)
   tokenizer = _with_generation_config(path, tokenizer, config.vocab_size)
   tokenizer = tokenizer.with_chat_template(chat.read(path))
   tensors = tensor_files.open_folder(path)

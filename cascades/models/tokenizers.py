@@ -4,6 +4,7 @@ import codecs
 import enum
 import functools
 import itertools
+import json
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
@@ -30,8 +31,9 @@ _NO_TEXT = re.compile(
   r'<\w+_soft_token>|<(start|end)_of_(image|audio|video)>|\[PAD\d+\]'
 )
 _BYTE = re.compile('<0x[0-9A-F]{2}>')
-# Gemma's tokenizer.model has 4.7 MB, and its tokenizer.json 33 MB.
-_MAX_BYTES = 2**29
+# Gemma's tokenizer.model has 4.7 MB, and its tokenizer.json 33 MB, of which the
+# 6,415 added tokens end after 1.3 MB.
+_MAX_BYTES, _HEAD_CHARS = 2**29, 2**22
 
 
 # Kinds of pieces, with the numbers of SentencePiece and llama.cpp. A text never
@@ -282,11 +284,38 @@ def from_pieces(
     ) from None
 
 
-def find_file(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the path of a folder's tokenizer, which may not exist."""
-  # Tokens that were added or renamed later are in the JSON alone.
-  file = folder / 'tokenizer.json'
-  return file if file.exists() else folder / 'tokenizer.model'
+def read_folder(folder: pathlib.Path, table_size: int) -> Tokenizer:
+  """Reads a folder's tokenizer; added and renamed tokens are in the JSON."""
+  file, json_file = folder / 'tokenizer.model', folder / 'tokenizer.json'
+  if not (file.exists() and json_file.is_file()):
+    return read(json_file if json_file.is_file() else file)
+  tokenizer = read(file)
+  is_renamed = _renames_tokens(json_file, tokenizer)
+  if is_renamed is False and tokenizer.vocab_size >= table_size:
+    return tokenizer
+  try:
+    full = from_json(json_file)
+  except ValueError:
+    # Of another kind of tokenizer, the file says nothing about this one.
+    if is_renamed:
+      raise
+    return tokenizer
+  is_full = is_renamed is not False or full.vocab_size > tokenizer.vocab_size
+  return full if is_full else tokenizer
+
+
+def _renames_tokens(file: pathlib.Path, tokenizer: Tokenizer) -> bool | None:
+  """Returns True if a tokenizer.json renames tokens; None if it may."""
+  try:
+    with file.open(encoding='utf-8') as opened:
+      array = opened.read(_HEAD_CHARS).partition('"added_tokens":')[2].lstrip()
+    return any(
+      token['content'].replace(' ', SPACE) != tokenizer.piece(token['id'])
+      for token in json.JSONDecoder().raw_decode(array)[0]
+      if token['id'] < tokenizer.vocab_size
+    )
+  except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+    return None
 
 
 def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
