@@ -109,10 +109,14 @@ def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   def shard(path, x):
     if name := matrix_name(path):
       axis, axes = matrix_axes(model, name)
-      if is_packed(x):
-        axis = (*axes.free, *axes.summed).index(axis)
-      names = [None] * axis + ['model']
-      return jax.tree.map(lambda part: _sharding(part, names, mesh), x)
+      if not is_packed(x):
+        return _sharding(x, [None] * axis + ['model'], mesh)
+
+      def shard_part(part):
+        part_axis = x.weight.axis(part, axes, axis, mesh.shape['model'])
+        return _sharding(part, [None] * part_axis + ['model'], mesh)
+
+      return jax.tree.map(shard_part, x)
     keys = ((name, np.ndim(x)) for name in tree_keys(path))
     names = next((_LEAF_AXES[key] for key in keys if key in _LEAF_AXES), ())
     return _sharding(x, names, mesh)

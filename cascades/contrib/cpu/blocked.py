@@ -59,6 +59,12 @@ class PackedWeight:
   def __init__(self, parts: Any, axes: AxisSplit):
     self.parts, self.axes = parts, axes
 
+  @staticmethod
+  def axis(part: Any, axes: AxisSplit, axis: int, devices: int) -> int:
+    """Returns the axis of a part that is divided, which it may lack."""
+    del part, devices
+    return (*axes.free, *axes.summed).index(axis)
+
   @property
   def ndim(self) -> int:
     """Number of axes of the array."""
@@ -208,6 +214,16 @@ class BlockedWeight(PackedWeight):
   def rows(self, tokens: np.ndarray) -> Any:
     """Returns a packed table of some rows."""
     return self.pack(jnp.asarray(self[tokens]), self.axes)
+
+  @staticmethod
+  def axis(part: Any, axes: AxisSplit, axis: int, devices: int) -> int:
+    """Returns the axis of a part that is divided."""
+    if _is_undivided(part, axes):
+      return (*axes.summed, *axes.free).index(axis)
+    axis = (*axes.free, *axes.summed).index(axis)
+    is_uneven = axis == len(axes.free) - 1 and part.shape[axis] % devices
+    # Blocks that cannot be divided evenly are left, and the columns divided.
+    return part.ndim - 1 if is_uneven else axis
 
   def product(self, x: Array, parts: Any, dtype: Any) -> Array:
     """Returns products of rows with all columns."""
