@@ -269,6 +269,8 @@ def check_parameters_on_hosts():
   whole = sharding.fetch({'params': split, 'here': np.arange(3)})
   jax.tree.map(np.testing.assert_array_equal, whole['params'], params)
   np.testing.assert_array_equal(whole['here'], np.arange(3))
+  rounded = map(model.with_layout('int8').pack, (split, params))
+  jax.tree.map(np.testing.assert_array_equal, *rounded)
 
 
 def main(job: str, *args: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int8, Int32
 
 from cascades.contrib.cpu.blocked import PackedParam, PackedWeight
+from cascades.models import sharding
 from cascades.models.sharding import AxisSplit
 
 _LARGEST = 127
@@ -65,8 +66,11 @@ class Int8Weight(PackedWeight):
       values = _copy_integers(x.values, order)
       scales = x.scales.transpose(*order)[(..., *[0] * len(axes.summed))]
       return place(values), place(np.ascontiguousarray(scales))
+    if isinstance(x, jax.Array):
+      # It may span hosts.
+      x = sharding.fetch(x)
     # Handles of a table are read a few rows at a time.
-    if axes != AxisSplit((0,), (1,)) or isinstance(x, jax.Array):
+    if axes != AxisSplit((0,), (1,)):
       x = np.asarray(x).transpose(*order)
     values = allocate(x.shape)
     scales = np.empty(x.shape[:count], np.float32)
