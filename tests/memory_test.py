@@ -70,13 +70,16 @@ def test_a_control_group_may_have_less_than_its_machine(monkeypatch, tmp_path):
   monkeypatch.setattr(jax, 'local_devices', lambda: [_device('cpu', None)])
   # Another system does not say; a machine without groups does.
   assert memory.available() is None
+  write(meminfo='MemTotal: 900 kB\n')
+  assert memory.available() is None
   write(meminfo='MemTotal: 900 kB\nMemAvailable:  100 kB\n')
   assert memory.available() == 102_400
   write(self__cgroup='0::/a/b\n', memory_max='max\n', a__memory_max='5000\n')
   write(a__memory_current='4500\n', a__b__memory_max='max\n')
+  assert memory.available() == 500
   write(a__memory_stat='anon 1\ninactive_file 200\n')
   assert memory.available() == 700
   # There may be nothing left.
   write(a__b__memory_max='5', a__b__memory_current='9')
-  write(a__b__memory_stat='inactive_file 0')
+  write(a__b__memory_stat='anon 1')
   assert memory.available() == 0

@@ -17,9 +17,10 @@ def available() -> int | None:
   stats = device.memory_stats() or {}
   if {'bytes_limit', 'bytes_in_use'} <= stats.keys():
     return stats['bytes_limit'] - stats['bytes_in_use']
-  if device.platform != 'cpu' or not (_PROC / 'meminfo').exists():
+  free_kb = _field(_PROC / 'meminfo', 'MemAvailable:')
+  if device.platform != 'cpu' or not free_kb:
     return None
-  free = [1024 * _field(_PROC / 'meminfo', 'MemAvailable:')]
+  free = [1024 * free_kb]
   # Control groups of this process, some of which limit it.
   with contextlib.suppress(FileNotFoundError):
     group = (_PROC / 'self/cgroup').read_text().partition('0::/')[2]
@@ -36,8 +37,9 @@ def available() -> int | None:
 
 
 def _field(file: pathlib.Path, name: str) -> int:
-  words = file.read_text().split()
-  return int(words[words.index(name) + 1])
+  """Returns the number after a name in a file, or 0."""
+  words = file.read_text().split() if file.exists() else []
+  return int(words[words.index(name) + 1]) if name in words else 0
 
 
 def num_bytes(tree: PyTree) -> int:
