@@ -14,7 +14,7 @@ import tiers
 from flax import linen as nn
 
 from cascades.contrib.cpu import blocked
-from cascades.models import language
+from cascades.models import language, patches
 
 WINDOW, LENGTH, SLOTS, VOCAB = 5, 24, 32, 50
 KINDS = {
@@ -282,6 +282,11 @@ def test_rows_of_different_lengths_equal_single_ones(kind):
   # What they leave behind in the cache is the same too.
   close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
   jax.tree.map(close, together, alone)
+
+
+def test_experts_are_read_with_one_set_of_parameters():
+  with pytest.raises(ValueError, match='params: several sets at once are not'):
+    jax.vmap(patches.vmap_as_batch(jnp.add))(jnp.ones(3), jnp.ones(3))
 
 
 @every_kind

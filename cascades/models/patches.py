@@ -77,6 +77,12 @@ def vmap_as_batch(batched: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
   @run.def_vmap
   def rule(size, is_batched, params, *rows):
+    if any(jax.tree.leaves(is_batched[0])):
+      raise ValueError(
+        'params: several sets at once are not supported by a mixture of'
+        ' experts; give one set after the other.'
+      )
+
     def merge(x, has_axis):
       if not has_axis:
         x = jnp.broadcast_to(x, (size, *x.shape))
