@@ -177,7 +177,7 @@ def test_rules_have_their_law(kind, sampling, name, drafts):
 
 
 _ORDER, _NORM = 'masked_embedding.token_ordering', 'model.norm.weight'
-_TEXT = 'text_config'
+_TEXT, _TOP = 'text_config', 'centroid_intermediate_top_k'
 
 
 @pytest.mark.parametrize(
@@ -188,6 +188,7 @@ _TEXT = 'text_config'
     ('tiny-verifier', {}, {}, 'another verifier (Gemma 4: True, not False)'),
     (None, {'backbone_hidden_size': 25}, {}, 'implies (16, 50)'),
     (None, {'num_centroids': None}, {}, 'num_centroids must'),
+    (None, {_TOP: 17}, {}, f'{_TOP} must be at most num_centroids (16)'),
     (None, {_TEXT: [1]}, {}, 'text_config must'),
     (None, {_TEXT: {'num_hidden_layers': None}}, {}, 'num_hidden_layers must'),
     (None, {_TEXT: {'enable_moe_block': True}}, {}, 'enable_moe_block must'),

@@ -50,7 +50,7 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
 @pytest.mark.parametrize(
   ('name', 'kind', 'shapes'),
   [
-    ('state', 'F32', ((0, 5), (2**40, 0), ())),
+    ('state', 'F32', ((0, 0), (0, 5), (2**40, 0), ())),
     ('mix', 'F32', ((), (2**40, 0, 0))),
     *(('join', x, ((8, 4),)) for x in ('F8_E4M3', 'I32')),
     *(('vocabulary', x, ((1,),)) for x in ('F8_E4M3', 'F32')),

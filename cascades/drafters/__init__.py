@@ -164,5 +164,15 @@ def bind_drafter(
 ) -> BoundDrafter:
   """Binds a drafter, as `parse` takes it, to a verifier."""
   drafter = load(drafter, **options)
-  is_bound = isinstance(drafter, BoundDrafter)
-  return drafter if is_bound else drafter.bind(verifier)
+  if not isinstance(drafter, BoundDrafter):
+    drafter = drafter.bind(verifier)
+  expected = verifier.model.vocab_size
+  model = getattr(drafter.drafter, 'model', None)
+  size = getattr(model, 'vocab_size', expected)
+  if size != expected:
+    raise ValueError(
+      f'drafter: must have as many logits as the verifier, got {size} and'
+      f' {expected}; load both with load_model, which leaves out the padding of'
+      ' a table.'
+    )
+  return drafter

@@ -231,6 +231,11 @@ def _read_params(
   }
   if config.use_ordered_embeddings:
     count = config.num_centroids
+    if config.centroid_intermediate_top_k > count:
+      raise ValueError(
+        f'drafter: {folder}/config.json: centroid_intermediate_top_k must be at'
+        f' most num_centroids ({count}); fetch it again.'
+      )
     layout['centroids'] = 'masked_embedding.centroids.weight', (count, width)
     layout['groups'] = _ORDER, (vocab_size,)
   params = read(layout) | {'layers': []}

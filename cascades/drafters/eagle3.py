@@ -280,6 +280,13 @@ class EagleHead(UnboundDrafter):
     folder = pathlib.Path(hub.local_folder(name))
     config = tensor_files.read_config(folder)
     config = _Config.check(config, f'drafter: {folder}/config.json')
+    layer = config.transformer_layer_config
+    num_heads = layer.num_attention_heads
+    if num_heads % (layer.num_key_value_heads or num_heads):
+      raise ValueError(
+        f'drafter: {folder}/config.json: num_key_value_heads must be a divisor'
+        f' of num_attention_heads ({num_heads}); fetch it again.'
+      )
     tensors = tensor_files.open_folder(folder)
     layout = _layout(config, tensors)
     read = {tensor for tensor, _ in layout.values()}
@@ -291,8 +298,7 @@ class EagleHead(UnboundDrafter):
         ' of its config.json explains; give another head.'
       )
     params = stepwise.read_params(folder, tensors, _OFFSETS, layout)
-    layer = config.transformer_layer_config
-    size = layer.head_dim or layer.hidden_size // layer.num_attention_heads
+    size = layer.head_dim or layer.hidden_size // num_heads
     for name in ('query', 'key', 'value'):
       params[name] = params[name].reshape(2 * layer.hidden_size, -1, size)
     params['out'] = params['out'].reshape(-1, size, layer.hidden_size)
@@ -370,7 +376,7 @@ def _layout(config: _Config, tensors: Container[str]) -> stepwise.Layout:
     'norm': ('norm.weight', (width,)),
     'table': ('lm_head.weight', (vocab_size, width)),
   }
-  if config.norm_before_fc and not config.fc_norm:
+  if config.norm_before_fc:
     layout['input_norm'] = 'input_norm.weight', (states,)
   for i in range(num_states if config.fc_norm else 0):
     layout[f'fc_norm_{i}'] = f'fc_norm.{i}.weight', (config.verifier_width,)

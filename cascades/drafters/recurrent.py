@@ -225,6 +225,7 @@ class RecurrentHead(UnboundDrafter):
     (size, *_), (layers, *_) = (
       (*(tensors[x].shape if x in tensors else ()), 0) for x in ('state', 'mix')
     )
+    size = max(size, 1)
     shapes = {
       'state': (size, size),
       'input': (size, size),
