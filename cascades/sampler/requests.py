@@ -39,7 +39,9 @@ class SampleRequest:
   Attributes:
     max_new_tokens: Most tokens of an answer.
     seed: Seed of the sampling, from 0 to 2^64 - 1.
-    echo: True if texts and tokens start with the prompt.
+    echo: True if texts and tokens start with the prompt. With last_state they
+      start with the whole conversation; earlier turns are decoded from their
+      tokens, and may differ from the given texts in spaces.
     return_logits: True to return the verifier's logits of the emitted tokens.
     forbidden_tokens: Ids, or texts of one token, that are never emitted; None
       forbids the suppress_tokens of the verifier's generation_config.json, and

@@ -373,10 +373,10 @@ class Sampler:
     if state:
       leaves = map(jax.tree.leaves, (state.params, params))
       # Scalars, such as the threshold at which a drafter stops, are options.
-      is_same = all(
-        x is y or not np.ndim(x) for x, y in zip(*leaves, strict=False)
+      is_same = state.models == models and all(
+        not np.ndim(x) or _is_equal(x, y) for x, y in zip(*leaves, strict=False)
       )
-      if state.models != models or not is_same:
+      if not is_same:
         raise ValueError(
           'last_state: was made by other models; continue with the sampler that'
           ' made it.'
@@ -557,3 +557,11 @@ class Sampler:
         None if math.isnan(u) else u for u in row.accept_uniform[new].tolist()
       ],
     )
+
+
+def _is_equal(x: Any, y: Any) -> bool:
+  """Returns True for one array of parameters, or for copies of it."""
+  if x is y:
+    return True
+  fields = [(z.dtype, z.shape, getattr(z, 'sharding', None)) for z in (x, y)]
+  return fields[0] == fields[1] and bool((x == y).all())
