@@ -132,6 +132,7 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
     (dict(method='token_v33'), 'method: .*did you mean'),
     (dict(leniences=[math.nan]), 'lenience: must be one number or more'),
     (dict(leniences=[]), 'lenience: must be one number or more'),
+    (dict(samples=10**6, leniences=[0.0] * 11), 'samples: must be 909090 or'),
     *((dict(samples=x), 'samples: ') for x in (0, 1.5, 10**5000)),
     *((dict(seed=x), 'seed: ') for x in (-1, 1.5, 2**32, '1')),
   ],

@@ -98,7 +98,6 @@ def audit(
       is not a number.
   """
   compilation.enable_cache()
-  samples = arguments.integer('samples', samples, 1, _MAX_SAMPLES)
   seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
   method = methods.get_method(method)
   configs = [verification.VerificationConfig(kind) for kind in verifications]
@@ -109,6 +108,8 @@ def audit(
     leniences = (2.0, 3.0) if method.strict == math.inf else (0.2, 0.5)
   if not leniences or any(map(math.isnan, leniences)):
     raise ValueError('lenience: must be one number or more, and none be nan.')
+  limit = _MAX_SAMPLES // len(leniences)
+  samples = arguments.integer('samples', samples, 1, limit)
   checks = [law_checks.check_shapes(method)]
   tested = [*leniences, *trial_leniences(method, seed=seed)]
   # A stage with a failure ends the audit.

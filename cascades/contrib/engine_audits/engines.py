@@ -247,8 +247,8 @@ def _run(
   raise ValueError(
     'verify: must return the accepted drafts, from the first, and one more'
     f' token, each from 0 to {size - 1}; got {arguments.quote(output)} for the'
-    f' drafts {drafts.tolist()}. A sum of float32 probabilities may end below'
-    ' 1: sum in float64.'
+    f' drafts {drafts.tolist()}. If that is rare, a sum of float32'
+    ' probabilities may end below 1: sum in float64.'
   )
 
 
