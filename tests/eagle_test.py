@@ -19,6 +19,7 @@ import tiers
 from safetensors.numpy import save_file
 
 from cascades import decoding, drafters, load_model, methods, verification
+from cascades.contrib.cpu import blocked
 from cascades.drafters import eagle3
 from cascades.methods import processing
 from cascades.models import checkpoints
@@ -203,35 +204,39 @@ def _block(rows, params, step_config):
 
 
 @pytest.mark.parametrize(
-  ('kind', 'drafts', 'options'),
+  ('kind', 'layout', 'drafts', 'options'),
   tiers.first(
     [
-      ('gemma3-mqa', 1, dict(norm_before_residual=True)),
-      ('gemma4-26b-a4b', 1, dict(width=24, embeddings=False)),
-      ('gemma4-31b', 3, dict(norm_before_fc=True, bias=True)),
-      ('gemma4-e2b', 1, dict(norm_before_residual=True, bias=True)),
-      ('gemma2-2b', 1, dict(norm_before_fc=True, bias=True)),
+      ('gemma3-mqa', 'blocked', 1, dict(norm_before_residual=True)),
+      ('gemma4-26b-a4b', None, 1, dict(width=24, embeddings=False)),
+      ('gemma4-31b', 'blocked', 1, dict(width=24, embeddings=False)),
+      ('gemma4-31b', None, 3, dict(norm_before_fc=True, bias=True)),
+      ('gemma4-e2b', None, 1, dict(norm_before_residual=True, bias=True)),
+      ('gemma2-2b', 'blocked', 1, dict(norm_before_fc=True, bias=True)),
     ]
   ),
 )
 def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
-  kind, drafts, options, tmp_path
+  kind, layout, drafts, options, tmp_path, monkeypatch
 ):
   # Sampled at temperature 1 and strict, so that drafts are rejected.
   model, params = models_test.make(kind)
+  monkeypatch.setattr(blocked, '_SMALL', 0)
+  read_by = model.with_layout(layout)
+  weights = read_by.pack(params)
   write_head(tmp_path, 24, models_test.VOCAB, _SAID, **options)
   bound_drafter = drafter, own = drafters.bind_drafter(
-    checkpoints.Checkpoint(model, params, None), str(tmp_path)
+    checkpoints.Checkpoint(read_by, weights, None), str(tmp_path)
   )
   kind = 'token' if drafts == 1 else 'multi_round'
   step_config = decoding.StepConfig(
-    decoding.Models(model, drafter),
+    decoding.Models(read_by, drafter),
     methods.METHODS['speed'],
     _GAMMA,
     verification.VerificationConfig(kind),
     drafts,
   )
-  given, models = decoding.Params(params, own), step_config.models
+  given, models = decoding.Params(weights, own), step_config.models
   first, more = (
     batching.pad([models_test.text(seed + n, n) for n in lengths], max(lengths))
     for seed, lengths in ((20, _LENGTHS), (40, _THEN))
@@ -278,15 +283,17 @@ def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
 
 
 _WINDOW = dict(sliding_window=0, layer_types=['sliding_attention'])
+_NORMS = dict(norm_before_fc=True, fc_norm=True)
 _MODEL_TYPE = dict(model_type='qwen3')
 _REFUSED = [
   ('made', dict(target=25), 'another verifier (width: 25, not 24)'),
   ('made', dict(hidden_layers=(1, 2, 5)), 'layers read: (1, 2, 5), not (1, 2)'),
   ('made', {}, 'states of a layer: 1, not 4'),
   ('fields', dict(speculators_model_type='mtp'), "be 'eagle3', got 'mtp'"),
-  ('fields', dict(norm_before_fc=True), 'lacks the tensor input_norm.weight'),
+  ('fields', _NORMS, 'lacks the tensor input_norm.weight'),
   ('fields', {_TAPS: [1, -2, 3]}, 'must be greater than or equal to 0, got -2'),
   ('layer', _MODEL_TYPE, "model_type must be 'llama', got 'qwen3'"),
+  ('layer', dict(num_key_value_heads=3), 'num_key_value_heads must be a divis'),
   ('layer', dict(attention_bias=True), 'attention_bias must be False, got'),
   ('layer', dict(rope_parameters=None, rope_theta=None), 'rope_theta must'),
   ('layer', dict(rope_parameters={'rope_type': 'llama3'}), "must be 'default'"),
@@ -321,3 +328,11 @@ def test_a_head_that_names_no_layers_reads_the_usual_ones(tmp_path):
   verifier = small.load('hf_gemma4_shared')
   drafter = drafters.bind_drafter(verifier, str(tmp_path)).drafter
   assert drafter.hidden_layers == (2, 3, 3)
+
+
+def test_a_bias_is_added_to_the_joined_states(tmp_path):
+  write_head(tmp_path, 24, 64, None, bias=True)
+  given = small.load('hf_gemma4_dense'), str(tmp_path)
+  drafter, (own, _) = drafters.bind_drafter(*given)
+  bias = small.stored(tmp_path)['fc.bias']
+  np.testing.assert_array_equal(drafter._join_states(own, jnp.zeros(72)), bias)

@@ -83,8 +83,10 @@ def test_greedy_answers_are_the_samplers_up_to_the_stop():
   answers = alone.sample(_PROMPTS, max_new_tokens=12)
   assert texts == [a.text.partition(' hundred')[0] for a in answers]
   assert any(' hundred' in answer.text for answer in answers)
+  before = lm.counts['answers']
   # It has no use for truncation.
   assert _generate(lm, ('a', dict(top_p=0.9, max_gen_toks=2)))
+  assert lm.counts['answers'] == before + 1
 
 
 def test_an_answer_depends_on_its_prompt_and_the_seed_alone():

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 import tiers
 
 from cascades import methods
@@ -132,6 +133,12 @@ def test_every_lenience_gives_distributions(name):
   # What neither model can draw is not in the law.
   neither = (q == 0) & (np.asarray(d.p) == 0)
   assert (law[:, neither] == 0).all()
+
+
+def test_a_method_may_have_the_name_of_an_alias(monkeypatch):
+  method = small.of_target(lambda d, _: d.p, name='cascade_opt')
+  monkeypatch.setitem(methods.METHODS, method.name, method)
+  assert methods.get_method('cascade_opt') is method
 
 
 def test_what_the_target_excludes_is_never_kept():

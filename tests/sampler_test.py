@@ -12,7 +12,7 @@ import pytest
 import small
 
 import cascades
-from cascades import decoding
+from cascades import decoding, drafters
 from cascades.sampler import batching
 from cascades.sampler.requests import StopCondition
 from cascades.verification_config import BONUS
@@ -243,9 +243,13 @@ def test_where_a_drafter_stops_is_an_option_and_no_model(pair):
 
 def test_pairs_that_will_not_do_are_refused(pair):
   words = tokenizer_training.train(['the quick brown fox ' * 20] * 3, 280)
+  fewer = dataclasses.replace(pair[1].model, vocab_size=100)
+  fewer = pair[1]._replace(model=fewer)
+  bound = drafters.DraftModel(fewer).bind(pair[0])
   for models, said in (
     ([x._replace(tokenizer=words) for x in pair], 'tokenizer: must have a pie'),
     (pair[:1], 'drafter: none is given'),
+    *(((pair[0], x), 'drafter: must have as many') for x in (fewer, bound)),
   ):
     with pytest.raises(ValueError, match=f'^{said}'):
       cascades.Sampler(*models)
@@ -264,6 +268,9 @@ def test_a_state_of_other_models_is_refused(pair, prompts):
   for sampler in others:
     with pytest.raises(ValueError, match='last_state: was made by other'):
       sampler.sample('x', last_state=state)
+  # Copies are the same models.
+  copies = [x._replace(params=jnp.copy(x.params)) for x in pair]
+  cascades.Sampler(*copies).sample('x', last_state=state, max_new_tokens=5)
   with pytest.raises(ValueError, match='return_state: takes one prompt'):
     made.sample(['x', 'y'], last_state=state)
   with pytest.raises(ValueError, match='do not fit into cache_length'):

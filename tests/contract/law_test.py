@@ -140,6 +140,12 @@ def test_some_verifications_keep_at_least_as_many_drafts(fewer, more):
   assert fewer[1] == 1 or (kept > less + 1e-4).any()
 
 
+def test_traversal_of_one_draft_is_block_verification():
+  blocks = [_blocks(_Config(x), _GAMMA) for x in ('traversal', 'block')]
+  close = functools.partial(np.testing.assert_allclose, atol=1e-12)
+  jax.tree.map(close, *blocks)
+
+
 # --- The library's own verification
 
 
@@ -161,7 +167,7 @@ def _verdicts(method, lenience, config, d, **changes):
   return jax.jit(verify)
 
 
-def check_verify(kind, drafts, gamma=2, bonus='target'):
+def check_verify(kind, drafts, gamma=2, bonus='target', name='typical'):
   """The library's verification, on every tree of drafts, one after another.
 
   The mean over n keys each is compared with the enumerated blocks, to five
@@ -171,7 +177,7 @@ def check_verify(kind, drafts, gamma=2, bonus='target'):
   n, share = 20_000 if drafts == 1 else 3_000, 1.5 * drafts
   # The law is not the verifier's, and rejects often; the second is looser:
   # there is something to look ahead for.
-  name, x = ('typical', 0.3) if config.kind.keeps_law else ('ensemble', 0.8)
+  name, x = (name, 0.3) if config.kind.keeps_law else ('ensemble', 0.8)
   method = methods.METHODS[name]
   table = table_models.Table.from_methods([(method, x)], _rows())
   d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), _rows())
@@ -221,13 +227,19 @@ _VERIFIED = [
 
 
 @pytest.mark.parametrize(
-  ('kind', 'drafts', 'gamma', 'bonus'),
+  ('kind', 'drafts', 'gamma', 'bonus', 'name'),
   tiers.first(
-    [(*x, bonus) for bonus in BONUSES for x in _VERIFIED], len(_VERIFIED) + 3
+    [
+      *((*x, bonus, 'typical') for bonus in BONUSES for x in _VERIFIED),
+      *((*x, 'target', 'cactus') for x in _VERIFIED),
+    ],
+    len(_VERIFIED) + 3,
   ),
 )
-def test_verify_emits_what_the_enumeration_says(kind, drafts, gamma, bonus):
-  check_verify(kind, drafts, gamma, bonus)
+def test_verify_emits_what_the_enumeration_says(
+  kind, drafts, gamma, bonus, name
+):
+  check_verify(kind, drafts, gamma, bonus, name)
 
 
 @pytest.mark.parametrize(('name', 'lenience'), [('chow', 0.5), ('diff', 0.0)])
