@@ -13,6 +13,7 @@ import gzip
 import html
 import json
 import math
+import operator
 import os
 import pathlib
 import random
@@ -22,12 +23,9 @@ import shutil
 import struct
 import sys
 import time
-import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import answers
-import gguf
 import gguf_test
 import launching
 import numpy as np
@@ -37,12 +35,7 @@ import small
 
 from cascades import drafters, files
 from cascades.contrib.engine_audits import traces
-from cascades.models import (
-  checkpoints,
-  gguf_files,
-  tensor_files,
-  tokenizers,
-)
+from cascades.models import checkpoints, gguf_files, tensor_files, tokenizers
 from experiments import records, sample, tasks
 from experiments.analysis import runs
 from experiments.reports import AnalysisConfig, write_report
@@ -52,7 +45,6 @@ MODEL = checkpoints.ASSETS / 'tiny-drafter'
 EXAMPLES = int(os.environ.get('CASCADES_FUZZ', '0'))
 # Checks of annotations take 42 s where 9,999 layers are named.
 SECONDS = 120 if os.environ.get('CASCADES_CHECK_TYPES') else 5
-MEMORY = 500 * 2**20
 slow = pytest.mark.slow
 
 # --- What must not happen ---
@@ -90,7 +82,7 @@ def confined(folder: pathlib.Path) -> Iterator[None]:
     _WATCHED['hooked'] = True
   before = resource.getrlimit(resource.RLIMIT_AS)
   pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
-  most = pages * resource.getpagesize() + MEMORY
+  most = pages * resource.getpagesize() + 500 * 2**20
   _WATCHED.update(inside=os.path.realpath(folder), written=[])
   start = time.monotonic()
   resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
@@ -113,9 +105,10 @@ def copied(name: str) -> Callable[[pathlib.Path], Any]:
   return lambda folder: shutil.copytree(source, folder)
 
 
-def make_gguf(folder, name='tiny-drafter', stored='float16') -> None:
+def make_gguf(folder: pathlib.Path) -> None:
   folder.mkdir()
-  gguf_test.written(folder, name, stored).rename(folder / 'x.gguf')
+  file = gguf_test.written(folder, 'tiny-drafter', 'float16')
+  file.rename(folder / 'x.gguf')
 
 
 def make_tokenizer_json(folder: pathlib.Path) -> None:
@@ -124,24 +117,14 @@ def make_tokenizer_json(folder: pathlib.Path) -> None:
   (folder / 'tokenizer.json').write_text(json.dumps(fields))
 
 
-def make_index(folder: pathlib.Path) -> None:
-  copied('tiny-drafter')(folder)
-  names = dict.fromkeys(tensor_files.open_folder(folder), 'model.safetensors')
-  fields = {'metadata': {'total_size': 1}, 'weight_map': names}
-  (folder / tensor_files.INDEX).write_text(json.dumps(fields))
-
-
-BLOCK = {
-  'q': [[0.25, 0.75]],
-  'p': [{'tokens': [0], 'probs': [0.5], 'rest': 0.5}, [0.5, 0.5]],
-  'drafts': [0],
-  'tokens': [0, 1],
-}
-
-
-def make_trace(folder: pathlib.Path) -> None:
+def make_lines(folder: pathlib.Path) -> None:
+  """Makes files of lines: a record, and traces of engines."""
   folder.mkdir()
-  text = (json.dumps(BLOCK) + '\n').encode()
+  record = report_test.make_record('sums', 'speed', 0.5, 0)
+  records.write(folder / 'record.jsonl', [record])
+  block = dict(q=[[0.25, 0.75]], drafts=[0], tokens=[0, 1])
+  block['p'] = [{'tokens': [0], 'probs': [0.5], 'rest': 0.5}, [0.5, 0.5]]
+  text = (json.dumps(block) + '\n').encode()
   (folder / 'blocks.jsonl').write_bytes(text)
   (folder / 'blocks.jsonl.gz').write_bytes(gzip.compress(text * 9, mtime=0))
 
@@ -173,23 +156,19 @@ def _damage(function):
 
 
 @_damage
-def _each(folder, pattern, do):
-  for file in folder.glob(pattern):
-    do(file)
+def _drop(folder, name):
+  (folder / name).unlink()
 
 
-def _drop(pattern):
-  return _each(pattern, pathlib.Path.unlink)
+@_damage
+def _bytes(folder, name, change):
+  (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
-def _bytes(pattern, change):
-  return _each(
-    pattern, lambda file: file.write_bytes(change(file.read_bytes()))
-  )
-
-
-def _cut(pattern, keep):
-  return _bytes(pattern, lambda data: data[:keep])
+@_damage
+def _pipe(folder, name):
+  (folder / name).unlink(missing_ok=True)
+  os.mkfifo(folder / name)
 
 
 @_damage
@@ -202,221 +181,55 @@ def _fields(folder, file, /, **changes):
 
 
 @_damage
+def _index(folder, name, file):
+  """Maps a tensor to a file in a folder's index."""
+  names = small.read_json(folder / tensor_files.INDEX)['weight_map']
+  _fields(tensor_files.INDEX, weight_map=names | {name: file})(folder)
+
+
+@_damage
 def _tensor(folder, name, change):
   """Replaces a tensor by change(tensor); drops it where that is None."""
   small.rewrite(folder, tensors={name: change(small.stored(folder)[name])})
 
 
 @_damage
-def _renamed(folder, prefix):
-  """Puts a prefix before the name of each tensor."""
-  tensors = small.stored(folder)
-  renamed = {prefix + name: x for name, x in tensors.items()}
-  small.rewrite(folder, tensors=dict.fromkeys(tensors) | renamed)
-
-
-@_damage
 def _quantised(folder, part, kind):
-  """Gives a matrix a part of another name, and another type or no tensor."""
-  name = f'{ATTENTION}.q_proj'
-  matrix = {f'{name}.weight': kind and np.ones(1)}
-  parts = {f'{name}.{part}': np.ones((48, 1), np.int32)}
-  small.rewrite(folder, tensors=parts | matrix)
-  if kind:
-    file = folder / 'model.safetensors'
-    small.as_type(file, f'{name}.weight', kind, (48, 3))
+  """Gives a matrix another type, and a part of another name."""
+  tensors = {MATRIX: np.ones(1), f'{MATRIX}{part}': np.ones((48, 1), np.int32)}
+  small.rewrite(folder, tensors=tensors)
+  small.as_type(folder / 'model.safetensors', MATRIX, kind, (48, 3))
 
 
-@_damage
-def _index(folder, name, file):
-  """Maps a tensor to a file in a folder's index."""
-  path = folder / tensor_files.INDEX
-  index = small.read_json(path)
-  index['weight_map'][name] = file
-  path.write_text(json.dumps(index))
+_in_gguf = functools.partial(_bytes, 'x.gguf')
 
 
-@_damage
-def _pipe(folder, name):
-  (folder / name).unlink(missing_ok=True)
-  os.mkfifo(folder / name)
-
-
-DEEP = '{"a": ' + '[' * 60_000 + ']' * 60_000 + '}\n'
-LAYER, NORM = 'model.layers.1', 'model.norm.weight'
-SHARD = 'model-00002-of-00004.safetensors'
-ATTENTION = f'{LAYER}.self_attn'
-OF_CONFIG = 'config.json: it is '
-OF_INDEX = f'{tensor_files.INDEX}: '
-OF_MODELS = [
-  (_drop('config.json'), 'no config.json'),
-  (_bytes('config.json', lambda data: b'\xff\xfe\x00'), OF_CONFIG),
-  (_bytes('config.json', lambda data: DEEP.encode()), 'nested too deeply'),
-  (_fields('config.json', model_type='llama'), "model_type 'llama'"),
-  (_fields('config.json', vocab_size=60), 'a tokenizer of 64 pieces'),
-  (
-    _fields('config.json', hidden_size=36, query_pre_attn_scalar=12),
-    'model.embed_tokens.weight has the shape (64, 32)',
-  ),
-  # As many layers as are believed without the tensors; and more; and fewer.
-  *(
-    (_fields('config.json', num_hidden_layers=n, layer_types=...), said)
-    for n, said in (
-      (9_999, 'not have the 9999 layers'),
-      (200_000_000, 'num_hidden_layers'),
-      (1, 'not have the 1 layers'),
-    )
-  ),
-  (_bytes('*.index.json', lambda data: b'{"a": 1}'), OF_INDEX),
-  (_index(NORM, SHARD), f'{SHARD} lacks the tensor {NORM}, though model.safe'),
-  (_index(NORM, None), "norm.weight' must name a file beside it"),
-  (_index(NORM, '../x.safetensors'), "a file beside it, got '../x.safetensors"),
-  (_index(f'language_model.{NORM}', SHARD), f'has the tensor {NORM} twice'),
-  (_drop(tensor_files.INDEX), 'model.safetensors is missing; fetch it again'),
-  (_drop(SHARD), f'{SHARD} is missing'),
-  # Nothing; some of the header; some of the numbers.
-  *((_cut(SHARD, size), SHARD) for size in (0, 30_000)),
-  (_drop('tokenizer.model'), 'tokenizer.model is missing, damaged'),
-  *(
-    (_pipe(name), 'not a regular file')
-    for name in ('config.json', SHARD, 'tokenizer.model', tensor_files.INDEX)
-  ),
-  (
-    _tensor(f'{LAYER}.input_layernorm.weight', lambda t: None),
-    f'lacks the tensor {LAYER}.input_layernorm.weight',
-  ),
-  # A LoRA.
-  (_renamed('base_model.model.'), 'adapters merged and without a wrapper'),
-  # AWQ and GPTQ, pack-quantized, HQQ; bitsandbytes, MLX, and float8.
-  *(
-    (_quantised(part, kind), said)
-    for part, kind, said in (
-      *((x, None, 'before quantisation') for x in ('qweight', 'W_q')),
-      ('weight.absmax', 'U8', 'q_proj.weight is quantised (U8)'),
-      ('SCB', 'I8', 'fetch the model before quantisation, or'),
-      ('scales', 'U32', 'q_proj.weight is quantised (U32)'),
-      ('weight_scale', 'F8_E4M3', 'q_proj.weight is quantised (F8_E4M3)'),
-    )
-  ),
-  *(
-    (_tensor(f'{name}.weight', change), f'{name}.weight has the shape {shape}')
-    for name, change, shape in (
-      ('model.norm', lambda t: np.tile(t, 2), (64,)),
-      (f'{ATTENTION}.q_proj', lambda t: t[:47], (47, 32)),
-      # As many numbers as asked for, in the wrong order.
-      (f'{ATTENTION}.q_proj', lambda t: t.T, (32, 48)),
-    )
-  ),
-]
-
-
-def _with_length(length):
-  """Changes the length of the first name."""
+def _at(name, skip, value):
+  """Writes bytes into a GGUF file, so far from the end of a name."""
 
   def change(data):
-    at = data.index(b'general.architecture') - 8
-    return data[:at] + length.to_bytes(8, 'little') + data[at + 8 :]
+    at = data.index(name) + len(name) + skip
+    return data[:at] + value + data[at + len(value) :]
 
-  return change
-
-
-def _with_type(data):
-  name = b'blk.2.ffn_up.weight'
-  at = data.index(name) + len(name) + 4 + 2 * 8
-  return data[:at] + (77).to_bytes(4, 'little') + data[at + 4 :]
+  return _in_gguf(change)
 
 
-def _with_alignment(kind, value):
+def _alignment(kind, value):
   # The library refuses to write these.
-  field = struct.pack('<Q', 17) + b'general.alignment' + struct.pack('<I', kind)
-  head = b'GGUF' + struct.pack('<IQQ', 3, 0, 1)
-  return lambda data: head + field + value
+  head = b'GGUF' + struct.pack('<IQQQ', 3, 0, 1, 17) + b'general.alignment'
+  return _in_gguf(lambda data: head + struct.pack('<I', kind) + value)
 
 
-def _gguf_fields(change):
-  """Changes the fields of a GGUF file."""
-  return _each(
-    '*.gguf', lambda file: gguf_test.rewritten(file, change).replace(file)
-  )
+@_damage
+def _gguf_field(folder, name, change):
+  """Changes a field of a GGUF file; drops it where change(value) is None."""
 
+  def changed(fields):
+    kinds, value = fields.pop(name)
+    if (value := change(value)) is not None:
+      fields[name] = kinds, value
 
-def _gguf_field(name, kind, value):
-  field = [gguf.GGUFValueType[kind]], value
-  return _gguf_fields(lambda fields: fields.update({name: field}))
-
-
-def _with_tokenizer(name, change):
-  """Changes what a tokenizer has of each of its pieces; of all: `name` ''."""
-
-  def damaged(fields):
-    for each in 'tokens', 'scores', 'token_type':
-      if each.startswith(name):
-        kinds, values = fields[f'tokenizer.ggml.{each}']
-        fields[f'tokenizer.ggml.{each}'] = kinds, change(values)
-
-  return _gguf_fields(damaged)
-
-
-OF_GGUF = [
-  *(
-    (_bytes('*.gguf', change), said)
-    for change, said in (
-      (lambda data: b'PK\3\4 and more', 'is not a GGUF file of version 2 or 3'),
-      (
-        lambda data: b'GGUF\4' + bytes(99),
-        'is not a GGUF file of version 2 or 3',
-      ),
-      *(
-        (change, 'is cut short or damaged (')
-        for change in (
-          *(lambda x, n=n: x[:n] for n in (8, 20, 60, 500, 20_000, -9000)),
-          *(_with_length(2**power) for power in (40, 62, 63)),
-          _with_alignment(4, bytes(4)),
-          _with_alignment(8, struct.pack('<Q', 4) + b'many'),
-        )
-      ),
-      (_with_type, "has the tensor 'blk.2.ffn_up.weight' of type 77, which is"),
-      (
-        lambda data: data.replace(
-          b'blk.0.attn_v.weight', b'blk.0.attn_q.weight'
-        ),
-        "the tensor 'blk.0.attn_q.weight' is twice",
-      ),
-      (
-        lambda data: data.replace(b'ggml.bos_token_id', b'ggml.eos_token_id'),
-        "the field 'tokenizer.ggml.eos_token_id' is twice",
-      ),
-    )
-  ),
-  *(
-    (_with_tokenizer(name, change), 'has a damaged tokenizer; fetch it again.')
-    for name, change in (
-      ('token_type', lambda x: [*x[:9], 0, *x[10:]]),
-      ('tokens', lambda x: [*x[:-1], x[-2]]),
-      ('', lambda x: x[:2]),
-    )
-  ),
-  *(
-    (_gguf_field('general.architecture', 'STRING', name), 'unsupported archit')
-    for name in ('llama', 'x' * 10**6)
-  ),
-  (
-    _gguf_field('tokenizer.ggml.model', 'STRING', 'gpt2'),
-    "model must be 'llama', got 'gpt2'",
-  ),
-  (_gguf_field('split.count', 'UINT16', 3), 'split.count must be 1'),
-  (
-    _gguf_fields(lambda fields: fields.pop('gemma3.attention.key_length')),
-    ': attention.key_length is missing',
-  ),
-  *(
-    (_gguf_field('gemma3.block_count', 'UINT32', n), said)
-    for n, said in (
-      (9_999, 'not have the 9999 layers'),
-      (200_000_000, 'block_count'),
-    )
-  ),
-]
+  gguf_test.rewritten(folder / 'x.gguf', changed).replace(folder / 'x.gguf')
 
 
 @_damage
@@ -428,45 +241,6 @@ def _record(folder, field, value):
   path.write_text('\n'.join((*lines, changed)) + '\n')
 
 
-OF_WORKDIRS = [
-  *(
-    (_record(field, value), 'records/all.jsonl:16: damaged record')
-    for field, values in dict(
-      emitted=('3', None, -1, 10**9, 1.5),
-      verifier_calls=(-1,),
-      examined=(-5, 'x'),
-      accepted=(10**9,),
-      gamma=(None,),
-      id=(5, {'a': 1}),
-      task=([],),
-      method=(None,),
-      verification=(5,),
-      drafts=(None,),
-      quality=(10**400,),
-      text=(5,),
-      failure=({},),
-      scores=([1],),
-      ended=('no',),
-    ).items()
-    for value in values
-  ),
-  *(
-    (_fields('config.json', **{name: value}), f'config.json: {name}')
-    for name, value in dict(
-      task=5, data={'sums': 3}, versions='x', file=5, batch_size=-1, name={}
-    ).items()
-  ),
-  *(
-    (_fields('provenance.json', starts=x), 'provenance.json: starts')
-    for x in (3, [3], [{'code': 1}])
-  ),
-  *(
-    (_bytes(name, lambda data: DEEP.encode()), name)
-    for name in ('config.json', 'records/all.jsonl')
-  ),
-]
-
-
 @_damage
 def _traces(workdir, skip=0, **changes):
   """Leaves the first traces out, and changes fields of the others."""
@@ -476,19 +250,107 @@ def _traces(workdir, skip=0, **changes):
   (workdir / 'traces/all.jsonl.gz').write_bytes(gzip.compress(text.encode()))
 
 
-def _other_ids(workdir):
-  asked = [tasks.Example(id='x', prompt='p', reference='r')]
+def _asked(workdir, ids='0123', prompt='p') -> None:
+  asked = [tasks.Example(id=x, prompt=prompt, reference='r') for x in ids]
   records.write(workdir / 'examples/sums.jsonl', asked)
 
 
-# What disagrees is left out of a page, which says so.
-OF_PAGES = [
-  (_traces(sources=[99, 1, 1]), 'sources must be'),
-  (_traces(skip=12), 'has no trace'),
-  (lambda w: shutil.rmtree(w / 'traces'), 'is missing'),
-  (_bytes('traces/*', lambda data: b'x'), 'traces/all.jsonl.gz'),
-  (_other_ids, 'there is no example 0'),
-]
+DEEP = '{"a": ' + '[' * 60_000 + ']' * 60_000 + '}\n'
+TO_DEEP = functools.partial(_bytes, change=lambda data: DEEP.encode())
+CONFIG, RECORDS, INDEX = 'config.json', 'records/all.jsonl', tensor_files.INDEX
+NORM, MATRIX = 'model.norm.weight', 'model.layers.1.self_attn.q_proj.weight'
+SHARD = 'model-00002-of-00004.safetensors'
+CUT, DAMAGED = 'is cut short or damaged (', 'has a damaged tokenizer; fetch'
+OF_GGML = 'tokenizer.ggml'
+TABLE = {
+  'model': [
+    (_drop(CONFIG), 'no config.json'),
+    (TO_DEEP(CONFIG), 'nested too deeply'),
+    (_fields(CONFIG, model_type='llama'), "model_type 'llama'"),
+    (_fields(CONFIG, vocab_size=60), 'a tokenizer of 64 pieces'),
+    # As many layers as are believed without the tensors.
+    (_fields(CONFIG, num_hidden_layers=9_999, layer_types=...), '9999 layers'),
+    (_bytes(INDEX, lambda data: b'{"a": 1}'), f'{INDEX}: '),
+    (_index(NORM, SHARD), f'{SHARD} lacks the tensor {NORM}, though model.'),
+    (_index(NORM, '../x.st'), "norm.weight' must name a file beside it, got"),
+    (_index(f'language_model.{NORM}', SHARD), f'has the tensor {NORM} twice'),
+    (_drop(INDEX), 'model.safetensors is missing; fetch it again'),
+    (_drop(SHARD), f'{SHARD} is missing'),
+    # Nothing; some of the numbers.
+    (_bytes(SHARD, lambda data: b''), SHARD),
+    (_bytes(SHARD, lambda data: data[:30_000]), SHARD),
+    (_drop('tokenizer.model'), 'tokenizer.model is missing, damaged'),
+    *(
+      (_pipe(name), 'not a regular file')
+      for name in (CONFIG, SHARD, 'tokenizer.model', INDEX)
+    ),
+    (_tensor(NORM, lambda t: None), f'lacks the tensor {NORM}'),
+    # Of bitsandbytes, and float8.
+    (_quantised('.absmax', 'U8'), 'q_proj.weight is quantised (U8)'),
+    (_quantised('.SCB', 'I8'), 'fetch the model before quantisation, or'),
+    (_quantised('_scale', 'F8_E4M3'), 'q_proj.weight is quantised (F8_E4M3)'),
+    (_tensor(NORM, lambda t: np.tile(t, 2)), f'{NORM} has the shape (64,)'),
+    # As many numbers as asked for, in the wrong order.
+    (_tensor(MATRIX, lambda t: t.T), f'{MATRIX} has the shape (32, 48)'),
+  ],
+  'gguf': [
+    (_in_gguf(lambda data: b'PK\3\4 and more'), 'is not a GGUF file of vers'),
+    (_in_gguf(lambda data: b'GGUF\4' + bytes(99)), 'GGUF file of version 2 o'),
+    *(
+      (_in_gguf(lambda data, size=size: data[:size]), CUT)
+      for size in (8, 20, 60, 500, 20_000, -9000)
+    ),
+    # The length of the first name.
+    *((_at(b'', 24, struct.pack('<Q', 2**x)), CUT) for x in (40, 62, 63)),
+    (_alignment(4, bytes(4)), CUT),
+    (_alignment(8, struct.pack('<Q', 4) + b'many'), CUT),
+    (_at(b'blk.1.ffn_up.weight', 20, b'M\0\0\0'), "ffn_up.weight' of type 77"),
+    (_at(b'blk.0.attn_v', -1, b'q'), "tensor 'blk.0.attn_q.weight' is twice"),
+    (_at(b'ggml.bos_token_id', -12, b'e'), "ggml.eos_token_id' is twice"),
+    *(
+      (_gguf_field(name, change), said)
+      for name, change, said in (
+        ('general.architecture', lambda x: 'x' * 10**6, 'unsupported archit'),
+        (f'{OF_GGML}.model', lambda x: 'gpt2', "be 'llama', got 'gpt2'"),
+        ('gemma3.attention.key_length', lambda x: None, 'length is missing'),
+        ('gemma3.block_count', lambda x: 9_999, 'not have the 9999 layers'),
+        (f'{OF_GGML}.token_type', lambda x: [*x[:9], 0, *x[10:]], DAMAGED),
+        (f'{OF_GGML}.tokens', lambda x: [*x[:-1], x[-2]], DAMAGED),
+      )
+    ),
+  ],
+  'workdir': [
+    *(
+      (_record(field, value), f'{RECORDS}:16: damaged record')
+      for field, *values in (
+        *(('emitted', '3', None, -1, 10**9, 1.5), ('examined', -5, 'x')),
+        *(('verifier_calls', -1), ('accepted', 10**9), ('gamma', None)),
+        *(('id', 5, {'a': 1}), ('task', []), ('text', 5), ('ended', 'no')),
+        *(('verification', 5), ('drafts', None), ('quality', 10**400)),
+        *(('lenience', 10**400), ('failure', {}), ('scores', [1])),
+      )
+      for value in values
+    ),
+    *(
+      (_fields(CONFIG, **{name: value}), f'config.json: {name}')
+      for name, value in (
+        *(('task', 5), ('data', {'sums': 3}), ('versions', 'x')),
+        *(('file', 5), ('batch_size', -1), ('name', {})),
+      )
+    ),
+    (_fields('provenance.json', starts=[{'code': 1}]), 'provenance.json: star'),
+    *((TO_DEEP(name), name) for name in (CONFIG, RECORDS)),
+  ],
+  'page': [
+    # What disagrees is left out of a page, which says so.
+    (_traces(sources=[99, 1, 1]), 'sources must be'),
+    (_traces(skip=12), 'has no trace'),
+    (functools.partial(_asked, ids='x'), 'there is no example 0'),
+    # No value ends a page; nor do settings that nobody reads, however deep.
+    *((_record('quality', x), '') for x in (1e308, -1e308, 1e-320)),
+    (_fields(CONFIG, extra=json.loads('[' * 400 + '1' + ']' * 400)), ''),
+  ],
+}
 
 
 def refusal(read, folder) -> str:
@@ -497,6 +359,7 @@ def refusal(read, folder) -> str:
     read(folder)
   message = str(error.value)
   assert str(folder) in message
+  assert '. ' not in message.replace(str(folder), '')
   return message
 
 
@@ -505,7 +368,7 @@ def notices(folder) -> str:
   page = report(folder).read_text(encoding='utf-8')
   marked = re.findall('<p class="notice">(.*?)</p>', page)
   assert all(line.startswith('Left out: ') for line in marked)
-  assert '<article' not in page
+  assert ('<article' in page) == (not marked)
   return html.unescape(' '.join(marked))
 
 
@@ -519,15 +382,12 @@ def _confined_load(folder) -> str:
     return refusal(load_model, folder)
 
 
-# By kind: what makes a good folder, what is said of a damaged one, and damage.
-KINDS = {
-  'model': (copied('hf_gemma2'), _confined_load, OF_MODELS),
-  'gguf': (
-    functools.partial(make_gguf, name='tiny-verifier', stored=None),
-    *(_confined_load, OF_GGUF),
-  ),
-  'workdir': (make_workdir, functools.partial(refusal, report), OF_WORKDIRS),
-  'page': (make_workdir, notices, OF_PAGES),
+# By name: makes a good folder, reads it, and returns what is said of another.
+MADE = {
+  'model': (copied('hf_gemma2'), load_model, _confined_load),
+  'gguf': (make_gguf, load_model, _confined_load),
+  'workdir': (make_workdir, report, functools.partial(refusal, report)),
+  'page': (make_workdir, report, notices),
 }
 
 
@@ -538,9 +398,8 @@ def good(tmp_path_factory):
   @functools.cache
   def make(kind):
     folder = tmp_path_factory.mktemp(kind) / kind
-    KINDS[kind][0](folder)
-    read = report if kind in ('workdir', 'page') else load_model
-    read(folder)
+    for call in MADE[kind][:2]:
+      call(folder)
     return folder
 
   return make
@@ -554,19 +413,16 @@ def good(tmp_path_factory):
       marks=slow if kind in ('workdir', 'page') else (),
       id=f'{kind}-{i}-{said[:24]}',
     )
-    for kind, (_, _, table) in KINDS.items()
-    for i, (damage, said) in enumerate(table)
+    for kind, rows in TABLE.items()
+    for i, (damage, said) in enumerate(rows)
   ],
 )
-def test_a_hostile_file_is_named_in_one_sentence(
-  good, tmp_path, kind, damage, said
-):
+def test_a_hostile_file_is_one_sentence(good, tmp_path, kind, damage, said):
   folder = shutil.copytree(good(kind), tmp_path / 'folder')
   damage(folder)
-  message = KINDS[kind][1](folder)
+  message = MADE[kind][2](folder)
   assert said in message
   assert '\n' not in message
-  assert '. ' not in message.replace(str(folder), '') or kind == 'page'
   assert len(message) < 1000
 
 
@@ -596,9 +452,7 @@ def changed_json(draw: random.Random, data: bytes) -> bytes:
   value = json.loads(data)
   for _ in range(draw.randint(1, 3)):
     *above, last = draw.choice([*_places(value)][1:] or [('new',)])
-    inner = value
-    for key in above:
-      inner = inner[key]
+    inner = functools.reduce(operator.getitem, above, value)
     kind = draw.choice(['other', 'gone', 'new'])
     if kind == 'gone':
       inner.pop(last, None) if isinstance(inner, dict) else inner.pop(last)
@@ -619,126 +473,77 @@ def changed_bytes(draw: random.Random, data: bytes) -> bytes:
   data = bytearray(data)
   for _ in range(draw.randint(1, 4)):
     at = draw.randrange(min(2**16, len(data)))
-    kind = draw.choice(['flip', 'set', 'number', 'cut', 'insert'])
-    if kind == 'flip':
-      data[at] ^= 1 << draw.randrange(8)
-    elif kind == 'set':
-      data[at] = draw.choice([0, 1, 127, 128, 255])
-    elif kind == 'number':
-      number = draw.choice([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
-      data[at : at + 8] = number.to_bytes(8, 'little')
-    elif kind == 'insert':
-      data[at:at] = draw.randbytes(draw.randint(1, 9))
-    elif at:
-      del data[at:]
+    number = draw.choice([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
+    # Bytes, and the number of those that they replace.
+    new, size = draw.choice(
+      [
+        (bytes([data[at] ^ 1 << draw.randrange(8)]), 1),
+        (bytes([draw.choice([0, 1, 127, 128, 255])]), 1),
+        (number.to_bytes(8, 'little'), 8),
+        (draw.randbytes(draw.randint(1, 9)), 0),
+        (b'', len(data) if at else 0),
+      ]
+    )
+    data[at : at + size] = new
   return bytes(data)
 
 
-class Format(NamedTuple):
-  """A format: makes a folder with the file `name`, and reads a part or all."""
-
-  make: Callable[[pathlib.Path], Any]
-  name: str
-  read: Callable[[pathlib.Path], Any]
-  load: Callable[[pathlib.Path], Any] | None = None
+def load_drafter(folder: pathlib.Path) -> Any:
+  return drafters.load(str(folder))
 
 
-def load_folder(path: pathlib.Path) -> Any:
-  return checkpoints.load_model(path.parent)
-
-
-def load_drafter(path: pathlib.Path) -> Any:
-  return drafters.load(str(path.parent))
-
-
-def open_folder(path: pathlib.Path) -> Any:
-  return tensor_files.open_folder(path.parent)
-
-
-def read_gguf(path: pathlib.Path) -> Any:
-  file = gguf_files.read_header(path)
+def read_gguf(folder: pathlib.Path) -> Any:
+  file = gguf_files.read_header(folder / 'x.gguf')
   return gguf_files.read_config(file), gguf_files.read_tokenizer(file)
 
 
-def read_trace(path: pathlib.Path) -> Any:
-  return [*traces.read(path)]
-
-
-def make_run(folder: pathlib.Path) -> None:
-  make_workdir(folder)
-  lines = (folder / 'records/all.jsonl').read_text().splitlines()
-  (folder / 'one.jsonl').write_text(lines[-1] + '\n')
-
-
-_TINY = copied('tiny-drafter')
-FORMATS = {
-  **{
-    f'config.json of {name}': Format(
-      copied(name),
-      'config.json',
-      lambda path: checkpoints.read_config(path.parent),
-      load_folder,
-    )
-    for name in (
-      *('hf_gemma2', 'hf_gemma3', 'hf_gemma3n', 'hf_gemma4_dense'),
-      *('hf_gemma4_experts', 'hf_gemma4_shared'),
-    )
-  },
-  **{
-    f'config.json of {name}': Format(copied(name), 'config.json', load_drafter)
-    for name in ('hf_gemma4_dense_assistant', 'eagle3_apart')
-  },
-  "a recurrent head's head.json": Format(
-    copied('tiny-recurrent'), 'head.json', load_drafter
+_READ_TENSORS, _WEIGHTS = tensor_files.open_folder, 'model.safetensors'
+_GEMMAS = 'hf_gemma2 hf_gemma3 hf_gemma3n hf_gemma4_dense'.split()
+_GEMMAS += ['hf_gemma4_experts', 'hf_gemma4_shared']
+_DRAFTERS = 'hf_gemma4_dense_assistant', 'eagle3_apart'
+_FILES = [
+  (make_tokenizer_json, 'tokenizer.json', tokenizers.read),
+  ('tiny-drafter', 'tokenizer.model', tokenizers.read),
+  (make_lines, 'record.jsonl', records.read),
+  (make_lines, 'blocks.jsonl', lambda file: [*traces.read(file)]),
+  (make_lines, 'blocks.jsonl.gz', lambda file: [*traces.read(file)]),
+]
+# The maker or the name of a folder, a file in it, and what reads that; which is
+# tried with one in so many changes, where it reads to the end and takes longer.
+FORMATS = [
+  *((name, CONFIG, checkpoints.read_config, 1) for name in _GEMMAS),
+  *((name, CONFIG, load_model, 40) for name in _GEMMAS),
+  *((name, CONFIG, load_drafter, 1) for name in _DRAFTERS),
+  ('tiny-recurrent', 'head.json', load_drafter, 1),
+  ('tiny-drafter', 'generation_config.json', load_model, 1),
+  ('hf_gemma2', INDEX, _READ_TENSORS, 1),
+  ('tiny-drafter', _WEIGHTS, _READ_TENSORS, 1),
+  ('tiny-drafter', _WEIGHTS, load_model, 40),
+  (make_gguf, 'x.gguf', read_gguf, 1),
+  (make_gguf, 'x.gguf', load_model, 40),
+  *(
+    (make, name, lambda folder, x=name, read=read: read(folder / x), 1)
+    for make, name, read in _FILES
   ),
-  'generation_config.json': Format(
-    _TINY, 'generation_config.json', load_folder
-  ),
-  'an index of tensors': Format(make_index, tensor_files.INDEX, open_folder),
-  'a header of safetensors': Format(
-    _TINY, 'model.safetensors', open_folder, load_folder
-  ),
-  'a GGUF file': Format(make_gguf, 'x.gguf', read_gguf, checkpoints.load_model),
-  'tokenizer.json': Format(
-    make_tokenizer_json, 'tokenizer.json', tokenizers.read
-  ),
-  'tokenizer.model': Format(_TINY, 'tokenizer.model', tokenizers.read),
-  'a record': Format(make_run, 'one.jsonl', records.read),
-  **{
-    f'a trace, {name}': Format(make_trace, name, read_trace)
-    for name in ('blocks.jsonl', 'blocks.jsonl.gz')
-  },
-}
+]
 
 
 @slow
-@pytest.mark.parametrize(
-  ('part', 'kind'),
-  [
-    (part, kind)
-    for part in ('read', 'load')
-    for kind, entry in FORMATS.items()
-    if getattr(entry, part)
-  ],
-)
-def test_a_changed_file_is_read_or_refused(tmp_path, kind, part):
-  entry = FORMATS[kind]
-  read = getattr(entry, part)
-  entry.make(tmp_path / 'folder')
-  file = tmp_path / 'folder' / entry.name
+@pytest.mark.parametrize(('make', 'name', 'read', 'one_in'), FORMATS)
+def test_a_changed_file_is_read_or_refused(tmp_path, make, name, read, one_in):
+  make, folder = copied(make) if isinstance(make, str) else make, tmp_path / 'f'
+  make(folder)
+  file = folder / name
   data = file.read_bytes()
-  is_json = file.suffix in ('.json', '.jsonl')
-  change = changed_json if is_json else changed_bytes
+  change = changed_json if file.suffix[:5] == '.json' else changed_bytes
   # As it is, it will do.
-  read(file)
-  # What is read to the end takes longer.
-  count = max(5, (EXAMPLES or 300) // (40 if part == 'load' else 1))
-  for seed in range(count):
+  read(folder)
+  for seed in range(max(5, (EXAMPLES or 300) // one_in)):
     file.write_bytes(change(random.Random(seed), data))
     with confined(tmp_path):
       message = 'model: read'
       try:
-        read(file)
+        read(folder)
       except (ValueError, OSError) as error:
         message = str(error)
     assert ': ' in message, seed
@@ -780,28 +585,13 @@ def test_a_report_writes_nothing_that_its_figures_point_at(tmp_path):
 
 def test_a_sweep_touches_nothing_that_its_folders_point_at(tmp_path):
   outside, workdir = tmp_path / 'docs', tmp_path / 'run'
-  names = 'notes.jsonl', '.download.part'
   outside.mkdir()
   workdir.mkdir()
-  for name in names:
-    (outside / name).write_text('precious')
+  (outside / 'notes.jsonl').write_text('precious')
   (workdir / 'records').symlink_to(outside)
   with refusing:
     workdirs.Workdir(workdir).delete_points()
-  assert {(outside / x).read_text() for x in names} == {'precious'}
-
-
-@pytest.mark.parametrize('line', [DEEP, json.dumps({'lenience': 10**400})])
-def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, line):
-  path = tmp_path / 'records/a.jsonl'
-  path.parent.mkdir()
-  path.write_text(line.strip() + '\n')
-  trace = answers.make_trace('', id='1', deferred=None)
-  records.write(tmp_path / 'traces/a.jsonl.gz', [trace])
-  point = types.SimpleNamespace(
-    name='a', first=0, last=1, curve=types.SimpleNamespace(leniences=(1.0,))
-  )
-  assert workdirs.Workdir(tmp_path).read_point(point) is None
+  assert (outside / 'notes.jsonl').read_text() == 'precious'
 
 
 # --- Terminals and pages ---
@@ -812,11 +602,9 @@ HOSTILE = '\x1b]0;title\x07\x1b[2J'
 @slow
 def test_an_error_writes_no_escape_sequences(tmp_path):
   folder = shutil.copytree(MODEL, tmp_path / 'model')
-  names = {'a': f'{HOSTILE}.safetensors'}
-  _fields(tensor_files.INDEX, weight_map=names)(folder)
-  done = launching.run(
-    'experiments.sample', f'--verifier={folder}', '--prompt=a'
-  )
+  _fields(INDEX, weight_map={'a': f'{HOSTILE}.safetensors'})(folder)
+  flags = f'--verifier={folder}', '--prompt=a'
+  done = launching.run('experiments.sample', *flags)
   assert done.returncode == 2
   assert done.stderr.startswith('error: model: ')
   assert not {'\x1b', '\x07'} & set(done.stderr)
@@ -832,8 +620,7 @@ def test_a_painted_answer_holds_no_escape_sequences_of_a_token(colour):
 
 
 def test_no_password_of_a_url_is_kept(monkeypatch):
-  url = 'ftp://user:hunter2secret@127.0.0.1:9/a.jsonl'
-  command = ['python', '-m', 'experiments.sweep', f'--data={url}']
+  command = ['sweep', '--data=ftp://user:hunter2secret@127.0.0.1:9/a.jsonl']
   monkeypatch.setattr(sys, 'orig_argv', command)
   text = json.dumps(workdirs.provenance({}))
   assert 'hunter2secret' not in text
@@ -841,45 +628,13 @@ def test_no_password_of_a_url_is_kept(monkeypatch):
 
 
 @slow
-@pytest.mark.parametrize(
-  ('method', 'prompt'),
-  [
-    ('speed', 'half of a surrogate pair: \ud800'),
-    ('an escape: \x1b', 'a b'),
-    ('speed', 'the other way: \u202e'),
-    ('a filler: \u3164', 'a b'),
-  ],
-  ids=repr,
-)
-def test_a_page_spells_what_would_act_or_cannot_be_seen(
-  tmp_path, method, prompt
-):
+def test_a_page_spells_what_would_act_or_cannot_be_seen(tmp_path):
+  method = 'an escape: \x1b; a filler: \u3164'
+  prompt = 'half of a surrogate pair: \ud800; the other way: \u202e'
   workdir = make_workdir(tmp_path / 'run', method)
-  examples = [
-    tasks.Example(id=str(i), prompt=prompt, reference='r') for i in range(4)
-  ]
-  records.write(workdir / 'examples/sums.jsonl', examples)
+  _asked(workdir, prompt=prompt)
   page = report(workdir).read_text(encoding='utf-8')
-  (odd,) = filter(files.is_invisible, method + prompt)
-  # Half of a pair of surrogates is none of a file's characters.
-  spelling = '\ufffd' if odd == '\ud800' else files.printable(odd)
   assert not any(map(files.is_invisible, page))
-  if odd in method:
-    assert f'data-key="{method.replace(odd, spelling)}"' in page
-  else:
-    assert prompt.replace(odd, spelling) in page
-
-
-@slow
-@pytest.mark.parametrize(
-  'change',
-  [
-    *(_record('quality', value) for value in (1e308, -1e308, 1e-320)),
-    # Settings that nobody reads, however deep.
-    _fields('config.json', extra=json.loads('[' * 400 + '1' + ']' * 400)),
-  ],
-)
-def test_no_value_ends_the_page(good, tmp_path, change):
-  folder = shutil.copytree(good('workdir'), tmp_path / 'run')
-  change(folder)
-  assert report(folder).exists()
+  assert f'data-key="{files.printable(method)}"' in page
+  # Half of a pair of surrogates is none of a file's characters.
+  assert files.printable(prompt.replace('\ud800', '\ufffd')) in page
