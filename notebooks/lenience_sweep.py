@@ -132,7 +132,7 @@ for variant, curve in task_frame.groupby('variant', sort=False):
     curve.quality,
     '*' if is_single else 'o-',
     markersize=12 if is_single else 6,
-    color=curve_styles[variant].light,
+    color=curve_styles[variant].colour,
     label=curve_styles[variant].label,
   )
   if not is_single:
