@@ -340,6 +340,7 @@ _QUESTION = '{"id": "1", "question": "Q", "context": "C"'
       ", line 2, has the id '1' a second time",
     ),
     ('trivia_qa', '{"question": "Q"}', ", line 1, has no field 'answer"),
+    ('trivia_qa', '{"answer": {"value": []}}', ", line 1, has a field 'answ"),
     (
       'spec_bench',
       '{"question_id": 1, "category": "qa", "turns": []}',

@@ -32,6 +32,7 @@ from experiments.tasks.data_files import (
   RowError,
   Source,
   get_field,
+  get_text,
   get_texts,
 )
 from experiments.tasks.task import SPLITS
@@ -49,7 +50,7 @@ _SPEC_BENCH_CATEGORIES = (
 def _trivia_qa_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
   """Returns a question and its answers, of which no two are one if normal."""
   texts = [
-    get_field(row, 'answer.value').strip(),
+    get_text(row, 'answer.value').strip(),
     *(x.strip() for x in get_texts(row, 'answer.aliases')),
     *(x.strip() for x in get_texts(row, 'answer.normalized_aliases')),
   ]

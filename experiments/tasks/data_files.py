@@ -385,7 +385,7 @@ class Template:
 
   def fill(self, row: Mapping[str, Any], strip: bool = False) -> str:
     """Returns the text of a row; with `strip`, of fields that are not empty."""
-    values = {name: _field_text(row, name) for name in self.fields}
+    values = {name: get_text(row, name) for name in self.fields}
     if strip:
       values = {name: text.strip() for name, text in values.items()}
     check = all if strip else any
@@ -420,7 +420,7 @@ def get_texts(row: Mapping[str, Any], name: str) -> list[str]:
   return [*dict.fromkeys(x for x in texts if x and x.strip())]
 
 
-def _field_text(row: Mapping[str, Any], name: str) -> str:
+def get_text(row: Mapping[str, Any], name: str) -> str:
   """Returns a field as a text."""
   value = get_field(row, name)
   text = as_text(value)
