@@ -165,6 +165,7 @@ def test_prompts_filters_and_scores_are_the_harness_s(folder, filter_name):
   assert prompt.startswith('Numbers in words.\n\nThe number ')
   assert prompt.count('The number') == 3
   bare = next(task.load(shots=0)).prompt
+  assert 'have 0 worked examples, but the task declares 2' in task.notes()[0]
   assert bare == 'Numbers in words.\n\nThe number 4302 in words:'
   assert next(task.load()).prompt == prompt
 
@@ -183,6 +184,7 @@ def test_corpus_metrics_are_scored_answer_by_answer(folder):
   assert scores[0]['ter'] > 0
   assert 'mean of the metric of each answer alone|1/100' in task.signature()
   assert task.quality_score == 'quality'
+  assert 'computes bleu of all answers together' in task.notes()[0]
 
 
 def test_halves_share_no_document_and_keep_their_prompts(folder):
@@ -253,6 +255,8 @@ def test_groups_and_folders_are_their_tasks(folder):
     ('metric_list: [{metric: acc, hf_evaluate: true}]', 'cannot .* the hub'),
     ('include: [common, evil.inc]', "evil.inc is damaged or names .*'!func"),
     ('include: nowhere', 'nowhere is damaged .*No such file'),
+    ('include: 5', 'own.yaml is damaged .*not iterable'),
+    ('doc_to_image: "[1]"', 'has the output .* without images'),
     ('output_type: loglikelihood_rolling', 'has the output type loglikeli'),
     ('unsafe_code: true', 'has programs of models as answers'),
     ('repeats: 8', 'has the output .* and 8 answers per prompt'),

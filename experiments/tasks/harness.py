@@ -155,8 +155,8 @@ def _check_files(paths: list[pathlib.Path]) -> None:
     with _one_sentence(f'tasks: {path} is damaged or names Python code'):
       text = files.read_bytes(path, 'tasks', 'shorten it', 2**20)
       names = yaml.load(text, Loader=_LOADER).get('include') or ()
-    names = [names] if isinstance(names, str) else map(str, names)
-    included = [(path.parent / name).resolve() for name in names]
+      names = [names] if isinstance(names, str) else map(str, names)
+      included = [(path.parent / name).resolve() for name in names]
     paths += [file for file in included if file not in paths]
 
 
@@ -196,7 +196,19 @@ class HarnessTask(Task):
 
   def notes(self) -> tuple[str, ...]:
     """Returns lines on what differs from the harness's own numbers."""
-    return tuple(self.documents.notes)
+    documents, lines = self.documents, []
+    count, metric = documents.task.config.num_fewshot or 0, documents.metric
+    if count != self.shots:
+      lines.append(
+        f'task.shots: prompts of {self.name} have {count} worked examples, but'
+        f' the task declares {self.shots}; None uses the declared number.'
+      )
+    if not documents.is_mean():
+      lines.append(
+        f'tasks: the quality of {self.name} is the mean {metric} of single'
+        f' answers; the harness computes {metric} of all answers together.'
+      )
+    return (*lines, *documents.notes)
 
 
 def _make_task(source: Any, name: str, filter_name: str) -> HarnessTask:
@@ -268,12 +280,14 @@ class _Documents:
     _check_answers(self.name, config.unsafe_code)
     requests = self.requests(1, config.num_fewshot)
     types = sorted({request.request_type for request in requests})
-    texts = [isinstance(request.args[0], str) for request in requests]
+    # A third argument has images and sounds.
+    texts = [len(x.args) == 2 and isinstance(x.args[0], str) for x in requests]
     if config.repeats > 1 or types != [_GENERATION] or texts != [True]:
       raise ValueError(
         f'tasks: {self.name} has the output type {" and ".join(types)} and'
         f' {config.repeats} answers per prompt, but a sweep generates one to a'
-        f' text; choose a task of the type {_GENERATION} with repeats: 1.'
+        f' text alone; choose a task of the type {_GENERATION} with repeats: 1'
+        ' and without images and sounds.'
       )
     return requests[0].args[1]
 
@@ -398,6 +412,10 @@ class _Documents:
     """Returns the harness's function of the values of all answers."""
     return self.task.aggregation().get(metric, metrics.mean)
 
+  def is_mean(self) -> bool:
+    """Returns True if the harness takes the mean of the quality's metric."""
+    return self._aggregation(self.metric) in (metrics.mean, metrics.nanmean)
+
   def _is_higher_better(self) -> bool:
     """Returns True unless the task says that lower values are better."""
     return self.task.higher_is_better().get(self.metric) is not False
@@ -415,13 +433,11 @@ class _Documents:
 
   def signature(self) -> str:
     """Returns the harness's version, the filter and the metric in words."""
-    means = metrics.mean, metrics.nanmean
-    is_mean = self._aggregation(self.metric) in means
     parts = (
       f'lm-eval:{importlib.metadata.version("lm-eval")}',
       f'filter:{self.filter_name}',
       f'metric:{self.metric}',
-      'mean' if is_mean else 'mean of the metric of each answer alone',
+      'mean' if self.is_mean() else 'mean of the metric of each answer alone',
       *([] if self._is_higher_better() else ['1 minus it']),
       *([f'1/{self.scale} of it'] if self.scale > 1 else []),
     )
