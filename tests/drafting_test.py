@@ -74,10 +74,10 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
   assert len(found) == 200
   assert found == texts.load_documents(config(lines))
   assert found != texts.load_documents(config(lines, seed=1))
-  plain = tmp_path / 'plain.txt'
-  plain.write_text('one\n\ntwo\nthree\n' * 20)
-  found = texts.load_documents(config(plain))
-  assert {d.text for d in found} == {'one', 'two', 'three'}
+  for name in ('plain.txt', 'plain.text', 'plain'):
+    (tmp_path / name).write_text('one\n\ntwo\nthree\n' * 20)
+    found = texts.load_documents(config(tmp_path / name))
+    assert {d.text for d in found} == {'one', 'two', 'three'}
   stem = str(_DATA / 'multi30k_de_en')
   captions = config(stem, tasks=('multi30k_de_en',), held_out=1)
   assert sorted(d.text for d in texts.load_documents(captions))[1] == (
@@ -86,7 +86,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
   )
   # The references of a sweep's file are answers.
   for name, text in (
-    ('a.csv', 'prompt,reference\np,x\n'),
+    ('a.csv', 'prompt,reference,txt\np,x,y\n'),
     ('a.ndjson', '{"prompt": "p", "reference": ["", "x", 0]}'),
   ):
     (tmp_path / name).write_text(text)

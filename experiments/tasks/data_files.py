@@ -59,9 +59,14 @@ def refusal(
 
 
 class DataFile:
-  """A file of rows; `lines` are the names of columns of files of text."""
+  """A file of rows; `lines` are the suffixes of texts, or None for all others.
 
-  def __init__(self, option: str, path: str, lines: Collection[str] = ()):
+  A row of a text is a line, in a column with the name of the suffix.
+  """
+
+  def __init__(
+    self, option: str, path: str, lines: Collection[str] | None = ()
+  ):
     """Recognises the format by the name; opens nothing."""
     self._option, self._path = option, path
     self._is_url = '://' in path
@@ -70,7 +75,10 @@ class DataFile:
     self._is_packed = self.name.endswith('.gz')
     suffix = pathlib.PurePath(self.name.removesuffix('.gz')).suffix
     self._column = suffix.removeprefix('.')
-    self._format = 'text' if self._column in lines else _FORMATS.get(suffix, '')
+    self.is_text = suffix not in _FORMATS and (
+      lines is None or self._column in lines
+    )
+    self._format = _FORMATS.get(suffix, 'text' if self.is_text else '')
     if not self._format or (self._format == 'parquet' and self._is_packed):
       raise self.refusal(
         '',

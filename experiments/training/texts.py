@@ -83,11 +83,12 @@ def _published_task(name: str) -> Task:
 
 def _read_documents(path: str) -> Iterator[Document]:
   """Yields the documents of a file of rows, or of a text with one a line."""
-  file = DataFile('text', path, lines=('txt',))
+  file = DataFile('text', path, lines=None)
   for place, row in file.rows(('prompt',), ('answer', 'reference')):
-    if 'txt' in row:
-      if row['txt'].strip():
-        yield Document(row['txt'], '')
+    if file.is_text:
+      (line,) = row.values()
+      if line.strip():
+        yield Document(line, '')
       continue
     reference = row.get('reference')
     references = reference if isinstance(reference, list) else [reference]
