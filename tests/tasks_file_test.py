@@ -352,6 +352,10 @@ def test_a_file_that_is_not_there_is_one_sentence(path, tmp_path):
   with pytest.raises(ValueError, match=r'^data: ') as error:
     _load(path)
   assert 's3' not in str(error.value)
+  for own in (None, {'prompt': 'q'}):
+    task = TASKS['file'].configure({'file': own})
+    with pytest.raises(ValueError, match=r'^data: no file'):
+      next(task.load())
 
 
 def test_a_template_has_names_alone(tmp_path):

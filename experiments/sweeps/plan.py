@@ -73,7 +73,7 @@ def shared_settings(config: Any) -> dict[str, Any]:
     # Timings and a decision may be added to a finished sweep.
     if name not in (*CURVE_FIELDS, 'wandb', 'clock', 'decision', 'preflight')
   }
-  for name in _PATHS if 'file' in settings else ():
+  for name in _PATHS if settings.get('file') else ():
     settings['file'].pop(name, None)
   return settings
 

@@ -42,6 +42,11 @@ _DEFAULT_ID, _DEFAULT_REFERENCE = 'id', 'reference'
 _MESSAGES = 'messages'
 _MAX_ID = 200
 _END_OF_EXAMPLE = '\n\n'
+# Of fields that a config's own `file` lacks; those of configs.common.
+_DEFAULTS: dict[str, Any] = dict(
+  path='', prompt='prompt', examples='', shots=0, separator=' ', metric=''
+)
+_DEFAULTS |= dict(reference=_DEFAULT_REFERENCE, id=_DEFAULT_ID, stop_strings=())
 
 _Fields = Mapping[str, Any]
 
@@ -256,7 +261,8 @@ def _configure(config: Mapping[str, Any]) -> Task:
     raise ValueError(
       'tasks: the task file needs a file; run --config=configs/your_data.py.'
     )
-  settings = types.SimpleNamespace(**dict(config['file']))
+  fields = _DEFAULTS | dict(config['file'] or {})
+  settings = types.SimpleNamespace(**fields)
   metric = metric_specs.find(settings.metric) if settings.metric else None
   reader = FileReader(settings, metric, bool(config.get('chat')))
   # After worked examples, a model goes on with examples of its own.
