@@ -83,7 +83,7 @@ def test_leniences_are_tested_from_strict_on_in_either_direction():
       [0, 0.5, 0, 0],
       [1.5, 2, 3, 9],
       -1.0,
-      'No setting that may lose quality c',
+      'examples for choosing (half of all) are too large or too uncertain',
     ),
     ([0, 0.0], [2.5, 2], -1.0, 'No certified setting that may lose'),
     ([0, 0.5], [0.9, 9], None, 'because the drafter does not pay'),

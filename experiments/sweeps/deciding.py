@@ -379,12 +379,20 @@ def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
     )
   if verdict.has_certified_loss:
     return 'No certified setting that may lose quality is faster.'
-  text = (
-    'No setting that may lose quality could be certified at'
-    f' {100 * config.risk:g} points: {verdict.choosing} examples for choosing'
-    f' (half of all) can certify {100 * verdict.least_risk:.1f} points at best,'
-    f' and {verdict.needed} would be needed if no answer changed'
-  )
+  points, count = f'{100 * config.risk:g} points', verdict.choosing
+  text = f'No setting that may lose quality could be certified at {points}: '
+  if count < verdict.needed:
+    text += (
+      f'{count} examples for choosing (half of all) can certify'
+      f' {100 * verdict.least_risk:.1f} points at best, and {verdict.needed}'
+      ' would be needed if no answer changed'
+    )
+  else:
+    text += (
+      f'the losses on {count} examples for choosing (half of all) are too large'
+      f' or too uncertain, though {verdict.needed} would suffice if no answer'
+      ' changed'
+    )
   if verdict.estimate:
     setting, count = verdict.estimate
     text += (
