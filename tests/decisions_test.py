@@ -5,6 +5,7 @@ import functools
 import html
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -344,6 +345,18 @@ def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):
   rows = [[x.text for x in cells] for _, cells in table.rows({})]
   assert rows[0][2] == styles.DASH
   assert {row[4] for row in rows} == {styles.DASH}
+
+
+@pytest.mark.parametrize('odd', [dict(trials=5), dict(delta_per_curve='x')])
+def test_parts_that_fail_are_left_out(decided, tmp_path, monkeypatch, odd):
+  monkeypatch.setattr(page.figure, 'draw', None)
+  workdir = shutil.copytree(decided[1], tmp_path / 'run')
+  fields = small.read_json(workdir / 'decision.json')
+  fields['evidence'] |= odd
+  (workdir / 'decision.json').write_text(json.dumps(fields))
+  text = page.write_report([page.runs.read(workdir)]).read_text()
+  for part in ('figure', 'table of the decision'):
+    assert f'Left out: the {part} cannot be made (' in text
 
 
 def test_scores_of_a_corpus_are_named_by_the_sentence():

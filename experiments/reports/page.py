@@ -5,11 +5,12 @@ All content is visible without its script, which sorts tables.
 
 import base64
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import pathlib
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -94,19 +95,25 @@ def write_report(
     {name: name for name in reference_points.BASELINES} | dict(curves)
   )
   decision = _decision(first, left_out) if len(contents) == 1 else None
+  frames = [mixed[mixed.task == mixture.ALL], frame]
+  picture = _make_part(
+    'the figure', left_out, figure.draw, frames, curve_styles
+  )
   notice = (
     f'These runs differ in {", ".join(differing)}, which was allowed.'
     if differing
     else ''
   )
+  parts = sections(contents, frame, decision, config, curve_styles)
+  finish = functools.partial(_finished, curve_styles, notice)
+  results = [
+    _make_part(name, left_out, finish, part) for name, part in parts.items()
+  ]
+  finished = list(filter(None, results))
   notices = [notice] if notice else []
   notices += map(_drift, contents, names)
   notices += comparisons.unsolved(frame)
   notices += [f'Left out: {files.sentence(thing)}' for thing in left_out]
-  page_sections = list(
-    sections(contents, frame, decision, config, curve_styles)
-  )
-  picture = figure.draw([mixed[mixed.task == mixture.ALL], frame], curve_styles)
   text = _TEMPLATES.get_template('page.html').render(
     title=str(first.config.get('name') or 'Speculative cascades'),
     lead=_lead(contents, names, frame),
@@ -114,7 +121,7 @@ def write_report(
     decision=decision,
     headlines=sentences.summarize(mixed, curve_styles, config),
     figure=picture and base64.b64encode(picture[0].encode()).decode(),
-    sections=page_sections,
+    sections=[section for section, *_ in finished],
     curve_styles=curve_styles,
     examples=answers.examples(selected, curve_styles),
     sources=answers.SOURCES,
@@ -134,14 +141,36 @@ def write_report(
   if picture:
     records.write_text(folder / 'figures/quality.svg', picture[0])
     files.write_bytes(folder / 'figures/quality.png', picture[1])
-  for section in page_sections:
+  for section, *texts in finished:
     path = folder / 'tables' / section.table.name
-    records.write_text(path.with_suffix('.csv'), section.table.csv(notice))
-    records.write_text(
-      path.with_suffix('.md'),
-      tables.markdown(section.table, curve_styles, notice),
-    )
+    for suffix, text in zip(('.csv', '.md'), texts, strict=True):
+      records.write_text(path.with_suffix(suffix), text)
   return folder / 'index.html'
+
+
+def _make_part[Part](
+  name: str, left_out: list[str], make: Callable[..., Part], *args: Any
+) -> Part | None:
+  """Makes a part of the page; None for one that fails, whose error is said."""
+  try:
+    return make(*args)
+  # Files of a stranger may hold anything.
+  except Exception as error:
+    reason = f'{type(error).__name__}: {cli.one_line(error)}'
+    left_out.append(f'{name} cannot be made ({reason}).')
+    return None
+
+
+def _finished(
+  curve_styles: styles.CurveStyles,
+  notice: str,
+  make: Callable[[], Section | None],
+) -> tuple[Section, str, str] | None:
+  """Returns a section with its table as CSV and as Markdown."""
+  if (section := make()) is None:
+    return None
+  text = tables.markdown(section.table, curve_styles, notice)
+  return section, section.table.csv(notice), text
 
 
 def sections(
@@ -150,23 +179,27 @@ def sections(
   decision: Any,
   config: AnalysisConfig,
   curve_styles: styles.CurveStyles,
-) -> Iterator[Section]:
-  """Yields the sections with tables, in the order of the page."""
+) -> dict[str, Callable[[], Section | None]]:
+  """Returns functions that make the sections, in the order of the page."""
   group = [tables.TASK]
   group += [tables.TEMPERATURE] if frame.temperature.nunique() > 1 else []
   run = [tables.RUN, tables.BATCH] if len(contents) > 1 else []
   gammas = frame.gamma[frame.gamma > 0]
   point = [tables.LENIENCE]
   point += [tables.GAMMA] if gammas.nunique() > 1 else []
-  if decision is not None:
-    yield _decision_section(decision)
-  by_kind = method_kinds.best_of_kinds(frame)
-  if len(by_kind):
+
+  def compare_kinds() -> Section | None:
+    by_kind = method_kinds.best_of_kinds(frame)
+    if not len(by_kind):
+      return None
     # Runs are not told apart: a kind is represented by the best of all runs.
-    yield _kinds_section(by_kind, group, point, curve_styles, config)
-  timed = race.timed_points(contents[0]) if len(contents) == 1 else None
-  if timed is not None:
-    yield Section(
+    return _kinds_section(by_kind, group, point, curve_styles, config)
+
+  def compare_times() -> Section | None:
+    points = race.timed_points(contents[0]) if len(contents) == 1 else None
+    if points is None:
+      return None
+    return Section(
       'Measured and modelled speed-ups',
       'Selected points decoded the same prompts of all tasks, one at a time and'
       ' in turn; the shortest of three wall-clock times counts, without'
@@ -175,11 +208,12 @@ def sections(
       Table(
         'race',
         'Speed-ups over the verifier alone',
-        race.compare(timed, config),
+        race.compare(points, config),
         [*group[1:], *point, *tables.RACE],
       ),
     )
-  yield Section(
+
+  all_points = Section(
     'All points',
     'Speculative decoding is strict, or lossless, at lenience 0 only. A'
     ' sequential oracle reads the verifier at every token to decide, but its'
@@ -192,6 +226,14 @@ def sections(
       [*group, *run, *point, *tables.RESULTS],
     ),
   )
+  return {
+    'the table of the decision': lambda: (
+      decision and _decision_section(decision)
+    ),
+    'the table of kinds': compare_kinds,
+    'the table of timed points': compare_times,
+    'the table of all points': lambda: all_points,
+  }
 
 
 def _decision_section(decision: Any) -> Section:
