@@ -17,6 +17,7 @@ what it has not measured. --phases selects some phases. --tiny rehearses all of
 them on a CPU in two minutes. Nothing is downloaded.
 """
 
+import contextlib
 import functools
 import itertools
 import json
@@ -37,7 +38,7 @@ from absl import flags
 
 from cascades import Sampler, drafters, load_model, methods, verification
 from cascades.config import DecodingConfig
-from cascades.models import memory
+from cascades.models import language, memory
 from cascades.proof import sampled
 from experiments import cli, measuring, tasks
 from experiments.benchmarks import entrants
@@ -48,6 +49,7 @@ from experiments.sweeps import costs
 PHASES = {'correctness': 28, 'costs': 28, 'loops': 37, 'real_pair': 7}
 # Most layers of a model; one of all layers takes long to compile.
 _MAX_LAYERS = 18
+_DTYPE = jnp.dtype('bfloat16')
 # By name: family, width, hidden width, layers, heads, key-value heads, window.
 # One vocabulary, so that all can be paired.
 _GEMMAS = {
@@ -90,6 +92,7 @@ def define_flags() -> None:
   flags.DEFINE_list('phases', [*PHASES], 'Phases to run.')
   flags.DEFINE_bool('tiny', False, 'Rehearses the phases on tiny models.')
   flags.DEFINE_bool('measure', False, 'Measures in this process.')
+  cli.define_import()
 
 
 def main() -> None:
@@ -115,9 +118,11 @@ def main() -> None:
   os.environ['HF_HUB_OFFLINE'] = '1'
   if values.tiny:
     # Compiling is most of the time of a rehearsal.
-    os.environ['XLA_FLAGS'] = '--xla_backend_optimization_level=0'
+    level = '--xla_backend_optimization_level=0'
+    os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {level}'
   command = [sys.executable, '-m', 'experiments.accelerator', '--measure']
   command += ['--nocompilation_cache', f'--tiny={values.tiny}']
+  command += [f'--import={name}' for name in cli.imports()]
   end, path = time.monotonic() + 60 * values.minutes, folder / 'figures.jsonl'
   path.write_bytes(b'')
   phases = [name for name in PHASES if name in values.phases]
@@ -126,8 +131,16 @@ def main() -> None:
     seconds = max(0.0, share * (end - time.monotonic()))
     cli.say(f'{phase}: at most {seconds:.0f} s')
     run_phase(phase, [*command, f'--phases={phase}'], path, seconds)
-  rows = path.read_text(encoding='utf-8').splitlines()
-  print(measuring.table([json.loads(row) for row in rows]))
+  print(measuring.table(list(read_rows(path))))
+
+
+def read_rows(path: pathlib.Path) -> Iterator[dict[str, str]]:
+  """Yields the rows of a file, to which libraries may have printed too."""
+  for line in path.read_text(encoding='utf-8', errors='replace').splitlines():
+    with contextlib.suppress(ValueError):
+      row = json.loads(line)
+      if isinstance(row, dict):
+        yield row
 
 
 def run_phase(
@@ -145,7 +158,9 @@ def run_phase(
     except subprocess.TimeoutExpired:
       failure = f'stopped after {seconds:.0f} s; give it more --minutes'
     if failure:
-      stream.write(_line(phase, 'the phase', failure, 'failed').encode())
+      # The process may have ended within a line.
+      text = '\n' + _line(phase, 'the phase', failure, 'failed')
+      stream.write(text.encode())
 
 
 def _line(phase: str, name: str, result: str, met: str) -> str:
@@ -172,6 +187,9 @@ def measure(phase: str, tiny: bool) -> None:
       # XLA's errors list every allocation.
       text = f'{type(error).__name__}: {cli.one_line(error)[:300]}'
       print(_line(phase, name, text, 'failed'), end='', flush=True)
+      if 'RESOURCE_EXHAUSTED' in str(error):
+        # Models of earlier rows.
+        _model.cache_clear()
 
 
 def _correctness(tiny: bool) -> _Plan:
@@ -264,28 +282,44 @@ def _law(samples: int, config: verification.VerificationConfig) -> _Rows:
 @functools.cache
 def _model(name: str) -> Any:
   """Makes a model of Gemma's shape with random weights, on the device."""
-  family, width, hidden, layers, num_heads, kv_heads, window = _GEMMAS[name]
+  fields = _shape(name, _num_layers(name))
+  return entrants.random_checkpoint(fields, _DTYPE, seed=0)
+
+
+def _shape(name: str, layers: int) -> dict[str, Any]:
+  """Returns the fields of a model's config.json."""
+  family, width, hidden, _, num_heads, kv_heads, window = _GEMMAS[name]
   is_tiny = name.startswith('tiny')
   head_dim = 16 if is_tiny else 256
-  fields = dict(
+  return dict(
     model_type=family,
     vocab_size=512 if is_tiny else 262_144,
     hidden_size=width,
     intermediate_size=hidden,
-    num_hidden_layers=min(layers, _MAX_LAYERS),
+    num_hidden_layers=layers,
     num_attention_heads=num_heads,
     num_key_value_heads=kv_heads,
     head_dim=head_dim,
     query_pre_attn_scalar=head_dim,
     sliding_window=window,
   )
-  return entrants.random_checkpoint(fields, jnp.dtype('bfloat16'), seed=0)
+
+
+@functools.cache
+def _num_layers(name: str) -> int:
+  """Returns the number of layers; few if memory is short."""
+  for layers in range(min(_GEMMAS[name][3], _MAX_LAYERS), 1, -1):
+    shapes = language.from_config(_shape(name, layers), _DTYPE).param_shapes()
+    if memory.num_bytes(shapes) <= 0.6 * (memory.available() or math.inf):
+      return layers
+    _model.cache_clear()
+  return 1
 
 
 def _label(name: str) -> str:
   """Returns the name of a shape with the number of its layers."""
-  layers = _GEMMAS[name][3]
-  few = f' ({_MAX_LAYERS} of {layers} layers)' if layers > _MAX_LAYERS else ''
+  layers, of_layers = _num_layers(name), _GEMMAS[name][3]
+  few = f' ({layers} of {of_layers} layers)' if layers < of_layers else ''
   return f'{name}{few}'
 
 

@@ -322,7 +322,9 @@ def test_a_measurement_that_fails_is_a_row_of_the_check(monkeypatch, capsys):
     'c': lambda: [('', '3 ms', False)],
   }
   monkeypatch.setattr(accelerator, '_loops', lambda tiny: plan.items())
+  accelerator._model('tiny 1')
   accelerator.measure('loops', tiny=True)
+  assert not accelerator._model.cache_info().currsize
   rows = [(x['measured'], x['result'], x['met']) for x in _rows(capsys)]
   error = 'RuntimeError: RESOURCE_EXHAUSTED: out of memory'
   assert rows == [
@@ -331,18 +333,20 @@ def test_a_measurement_that_fails_is_a_row_of_the_check(monkeypatch, capsys):
     ('b', error, 'failed'),
     ('c', '3 ms', 'NO'),
   ]
+  monkeypatch.setattr(accelerator.memory, 'available', lambda: 99)
+  assert accelerator._num_layers.__wrapped__('tiny 2') == 1
 
 
 def test_a_phase_that_hangs_loses_only_what_it_has_not_measured(tmp_path):
-  code = 'import time; print(\'{"phase": "a"}\', flush=True); time.sleep(99)'
+  code = 'import time; print(\'5\\n{"phase": "a"}\', flush=1); time.sleep(99)'
   path = tmp_path / 'figures.jsonl'
   accelerator.run_phase('a', [sys.executable, '-c', code], path, 3.0)
-  first, last = map(json.loads, path.read_text().splitlines())
+  first, last = accelerator.read_rows(path)
   assert first == {'phase': 'a'}
   assert last['result'] == 'stopped after 3 s; give it more --minutes'
   code = 'raise SystemExit(3)'
   accelerator.run_phase('b', [sys.executable, '-c', code], path, 99.0)
-  last = json.loads(path.read_text().splitlines()[-1])
+  *_, last = accelerator.read_rows(path)
   assert last['result'] == 'the process ended with code 3'
 
 
@@ -384,10 +388,13 @@ def test_all_phases_are_rehearsed_without_tensorflow_or_a_network(
 ):
   (tmp_path / 'sitecustomize.py').write_text(_LEAN)
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-  flags = '--tiny', '--minutes=10', f'--workdir={tmp_path}'
+  monkeypatch.setenv('XLA_FLAGS', '--xla_cpu_enable_fast_math=false')
+  (tmp_path / 'own.py').write_text('import os; print(os.environ["XLA_FLAGS"])')
+  flags = '--tiny', '--minutes=10', f'--workdir={tmp_path}', '--import=own'
   done = launching.python('-m', 'experiments.accelerator', *flags)
   assert done.returncode == 0, done.stderr
-  phases = [x.split(' | ')[0][2:] for x in done.stdout.splitlines()[2:]]
+  assert (tmp_path / 'figures.jsonl').read_text().count('fast_math') == 4
+  phases = [x.split(' | ')[0][2:] for x in done.stdout.splitlines()[3:]]
   assert list(dict.fromkeys(phases)) == list(accelerator.PHASES)
   assert ' failed |' not in done.stdout
   assert '| correctness | greedy, float32 | 4 of 4 agree' in done.stdout

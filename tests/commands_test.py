@@ -26,6 +26,7 @@ _USUAL = {
 _MISTAKES = {
   'accelerator': [
     (['--phases=speeds'], "phases: 'speeds' is not a phase; choose from"),
+    (['--import=nowhere.py'], 'there is no file nowhere.py'),
     (['--minutes=0'], 'minutes: must be above 0 and at most 1440, got 0'),
     (['--minutes=nan'], 'minutes: must be above 0 and at most 1440, got nan'),
     (['--workdir=/dev/null/x'], 'workdir: /dev/null/x cannot be written'),
