@@ -8,8 +8,9 @@ per verifier call and latency by lenience.
 
 The argument is a pair, named after its drafter and its verifier, and a task:
 keys of PAIRS and TASKS below. Results go to runs/gemma2_2b_9b/gsm8k.
-To rehearse it, give --config.verifier=tiny-verifier --config.num_examples=4
---config.drafter=tiny-drafter.
+To rehearse it, give --workdir=runs/rehearsal --config.verifier=tiny-verifier
+--config.drafter=tiny-drafter --config.num_examples=4, and for a pair with chat
+--config.chat=False.
 
 gemma2_2b_9b and gemma3_270m_1b_it are repositories of the Hugging Face hub:
 accept their licences there and put a token into HF_TOKEN. To use another copy
