@@ -201,7 +201,7 @@ def sibling(folder: pathlib.Path, name: Any, location: str) -> pathlib.Path:
   The file itself may be a link, as in the hub's cache.
   """
   is_text = isinstance(name, str) and name not in ('', '.', '..')
-  if not is_text or {'/', '\\', '\0'} & {*name}:
+  if not is_text or {'/', '\\', '\0'} & {*name} or len(name) > 255:
     raise ValueError(
       f'{location} must name a file beside it, got {arguments.quote(name)};'
       ' fetch it again.'

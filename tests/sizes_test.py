@@ -9,11 +9,11 @@ _ROOT = pathlib.Path(__file__).parents[1]
 # By folder: the lines that it has at most, and those to reach. The first number
 # only falls, but for a feature that names its lines.
 _BARS = {
-  'cascades': (15_560, 14_000),
-  'cascades/contrib': (2_430, 2_300),
-  'experiments': (20_050, 11_500),
-  'tests': (25_230, 17_000),
-  'configs': (1_350, 1_200),
+  'cascades': (14_000, 14_000),
+  'cascades/contrib': (2_300, 2_300),
+  'experiments': (15_280, 11_500),
+  'tests': (20_500, 17_000),
+  'configs': (1_280, 1_200),
 }
 
 
