@@ -1,11 +1,13 @@
-"""Gemma 3 270M on a CPU: this loop, and gemma's sampler.
+"""Gemma 3 270M on a CPU: this loop, transformers, gemma's and llama.cpp.
 
 Command: python -m experiments.benchmark --config=configs/benchmark_270m.py
 Shows: in about 15 minutes of timed runs on two CPU cores, tokens per second of
 every entrant on captions of Multi30k, German to English, greedy, in float32,
 bfloat16 and int8; and n-grams on prompts that contain their answers.
-`--config.path=multi30k/test_2016_flickr` gives the captions. Committed results
-are in experiments/results/benchmark_270m.
+`--config.path=multi30k/test_2016_flickr` gives the captions;
+`--config.transformers=PYTHON` (torch and transformers) and
+`--config.llama=PYTHON` (xllamacpp) give Python interpreters with the loops of
+other libraries. Committed results are in experiments/results/benchmark_270m.
 """
 
 import ml_collections
@@ -38,4 +40,5 @@ def get_config() -> ml_collections.ConfigDict:
     # Largest number of tokens in the cache when unit costs are measured.
     context=128,
     gemma=True,
+    assistant=_DRAFTER,
   )

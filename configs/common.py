@@ -152,8 +152,13 @@ _ANSWERING = dict(
   batch_sizes=(1,),
   # Tokens drafted per block.
   gamma=4,
-  # Adds gemma's sampler, which is greedy.
+  # Entrants from other libraries, which are greedy: True for gemma's sampler,
+  # and paths of Pythons with transformers and with xllamacpp ('' for none).
+  # `assistant` is the drafter of transformers.
   gemma=False,
+  transformers='',
+  llama='',
+  assistant='',
 )
 # Fields of trainings of models.
 _TRAINING = dict(

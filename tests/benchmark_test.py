@@ -22,6 +22,7 @@ from experiments.benchmarks import (
   eight_bits,
   entrants,
   loops,
+  peers,
 )
 from experiments.sweeps import workdirs
 
@@ -231,14 +232,80 @@ def test_drafters_are_timed(tmp_path, no_cache):
   assert rows['copies', 'n-gram']['same tokens']
 
 
+_LLAMA = """
+class CommonParams:
+  class model: path = ''
+  class cpuparams: n_threads = 0
+  class cpuparams_batch: n_threads = 0
+
+class Server:
+  def __init__(self, params):
+    self.path = params.model.path
+
+  def handle_completions(self, asked):
+    n = len(asked['prompt'])
+    timings = {'prompt_ms': 1000.0 * n, 'predicted_ms': 500.0, 'predicted_n': n}
+    print('a log of its own')
+    return {'timings': timings}
+"""
+_SPEC = dict(verifier='x.gguf', prompts=[[7, 8, 9], [7, 8]], stop_text='.')
+_SPEC |= dict(new_tokens=4, threads=1)
+
+
+def test_other_peoples_loops_answer_from_a_process(tmp_path, monkeypatch):
+  (tmp_path / 'xllamacpp.py').write_text(_LLAMA)
+  about = tmp_path / 'xllamacpp-9.dist-info'
+  about.mkdir()
+  (about / 'METADATA').write_text('Name: xllamacpp\nVersion: 9\n')
+  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+  with peers.Peer(sys.executable, 'llama', _SPEC) as other:
+    assert other.versions == {'xllamacpp': '9'}
+    for _ in range(2):
+      assert other.answer('plain', 1) == {
+        'prefill_s': 5.0,
+        'decode_s': 1.0,
+        # Its first token comes of reading the prompt.
+        'tokens': 3.0,
+        'first': None,
+      }
+  (tmp_path / 'xllamacpp.py').write_text('raise OSError')
+  with pytest.raises(ValueError, match='with llama ended; check that it can'):
+    peers.Peer(sys.executable, 'llama', _SPEC)
+  with pytest.raises(ValueError, match='python: /nowhere cannot be started'):
+    peers.Peer('/nowhere', 'llama', _SPEC)
+
+
+class _Peer:
+  """A peer that says what it is asked."""
+
+  def __init__(self, python, engine, spec):
+    assert python == 'a Python'
+    if engine == 'transformers':
+      assert spec['stop_text'] == '\n'
+      for name in ('verifier', 'drafter'):
+        assert (pathlib.Path(spec[name]) / 'config.json').is_file()
+    self.versions = {engine: '9'}
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    pass
+
+  def answer(self, kind, batch):
+    return dict(prefill_s=1.0, decode_s=2.0, tokens=batch, first=None)
+
+
 _SHORT = dict(verifier='tiny-verifier', path=str(_DATA / 'multi30k_de_en'))
 _SHORT |= dict(shots=1, stop='\n', new_tokens=6, repeats=1, context=16)
 _SHORT |= dict(num_examples=2)
 
 
 @pytest.mark.slow
-def test_a_pretrained_model_is_timed(tmp_path, no_cache):
-  fields = _SHORT | dict(batch_sizes=(1,), dtypes=('float32', 'int8'))
+def test_a_pretrained_model_is_timed(tmp_path, monkeypatch, no_cache):
+  monkeypatch.setattr(peers, 'Peer', _Peer)
+  fields = _SHORT | dict(assistant='tiny-drafter', transformers='a Python')
+  fields |= dict(batch_sizes=(1,), dtypes=('float32', 'int8'))
   config = _config('benchmark_270m', **fields)
   for part in (config.problems, config.copies):
     part[1].drafter = 'tiny-drafter'
@@ -251,12 +318,13 @@ def test_a_pretrained_model_is_timed(tmp_path, no_cache):
     }
     for y in config.dtypes
   )
-  # gemma's sampler has no int8.
+  # No other loop has int8.
   assert {arm for _, arm in int8} == {'alone', 'strict', 'n-gram'}
-  # Ours and gemma's; ours copy.
-  assert len(rows) == 3 + 1 + 3
-  # Strict and greedy, all write what the verifier does.
-  assert all(row['same tokens'] for row in rows.values())
+  # Ours, gemma's and the peer's; ours copy.
+  assert len(rows) == 3 + 1 + 3 + 3
+  # Strict and greedy, all write what the verifier does; the peer says nothing.
+  for (_, arm), row in rows.items():
+    assert row['same tokens'] or arm.startswith('transformers')
   assert math.isfinite(rows['problems', 'strict']['latency'])
 
 

