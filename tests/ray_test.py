@@ -118,7 +118,7 @@ def test_a_lost_worker_changes_nothing(cluster, local, tmp_path):
     (dict(ray={'cpus': 99}), 'needs 99 CPUs and 0 GPUs, but the cluster has 2'),
     (dict(ray={'gpus': 1}), '1 GPUs, but the cluster has 2 CPUs and 0 GPUs'),
     # A mistake of the pair, said as it is here.
-    (dict(verifier='tiny-verifer'), "did you mean 'tiny-verifier'"),
+    (dict(verifier='tiny-verifer'), "model: 'tiny-verifer' is not a name"),
   ],
 )
 def test_what_cannot_run_there_is_refused(cluster, tmp_path, fields, message):
