@@ -57,7 +57,8 @@ def record(before: Row, after: Row, block: Block) -> Row:
     logits=logits,
     fault=jax.tree.map(
       lambda x, y: jnp.where(before.fault.culprit > 0, x, y),
-      *(before.fault, block.fault),
+      before.fault,
+      block.fault,
     ),
   )
 

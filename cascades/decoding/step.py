@@ -82,7 +82,11 @@ def step(
   # 3. Accept drafted tokens, and sample the token after them.
   verify = functools.partial(
     verify_block,
-    *(state, params, sampling, verify_key, step_config),
+    state,
+    params,
+    sampling,
+    verify_key,
+    step_config,
     with_logits=with_logits,
     with_law=with_law,
   )
@@ -191,7 +195,8 @@ def end_drafts(
       lengths=lengths, has_bonus_probs=draft.has_bonus_probs & at_end
     )
 
-  if draft.logits is None:
+  logits = draft.logits
+  if logits is None:
     # Each q is one-hot.
     drafter_bad = jnp.zeros(size, bool)
     if sampling.forbidden is not None:
@@ -200,14 +205,14 @@ def end_drafts(
     return draft, drafter_bad
   index = jnp.arange(size)[:, None]
   is_bonus = (index == draft.lengths) & draft.has_bonus_probs
-  is_bad = ~processing.is_distribution(draft.logits)
+  is_bad = ~processing.is_distribution(logits)
   # Unread logits are no fault, but end the draft too.
   is_read = (index < draft.lengths) | (is_bonus & reads_bonus_logits)
   ended = is_bad & is_read
   draft, drafter_bad = end(draft, ~is_bad.T), ended.any(-1)
   forbidden = sampling.restrict_vocab(draft.draft_vocab_ids).forbidden
-  if forbidden is not None and draft.logits is not None:
-    is_allowed = processing.has_allowed_token(draft.logits, forbidden)
+  if forbidden is not None:
+    is_allowed = processing.has_allowed_token(logits, forbidden)
     draft = end(draft, is_allowed.T)
   return draft, drafter_bad
 
