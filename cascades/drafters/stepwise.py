@@ -197,8 +197,9 @@ def read_params(
   """Reads the parameters of a layout; all but tables are transposed."""
   params = {}
   for name, (tensor, shape) in layout.items():
+    is_ids = tensor == ids
     handle = tensor_files.find(
-      *(folder, tensors, tensor, shape), field='drafter', is_ids=tensor == ids
+      folder, tensors, tensor, shape, field='drafter', is_ids=is_ids
     )
     array = np.asarray(handle)
     params[name] = array if name in _TABLES else array.T

@@ -136,7 +136,7 @@ def _plan(
     for x in tensors
     if x is not shared
   )
-  init_cache = lambda params: model.init_cache(params, _SLOTS)  # noqa: E731
+  init_cache = functools.partial(model.init_cache, cache_length=_SLOTS)
   row = memory.num_bytes(jax.eval_shape(init_cache, model.param_shapes()))
   devices = options.mesh.shape['model'] if options.mesh else 1
   memory.fit_rows(1, weights // devices + row, f'{path} with one row')
@@ -394,7 +394,8 @@ class _OrbaxSource(NamedTuple):
       lambda x, device: jax.ShapeDtypeStruct(
         x.shape, jnp.dtype(dtype or x.dtype), sharding=device
       ),
-      *(self.shapes, devices),
+      self.shapes,
+      devices,
     )
     model = self.model.with_layout(options.layout)
     with _one_sentence(self.path):
