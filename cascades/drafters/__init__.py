@@ -1,6 +1,6 @@
 """Drafters: objects that bind to a verifier, by name or made in Python.
 
-  unbound         the base class of drafters, and checks of a pair
+  unbound         the base class of drafters, and what is read of their names
   ngram           prompt look-up: repeats continuations of the text
   stepwise        what the others share: the loop, attention, norms, checks
   language_model  language models, and the verifier's own first layers
@@ -61,6 +61,8 @@ __all__ = [
   'parse',
 ]
 
+# Names are claimed in this order. Language models come last: the folder of any
+# drafter may look like one.
 DRAFTERS: Registry[type[UnboundDrafter]] = Registry('drafter', UnboundDrafter)
 DRAFTERS.register('ngram', NgramDrafter, builtin=True)
 DRAFTERS.register('self', SelfSpeculative, builtin=True)
