@@ -3,7 +3,7 @@
   DecodingConfig(method='token_v3', lenience=0.3, gamma=8)
 
 Every option of the core is declared here with its type, default, range and
-help. The options of one kind of drafter are declared on its spec: see
+help. The options of one kind of drafter are declared on its class: see
 `drafters`.
 """
 
