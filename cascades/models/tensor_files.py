@@ -181,15 +181,9 @@ def check_layers(
   path: pathlib.Path, names: Iterable[str], layers: int, prefix: str
 ) -> None:
   """Refuses tensors of a model of more or fewer layers."""
-  texts = {
-    name.removeprefix(prefix).partition('.')[0]
-    for name in names
-    if name.startswith(prefix)
-  }
-  # None: too many digits for any model.
-  counts = [arguments.parse_count(x) for x in texts if x.isdecimal()]
-  numbers = [x for x in counts if x is not None]
-  if len(numbers) < len(counts) or max(numbers, default=-1) + 1 != layers:
+  last, beyond = (f'{prefix}{i}.' for i in (layers - 1, layers))
+  names = [x for x in names if x.startswith((last, beyond))]
+  if not names or any(x.startswith(beyond) for x in names):
     raise ValueError(
       f'model: {path} does not have the {layers} layers of its configuration;'
       f' {_ADVICE}.'
