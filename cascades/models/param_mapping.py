@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.models import tensor_files
 from cascades.models.config_json import FULL, GemmaConfig
 
 # Path of the embedding table, the largest leaf of a small model.
@@ -224,11 +223,7 @@ def _table(config: GemmaConfig) -> ParamMapping:
 
   def pack(tensors):
     (table,) = tensors
-    if not padding:
-      return table
-    if isinstance(table, tensor_files.TensorHandle):
-      return table.first_rows(rows)
-    return table[:rows]
+    return table[:rows] if padding else table
 
   def unpack(x):
     if not padding:

@@ -59,10 +59,6 @@ class TensorHandle:
     """True if the tensor holds integers of 32 or 64 bits."""
     return self.stored_type in ('I32', 'I64')
 
-  def first_rows(self, count: int) -> 'TensorHandle':
-    """Returns a handle of the first rows."""
-    return TensorHandle((count, *self.shape[1:]), self.stored_type, self.read)
-
   def __getitem__(self, rows: slice) -> np.ndarray:
     """Reads a contiguous slice of rows."""
     first, last, _ = rows.indices(self.shape[0])

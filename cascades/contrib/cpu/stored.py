@@ -78,11 +78,6 @@ class Int8Handle(TensorHandle):
       )
     return scales
 
-  def first_rows(self, count: int) -> 'Int8Handle':
-    """Returns a handle of the first rows."""
-    parts = (x.first_rows(count) for x in (self.integers, self._scales))
-    return Int8Handle(self.name, *parts)
-
 
 def join_scales(
   folder: pathlib.Path, tensors: Mapping[str, TensorHandle]
