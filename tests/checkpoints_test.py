@@ -318,16 +318,17 @@ def test_an_output_head_that_is_no_table_is_refused(
   folder, table = copied('hf_gemma3'), stored(FIXTURES / 'hf_gemma3')[TABLE]
   monkeypatch.setattr(checkpoints, '_HEAD_ROWS', 5)
   name = f'{prefix}lm_head.weight'
-  # It may be longer, as rows that pad a table are no tokens.
-  for head in table, np.concatenate([table, table[:3] + 1]):
-    small.rewrite(folder, {'tie_word_embeddings': declared}, {name: head})
-    checkpoints.load_model(folder)
+  small.rewrite(folder, {'tie_word_embeddings': declared}, {name: table})
+  checkpoints.load_model(folder)
   half = table.astype(np.float16)
   changed = np.concatenate([table[:-1], table[-1:] + 1])
-  for head in (changed, half, table[:-1], table[:, 0]):
+  for head, said in (
+    *((x, f'differs from {TABLE}, and') for x in (changed, half)),
+    *((x, 'has the shape') for x in (table[:-1], table[:, 0])),
+  ):
     small.rewrite(folder, tensors={name: head})
     message = conftest.refused('model', checkpoints.load_model, folder)
-    assert f'lm_head.weight differs from {TABLE}, and' in message
+    assert f'lm_head.weight {said}' in message
 
 
 def test_as_many_layers_are_stored_as_are_configured():

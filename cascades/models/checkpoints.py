@@ -217,7 +217,7 @@ class TensorSource(NamedTuple):
     model = _match_tokenizer(self.path, model, self.tokenizer)
     mapped = self._map_tensors(model)
     table = self.tensors[param_mapping.TABLE_TENSOR]
-    self._check_head(table, model.vocab_size)
+    self._check_head(table)
     options = _plan(
       self.path,
       model,
@@ -257,23 +257,19 @@ class TensorSource(NamedTuple):
       ]
     return mapped
 
-  def _check_head(self, table: tensor_files.TensorHandle, rows: int) -> None:
+  def _check_head(self, table: tensor_files.TensorHandle) -> None:
     """Refuses an output head that differs from the embedding table."""
     for name in (x for x in self.tensors if x.endswith('lm_head.weight')):
-      head = self.tensors[name]
-      # Rows that pad a table have no logit.
-      is_tied = head.is_weights and head.shape[1:] == table.shape[1:]
-      is_tied = is_tied and head.shape[0] >= rows
+      head = tensor_files.find(self.path, self.tensors, name, table.shape)
       # Two tables of a large model do not fit into memory.
-      for i in range(0, rows if is_tied else 0, _HEAD_ROWS):
-        a, b = (x[i : min(i + _HEAD_ROWS, rows)] for x in (head, table))
-        is_tied &= np.array_equal(a.astype(np.float32), b.astype(np.float32))
-      if not is_tied:
-        raise ValueError(
-          f'model: in {self.path} the tensor {name} differs from'
-          f' {param_mapping.TABLE_TENSOR}, and such an output head is not'
-          ' supported; give a model with tied embeddings.'
-        )
+      for i in range(0, table.shape[0], _HEAD_ROWS):
+        a, b = (np.float32(x[i : i + _HEAD_ROWS]) for x in (head, table))
+        if not np.array_equal(a, b):
+          raise ValueError(
+            f'model: in {self.path} the tensor {name} differs from'
+            f' {param_mapping.TABLE_TENSOR}, and such an output head is not'
+            ' supported; give a model with tied embeddings.'
+          )
 
 
 def _read_leaf(
