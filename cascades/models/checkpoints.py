@@ -342,10 +342,10 @@ def read_config(
     raise ValueError(f'model: {folder}/{error}') from None
 
 
-def _with_generation_config(
+def _with_folder(
   folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, table_size: int
 ) -> tokenizers.Tokenizer:
-  """Returns a tokenizer with a folder's stop tokens and suppressed tokens."""
+  """Returns a tokenizer with a folder's stops, suppressed ids and template."""
   sizes = {'eos_token_id': tokenizer.vocab_size, 'suppress_tokens': table_size}
   ids: dict[str, list[int]] = {field: [] for field in sizes}
   for name in ('config.json', 'generation_config.json'):
@@ -364,7 +364,7 @@ def _with_generation_config(
         )
   return tokenizer.with_stops(
     *ids['eos_token_id'], suppress_tokens=ids['suppress_tokens']
-  )
+  ).with_chat_template(chat.read(folder))
 
 
 # --- Orbax ---
@@ -432,29 +432,18 @@ def _open_orbax(name: NameOrPath) -> _OrbaxSource:
     tokenizer = chat.with_turn_end(tokenizer)
   if is_local:
     _check_shapes(path, shapes, model)
-    tokenizer = _with_generation_config(
-      folder, tokenizer, model.vocab_size
-    ).with_chat_template(chat.read(folder))
+    tokenizer = _with_folder(folder, tokenizer, model.vocab_size)
   model = _match_tokenizer(path, model, tokenizer)
   # What belongs to images or sound is not read.
   shapes = gemma_library.select(shapes, model.param_shapes())
   return _OrbaxSource(path, model, tokenizer, shapes)
 
 
-def _is_orbax(path: pathlib.Path) -> bool:
-  # Orbax writes one of these into every checkpoint.
-  marks = '_METADATA', '_CHECKPOINT_METADATA'
-  return any((path / name).is_file() for name in marks)
-
-
 def _check_shapes(
   folder: NameOrPath, shapes: PyTree, model: language.LanguageModel
 ) -> None:
   stored, expected = (
-    {
-      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
-      for path, x in jax.tree.leaves_with_path(tree)
-    }
+    traverse_util.flatten_dict(jax.tree.map(lambda x: x.shape, tree), sep='/')
     for tree in (shapes, model.param_shapes())
   )
   # Parameters outside of layers may also belong to images and sounds.
@@ -491,8 +480,7 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
     return _open_shared_table(path)
   config = read_config(path)
   tokenizer = tokenizers.read_folder(path, config.vocab_size)
-  tokenizer = _with_generation_config(path, tokenizer, config.vocab_size)
-  tokenizer = tokenizer.with_chat_template(chat.read(path))
+  tokenizer = _with_folder(path, tokenizer, config.vocab_size)
   tensors = tensor_files.open_folder(path)
   tensors = language.cpu().stored.join_scales(path, tensors)
   return TensorSource(path, config, tokenizer, tensors)
@@ -578,7 +566,9 @@ def find_format(name: NameOrPath) -> str:
     return 'huggingface'
   elif path.suffix == '.gguf':
     return 'gguf'
-  if path and _is_orbax(path):
+  # Orbax writes one of these into every checkpoint.
+  marks = '_METADATA', '_CHECKPOINT_METADATA'
+  if path and any((path / mark).is_file() for mark in marks):
     return 'orbax'
   added = (x for x in FORMATS if x not in _BUILTIN)
   return next((x for x in added if FORMATS[x](name) is not None), '')
