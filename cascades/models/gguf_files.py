@@ -34,19 +34,9 @@ import numpy as np
 import pydantic
 
 from cascades import arguments, files
-from cascades.files import (
-  Count,
-  FailFast,
-  Number,
-  Schema,
-  one_of,
-)
-from cascades.models import (
-  config_json,
-  param_mapping,
-  tensor_files,
-  tokenizers,
-)
+from cascades.files import Count, FailFast, Number, Schema, one_of
+from cascades.models import config_json, param_mapping, tokenizers
+from cascades.models.tensor_files import TensorHandle, check_layers
 
 FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
 
@@ -252,17 +242,11 @@ def read_config(file: File) -> config_json.GemmaConfig:
   absent += [x for x in ['token_embd.weight'] if x not in file.tensors]
   if absent:
     raise ValueError(f'model: {path}: {absent[0]} is missing; fetch it again.')
-  # Some writers have a number for each layer; equal ones stand for all. A
-  # short text stands for any other array, and is refused where it is read.
-  layers, limit = stored['block_count'], config_json.MAX_LAYERS
+  # A short text stands for an array of more numbers than layers.
   for name, x in stored.items():
     if isinstance(x, np.ndarray):
-      is_full = isinstance(layers, int) and 0 < len(x) == layers <= limit
-      if is_full and name == _PATTERN:
-        stored[name] = x.tolist()
-      else:
-        is_equal = is_full and (x == x[0]).all()
-        stored[name] = x[0].item() if is_equal else str(x)
+      is_short = len(x) <= config_json.MAX_LAYERS
+      stored[name] = x.tolist() if is_short else str(x)
   stored['split.count'] = file.fields.get('split.count', 1)
   advice = "fetch it again, or join parts with llama.cpp's llama-gguf-split"
   fields = _Layers.check(stored, f'model: {path}', advice)
@@ -292,11 +276,8 @@ def read_config(file: File) -> config_json.GemmaConfig:
   try:
     read = config_json.read(config)
   except ValueError as error:
-    field, _, rest = str(error).removeprefix('config.json: ').partition(' ')
-    names = {x: name for name, x in _FIELDS.items()}
-    raise ValueError(f'model: {path}: {names.get(field, field)} {rest}') from (
-      None
-    )
+    reason = str(error).removeprefix('config.json: ')
+    raise ValueError(f'model: {path}: {reason}') from None
   if (family, layers) in _SCALED_BY_WIDTH:
     scale = read.hidden_size // read.num_attention_heads
     return read.model_copy(update={'query_pre_attn_scalar': scale})
@@ -359,10 +340,8 @@ def read_tokenizer(file: File) -> tokenizers.Tokenizer:
   try:
     if max(stops + suppressed) >= len(fields.tokens):
       raise IndexError
-    tokenizer = tokenizers.from_pieces(
-      _vocabulary(fields),
-      dummy_prefix=bool(fields.add_space_prefix),
-    )
+    prefix = bool(fields.add_space_prefix)
+    tokenizer = tokenizers.from_pieces(_vocabulary(fields), prefix)
   except (ValueError, IndexError) as error:
     raise ValueError(
       f'model: {file.path} has a damaged tokenizer; fetch it again.'
@@ -408,19 +387,12 @@ def gguf_name(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def open_file(
-  path: pathlib.Path, versions: Hashable
-) -> tuple[
-  config_json.GemmaConfig,
-  tokenizers.Tokenizer,
-  dict[str, tensor_files.TensorHandle],
-]:
-  """Opens a file; cached, since Gemma's tokenizer takes seconds."""
+def open_file(path: pathlib.Path, versions: Hashable) -> tuple[Any, Any, Any]:
+  """Returns config, tokenizer and tensors, cached: reading takes seconds."""
   del versions
   file = read_header(path)
   config = read_config(file)
-  layers = config.num_hidden_layers
-  tensor_files.check_layers(path, file.tensors, layers, 'blk.')
+  check_layers(path, file.tensors, config.num_hidden_layers, 'blk.')
   names = {
     name: gguf_name(name)
     for mapping in param_mapping.param_mappings(config)
@@ -434,9 +406,7 @@ def open_file(
   return config, read_tokenizer(file), tensors
 
 
-def _make_handle(
-  path: pathlib.Path, tensor: Tensor
-) -> tensor_files.TensorHandle:
+def _make_handle(path: pathlib.Path, tensor: Tensor) -> TensorHandle:
   """Returns the handle of a tensor of a file, read in float32."""
 
   def read(first: int, last: int) -> np.ndarray:
@@ -454,4 +424,4 @@ def _make_handle(
     # Norms, the only vectors, are stored plus 1.
     return rows - np.float32(1) if rows.ndim == 1 else rows
 
-  return tensor_files.TensorHandle(tensor.shape, 'F32', read)
+  return TensorHandle(tensor.shape, 'F32', read)
