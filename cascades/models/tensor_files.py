@@ -197,63 +197,52 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
   """
   names = read_weight_map(folder)
   stored = sorted({*names.values()}) or [SINGLE]
-  opened = {file: _open_safetensors(folder / file) for file in stored}
-  names = names or dict.fromkeys(opened[SINGLE].keys(), SINGLE)
+  opened = {file: open_file(folder / file) for file in stored}
   tensors = {}
-  for name, file in names.items():
+  for name, file in (names or dict.fromkeys(opened[SINGLE], SINGLE)).items():
     # Multimodal checkpoints have the text model under another root.
     short = name.removeprefix('language_model.')
     short = short.replace('model.language_model.', 'model.')
-    if short in tensors:
-      raise ValueError(
-        f'model: {folder} has the tensor {short} twice, also as {name}; fetch'
-        ' the model again.'
+    problem = f'{folder} has the tensor {short} twice, also as {name}'
+    if is_absent := name not in opened[file]:
+      problem = (
+        f'{folder / file} lacks the tensor {name}, though {INDEX} has it'
       )
-    tensors[short] = _make_handle(folder / file, opened[file], name)
+    if is_absent or short in tensors:
+      raise ValueError(f'model: {problem}; fetch the model again.')
+    tensors[short] = opened[file][name]
   return tensors
 
 
 def open_file(file: pathlib.Path) -> dict[str, TensorHandle]:
   """Opens the tensors of one file."""
-  opened = _open_safetensors(file)
-  return {x: _make_handle(file, opened, x) for x in sorted(opened.keys())}
-
-
-def _make_handle(file: pathlib.Path, opened: Any, name: str) -> TensorHandle:
-  from safetensors import SafetensorError, safe_open
-
-  try:
-    stored = opened.get_slice(name)
-  except SafetensorError:
-    raise ValueError(
-      f'model: {file} lacks the tensor {name}, though {INDEX} names it; fetch'
-      ' both from one place.'
-    ) from None
-  shape = tuple(stored.get_shape())
-
-  def read(first: int, last: int) -> np.ndarray:
-    # An empty tensor cannot be sliced.
-    if not all(shape) or (first, last) == (0, shape[0]):
-      return opened.get_tensor(name)
-    # The open file would read all rows for some; a memory map reads these, and
-    # counts as memory while it is open.
-    with safe_open(file, framework='numpy') as mapped:
-      return mapped.get_slice(name)[first:last]
-
-  return TensorHandle(shape, stored.get_dtype(), read)
-
-
-def _open_safetensors(file: pathlib.Path) -> Any:
   from safetensors import SafetensorError, safe_open
 
   try:
     files.check_regular(file, 'model', 'fetch it again')
     # A memory map would count as memory as long as the model is loaded.
-    return safe_open(file, framework='numpy', backend='pread')
+    opened: Any = safe_open(file, framework='numpy', backend='pread')
   except (FileNotFoundError, SafetensorError):
     problem = 'damaged' if file.exists() else 'missing'
     message = f'model: {file} is {problem}; fetch it again.'
     raise ValueError(message) from None
+
+  def make_handle(name: str) -> TensorHandle:
+    stored = opened.get_slice(name)
+    shape = tuple(stored.get_shape())
+
+    def read(first: int, last: int) -> np.ndarray:
+      # An empty tensor cannot be sliced.
+      if not all(shape) or (first, last) == (0, shape[0]):
+        return opened.get_tensor(name)
+      # The open file would read all rows for some; a memory map reads these,
+      # and counts as memory while it is open.
+      with safe_open(file, framework='numpy') as mapped:
+        return mapped.get_slice(name)[first:last]
+
+    return TensorHandle(shape, stored.get_dtype(), read)
+
+  return {name: make_handle(name) for name in sorted(opened.keys())}
 
 
 def read_weight_map(folder: pathlib.Path) -> dict[str, str]:
