@@ -29,7 +29,6 @@ from cascades.models import (
   gemma_library,
   huggingface_export,
   language,
-  package_index,
   param_mapping,
   tensor_files,
 )
@@ -545,7 +544,7 @@ def test_a_name_is_fetched_by_gemma(monkeypatch):
 
 # --- Formats ---
 
-TINY = package_index.ASSETS / 'tiny-drafter'
+TINY = checkpoints.ASSETS / 'tiny-drafter'
 
 
 def test_a_registered_format_is_loaded_where_none_of_the_library_fits(
@@ -571,14 +570,14 @@ def test_a_registered_format_is_loaded_where_none_of_the_library_fits(
 
 
 def test_a_name_or_path_has_a_format(monkeypatch):
-  monkeypatch.chdir(package_index.ASSETS)
+  monkeypatch.chdir(checkpoints.ASSETS)
   for name, format_name in (
     ('tiny-drafter', 'bundled'),
     ('gemma3-270m', 'bundled'),
     ('gemma2-2b-it', 'orbax'),
     (TINY, 'huggingface'),
     (str(TINY), 'huggingface'),
-    (package_index.ASSETS / 'gemma3-270m-multi30k-de-en', 'huggingface'),
+    (checkpoints.ASSETS / 'gemma3-270m-multi30k-de-en', 'huggingface'),
     # A bundled name is no path.
     ('./tiny-drafter', 'huggingface'),
     (pathlib.Path('tiny-drafter'), 'huggingface'),

@@ -14,7 +14,7 @@ import pytest
 import small
 from ml_collections import ConfigDict
 
-from cascades.models import checkpoints, package_index
+from cascades.models import checkpoints
 from configs import train_drafter
 from experiments.tasks import TASKS
 from experiments.training import (
@@ -353,11 +353,11 @@ def test_what_is_made_of_a_model_with_terms_carries_them(
   save(folder, layer_drafters.begin(c, whole))
   both = {'acceptance': 0.5, 'tokens per verifier call': 2.0}
   figures = {f'temperature {t}': both for t in (1, 0)} | {'cost of a call': 0.1}
-  models = {'tiny-drafter': package_index.MODELS['gemma3-270m']}
+  models = {'tiny-drafter': checkpoints.MODELS['gemma3-270m']}
   for with_terms in False, True:
     if with_terms:
       index = types.SimpleNamespace(MODELS=models)
-      monkeypatch.setattr(cards, 'package_index', index)
+      monkeypatch.setattr(cards, 'checkpoints', index)
     layer_drafters.write_card(folder, c, figures, 'a command')
     card = (folder / 'README.md').read_text()
     for said in (

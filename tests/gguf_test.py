@@ -32,7 +32,6 @@ from cascades.models import (
   config_json,
   gguf_files,
   language,
-  package_index,
   tokenizers,
 )
 from experiments.tasks import TASKS
@@ -458,16 +457,15 @@ def parts(tmp_path, monkeypatch):
     (place / 'data').mkdir(parents=True)
     (place / '__init__.py').touch()
     (place / 'data' / f'{i}').write_bytes(part)
-  made = package_index.PackagedModel(
+  made = checkpoints.PackagedModel(
     file='whole.gguf',
     sha256=hashlib.sha256(whole).hexdigest(),
     parts=[(f'part_of_model_{i}', f'data/{i}') for i in range(2)],
-    extra='gemma',
     terms='under terms',
     notice='',
     licence=tmp_path / 'licence',
   )
-  monkeypatch.setitem(package_index.MODELS, 'gemma3-270m', made)
+  monkeypatch.setitem(checkpoints.MODELS, 'gemma3-270m', made)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   monkeypatch.syspath_prepend(tmp_path)
   return tmp_path / 'cache/cascades/models/whole.gguf'
@@ -488,7 +486,7 @@ def test_parts_are_joined_once_and_terms_are_named_once(parts, capsys):
 
 
 def test_parts_that_are_missing_or_others_are_named(parts, monkeypatch):
-  right = package_index.MODELS['gemma3-270m']
+  right = checkpoints.MODELS['gemma3-270m']
   for fields, said in (
     (
       dict(parts=[('no_such_part', 'x')]),
@@ -497,7 +495,7 @@ def test_parts_that_are_missing_or_others_are_named(parts, monkeypatch):
     (dict(sha256='0' * 64), 'have another checksum; install them again'),
   ):
     made = right._replace(**fields)
-    monkeypatch.setitem(package_index.MODELS, 'gemma3-270m', made)
+    monkeypatch.setitem(checkpoints.MODELS, 'gemma3-270m', made)
     assert said in refused('gemma3-270m')
     # Nothing is half written.
     assert not list(parts.parent.glob('*'))
@@ -578,10 +576,9 @@ _PEAK = """
 import resource, sys
 import jax, jax.numpy as jnp
 from cascades.models import checkpoints, gemma_library, gguf_files
-from cascades.models import package_index
 
 gemma_library.import_gemma()
-header = gguf_files.read_header(package_index.fetch('gemma3-270m'))
+header = gguf_files.read_header(checkpoints.fetch('gemma3-270m'))
 tokenizer = gguf_files.read_tokenizer(header)
 del header
 jax.block_until_ready(jnp.zeros(3) + 1)

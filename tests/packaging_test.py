@@ -10,7 +10,7 @@ import pytest
 
 import experiments
 from cascades import arguments
-from cascades.models import checkpoints, gguf_files, package_index
+from cascades.models import checkpoints, gguf_files
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']
@@ -72,7 +72,7 @@ def test_a_gguf_file_without_its_library_is_one_sentence(monkeypatch):
 def test_a_model_that_is_not_in_the_wheel_is_one_sentence(
   monkeypatch, tmp_path
 ):
-  monkeypatch.setattr(package_index, 'ASSETS', tmp_path)
+  monkeypatch.setattr(checkpoints, 'ASSETS', tmp_path)
   (name,) = checkpoints.BUNDLED_WITHOUT_TABLE
   with pytest.raises(ValueError, match=rf'cascades/assets/{name}\.$') as e:
     checkpoints.load_model(name)

