@@ -37,8 +37,8 @@ def test_what_transformers_says_of_a_model_is_written(folder, tmp_path):
   ours = read_json(tmp_path / 'config.json')
   of_none = {
     *('_sliding_window_pattern', 'sliding_window_pattern'),
-    *('transformers_version', 'max_position_embeddings'),
-    'use_bidirectional_attention',
+    *('transformers_version', 'max_position_embeddings', 'use_cache'),
+    *('attention_dropout', 'initializer_range', 'use_bidirectional_attention'),
   }
   for name in theirs.keys() - of_none:
     assert ours[name] == theirs[name], name

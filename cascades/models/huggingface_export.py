@@ -26,6 +26,12 @@ _STALE = (
   *(language.OWNER_FILE, 'tokenizer.json', 'added_tokens.json'),
   'special_tokens_map.json',
 )
+_TOKENIZER = {
+  'tokenizer_class': 'GemmaTokenizer',
+  'add_bos_token': True,
+  'add_eos_token': False,
+  'clean_up_tokenization_spaces': False,
+}
 # Bytes of a file of tensors, which are in memory at a time.
 _SHARD_BYTES = 5e9
 # No property of the parameters: the length that families were trained for.
@@ -37,7 +43,7 @@ def make_config(
 ) -> dict[str, Any]:
   """Returns the config.json of a model: the inverse of `language.from_config`.
 
-  No field is left to defaults, and names are those of transformers 5.
+  Names are those of transformers 5.
   """
   c = model.module.config
   # gemma has a class of this name for each family.
@@ -60,12 +66,15 @@ def make_config(
     'layer_types': [layer_types[x.name] for x in c.attention_types],
     'rope_parameters': ropes,
     **config_json.FIXED,
-    'attention_dropout': 0.0,
-    'initializer_range': 0.02,
-    'use_cache': True,
     'dtype': str(model.dtype(params)),
     **_special_ids(stops),
   }
+  if families:
+    fields |= {
+      'vocab_size_per_layer_input': c.num_embed,
+      'hidden_size_per_layer_input': c.per_layer_input_dim,
+      'num_kv_shared_layers': _shared_layers(c),
+    }
   if family == 'gemma3n':
     fields |= _gemma3n_fields(c)
   elif family == 'gemma4':
@@ -94,15 +103,10 @@ def _gemma3n_fields(c: Any) -> dict[str, Any]:
   """Returns the fields that only Gemma 3n has."""
   return {
     'intermediate_size': [c.hidden_dim] * c.num_layers,
-    'vocab_size_per_layer_input': c.num_embed,
-    'hidden_size_per_layer_input': c.per_layer_input_dim,
-    'num_kv_shared_layers': _shared_layers(c),
     'activation_sparsity_pattern': list(c.activation_sparsity_pattern),
     'laurel_rank': c.laurel_rank,
     'altup_coef_clip': c.altup_coef_clip,
     'altup_num_inputs': c.num_altup_inputs,
-    'altup_active_idx': 0,
-    'altup_correct_scale': True,
   }
 
 
@@ -111,12 +115,9 @@ def _gemma4_fields(c: Any, full_rope: dict[str, Any]) -> dict[str, Any]:
   full_rope['rope_type'] = 'proportional'
   full_rope['partial_rotary_factor'] = c.global_rope_proportion
   return {
-    'vocab_size_per_layer_input': c.num_embed,
-    'hidden_size_per_layer_input': c.per_layer_input_dim,
     'global_head_dim': c.global_key_size,
     'num_global_key_value_heads': c.num_global_kv_heads,
     'attention_k_eq_v': c.k_eq_v_global,
-    'num_kv_shared_layers': _shared_layers(c),
     'use_double_wide_mlp': c.override_kv_shared_ffw_hidden is not None,
     'use_bidirectional_attention': c.use_bidirectional_attention,
     'enable_moe_block': c.enable_moe,
@@ -179,30 +180,16 @@ def save(
       index = {'metadata': total, 'weight_map': weight_map}
       tensor_files.write_json(part / tensor_files.INDEX, index)
     tensor_files.write_json(part / 'config.json', config)
-    _write_tokenizer(part, tokenizer)
+    special = _special_ids(tokenizer.stops)
+    if tokenizer.suppress_tokens:
+      special['suppress_tokens'] = list(tokenizer.suppress_tokens)
+    tensor_files.write_json(part / 'generation_config.json', special)
+    files.write_bytes(part / 'tokenizer.model', tokenizer.proto)
+    if tokenizer.chat_template is not None:
+      files.write_text(part / chat.FILE, tokenizer.chat_template)
+    fields = tokenizer.special_tokens() | _TOKENIZER
+    tensor_files.write_json(part / 'tokenizer_config.json', fields)
     new_names = {file.name for file in part.iterdir()}
   for file in [file for name in _STALE for file in folder.glob(name)]:
     if file.name not in new_names:
       file.unlink()
-
-
-def _write_tokenizer(
-  folder: pathlib.Path, tokenizer: tokenizers.Tokenizer
-) -> None:
-  """Writes the tokenizer, its special tokens, and the ids that end answers."""
-  special = _special_ids(tokenizer.stops)
-  if tokenizer.suppress_tokens:
-    special['suppress_tokens'] = list(tokenizer.suppress_tokens)
-  tensor_files.write_json(folder / 'generation_config.json', special)
-  files.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
-  if tokenizer.chat_template is not None:
-    files.write_text(folder / chat.FILE, tokenizer.chat_template)
-  fields = {
-    'tokenizer_class': 'GemmaTokenizer',
-    'add_bos_token': True,
-    'add_eos_token': False,
-    'clean_up_tokenization_spaces': False,
-  }
-  tensor_files.write_json(
-    folder / 'tokenizer_config.json', tokenizer.special_tokens() | fields
-  )
