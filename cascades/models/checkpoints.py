@@ -293,7 +293,18 @@ class TensorSource(NamedTuple):
     """Reads the tensors into a model's parameters."""
     model = language.make_model(self.config)
     model = _match_tokenizer(self.path, model, self.tokenizer)
-    mapped = self._map_tensors(model)
+    # Checked before anything of the declared number of layers is built.
+    layers = self.config.num_hidden_layers
+    tensor_files.check_layers(self.path, self.tensors, layers, 'model.layers.')
+    shapes, mapped = model.param_shapes(), {}
+    for mapping in param_mapping.param_mappings(self.config):
+      # Shapes of stored tensors: a transposed one could be packed wrongly.
+      shape = param_mapping.get(shapes, mapping.path)
+      expected = jax.eval_shape(mapping.unpack, shape)
+      mapped[mapping] = [
+        tensor_files.find(self.path, self.tensors, name, x.shape)
+        for name, x in zip(mapping.names, expected, strict=True)
+      ]
     table = self.tensors[param_mapping.TABLE_TENSOR]
     self._check_head(table)
     options = _plan(
@@ -316,24 +327,6 @@ class TensorSource(NamedTuple):
     if self.vocab_ids is not None:
       params = model.restrict_vocab(params, self.vocab_ids)
     return Checkpoint(model, params, self.tokenizer)
-
-  def _map_tensors(
-    self, model: language.LanguageModel
-  ) -> dict[param_mapping.ParamMapping, list[tensor_files.TensorHandle]]:
-    """Returns the tensors of each parameter, all of the right shapes."""
-    # Checked before anything of the declared number of layers is built.
-    layers = self.config.num_hidden_layers
-    tensor_files.check_layers(self.path, self.tensors, layers, 'model.layers.')
-    shapes, mapped = model.param_shapes(), {}
-    for mapping in param_mapping.param_mappings(self.config):
-      # Shapes of stored tensors: a transposed one could be packed wrongly.
-      shape = param_mapping.get(shapes, mapping.path)
-      expected = jax.eval_shape(mapping.unpack, shape)
-      mapped[mapping] = [
-        tensor_files.find(self.path, self.tensors, name, x.shape)
-        for name, x in zip(mapping.names, expected, strict=True)
-      ]
-    return mapped
 
   def _check_head(self, table: tensor_files.TensorHandle) -> None:
     """Refuses an output head that differs from the embedding table."""

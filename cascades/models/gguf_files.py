@@ -209,6 +209,7 @@ _FIELDS = {
   'rope.freq_base': 'rope_theta',
   'rope.freq_base_swa': 'rope_local_base_freq',
   'final_logit_softcapping': 'final_logit_softcapping',
+  'attn_logit_softcapping': 'attn_logit_softcapping',
 }
 _PATTERN = 'attention.sliding_window_pattern'
 # Models that scale queries by their width: family and number of layers.
@@ -266,8 +267,6 @@ def read_config(file: File) -> config_json.GemmaConfig:
       config_json.SLIDING if x else config_json.FULL for x in local
     ],
   }
-  if family == 'gemma2' and 'attn_logit_softcapping' in stored:
-    config['attn_logit_softcapping'] = stored['attn_logit_softcapping']
   factor = stored.get('rope.scaling.factor')
   usual = 'none' if factor is None else 'linear'
   if (rope := stored.get('rope.scaling.type', usual)) != 'none':
