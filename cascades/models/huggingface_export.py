@@ -1,6 +1,6 @@
 """Writes folders in Hugging Face layout of Gemma 2, 3, 3n and 4, without torch.
 
-Beside the parameters, memory holds the tensors of one file at a time.
+Beside the parameters, memory holds their tensors, which are in one file.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ from cascades.models import (
   config_json,
   gemma_library,
   language,
-  memory,
   param_mapping,
   tensor_files,
   tokenizers,
@@ -32,8 +31,6 @@ _TOKENIZER = {
   'add_eos_token': False,
   'clean_up_tokenization_spaces': False,
 }
-# Bytes of a file of tensors, which are in memory at a time.
-_SHARD_BYTES = 5e9
 # No property of the parameters: the length that families were trained for.
 _LENGTHS = dict(gemma2=8192, gemma3=131072, gemma3n=32768, gemma4=131072)
 
@@ -158,27 +155,9 @@ def save(
     ranks = {x.name: len(x.struct.shape) for x in tensors}
     fields = language.cpu().stored.quantization_config(ranks)
     config = {**config, 'quantization_config': fields}
-  sizes = [memory.num_bytes(x.struct) for x in tensors]
-  shards, size = [[]], 0
-  for tensor, tensor_size in zip(tensors, sizes, strict=True):
-    size += tensor_size
-    if size > _SHARD_BYTES and shards[-1]:
-      shards.append([])
-      size = tensor_size
-    shards[-1].append(tensor)
+  arrays = {tensor.name: tensor.make() for tensor in tensors}
   with files.replace_files(folder) as part:
-    weight_map: dict[str, str] = {}
-    for i, shard in enumerate(shards, 1):
-      file = f'model-{i:05}-of-{len(shards):05}.safetensors'
-      file = file if len(shards) > 1 else tensor_files.SINGLE
-      arrays = {tensor.name: tensor.make() for tensor in shard}
-      tensor_files.save_tensors(part / file, arrays)
-      weight_map |= dict.fromkeys(arrays, file)
-      del arrays
-    if len(shards) > 1:
-      total = {'total_size': sum(sizes)}
-      index = {'metadata': total, 'weight_map': weight_map}
-      tensor_files.write_json(part / tensor_files.INDEX, index)
+    tensor_files.save_tensors(part / tensor_files.SINGLE, arrays)
     tensor_files.write_json(part / 'config.json', config)
     special = _special_ids(tokenizer.stops)
     if tokenizer.suppress_tokens:
