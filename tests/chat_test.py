@@ -14,7 +14,6 @@ from fixtures import gguf_writer
 from cascades.models import (
   chat,
   checkpoints,
-  huggingface_export,
   language,
   tokenizers,
 )
@@ -440,7 +439,7 @@ def folder(tmp_path_factory):
   path, tokenizer = tmp_path_factory.mktemp('turns'), _trained('start')
   config = small.config_of(tokenizer.vocab_size, width=8)
   params = language.from_config(config).init_params(jax.random.key(0))
-  huggingface_export.save(path, config, params, tokenizer)
+  checkpoints.write_folder(path, config, params, tokenizer)
   return path
 
 

@@ -27,7 +27,6 @@ import cascades
 from cascades.models import (
   checkpoints,
   gemma_library,
-  huggingface_export,
   language,
   param_mapping,
   tensor_files,
@@ -123,7 +122,7 @@ def test_a_key_value_head_for_every_query_head(folder, copied, tmp_path):
   assert 'qkv_einsum' in read.params['layer_0']['attn']
   check_logits(read, folder)
   out = tmp_path / 'not' / 'there yet'
-  huggingface_export.save(out, config | fields, *read[1:])
+  checkpoints.write_folder(out, config | fields, *read[1:])
   same(stored(out), tensors)
 
 
@@ -453,7 +452,7 @@ def test_every_share_of_layers_can_be_said():
         num_kv_shared_layers=shared,
         layer_types=kinds,
       )
-      assert huggingface_export._shared_layers(built(config)) == shared, config
+      assert checkpoints._shared_layers(built(config)) == shared, config
 
 
 # --- gemma's own checkpoints ---
@@ -488,7 +487,7 @@ def test_a_published_config_is_the_architecture_that_gemma_has(size):
   # type is looked at.
   table = jax.ShapeDtypeStruct((1, 1), jnp.bfloat16)
   params = {'embedder': {'input_embedding': table}}
-  fields = huggingface_export.make_config(own_model(size)[0], params, (1, 106))
+  fields = checkpoints.make_config(own_model(size)[0], params, (1, 106))
   assert fields['eos_token_id'] == [1, 106]
   assert fields['dtype'] == 'bfloat16'
   again = built(json.loads(json.dumps(fields)))

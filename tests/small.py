@@ -21,7 +21,6 @@ from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models import (
   checkpoints,
-  huggingface_export,
   language,
   tokenizers,
 )
@@ -79,7 +78,7 @@ def pair() -> tuple[str, str]:
   for i, (name, layers) in enumerate((('verifier', 2), ('drafter', 1))):
     config = config_of(tokenizer.vocab_size, layers)
     params = language.from_config(config).init_params(jax.random.key(i))
-    huggingface_export.save(root / name, config, params, tokenizer)
+    checkpoints.write_folder(root / name, config, params, tokenizer)
   return str(root / 'verifier'), str(root / 'drafter')
 
 

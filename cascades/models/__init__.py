@@ -11,7 +11,6 @@ Checkpoints
   param_mapping       gemma's parameters as Hugging Face tensors
   tensor_files        safetensors
   hub                 repositories of the Hugging Face hub
-  huggingface_export  writes folders in that layout
   gguf_files          files of llama.cpp's format
 Text
   tokenizers  text to tokens and back, tokenizer.model and tokenizer.json

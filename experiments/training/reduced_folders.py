@@ -10,7 +10,6 @@ from cascades.contrib import cpu
 from cascades.models import (
   checkpoints,
   config_json,
-  huggingface_export,
   language,
   param_mapping,
   tensor_files,
@@ -40,7 +39,7 @@ def save(
   check_stored(stored)
   model, params, _ = checkpoint
   folder = pathlib.Path(folder)
-  config = huggingface_export.make_config(model, params, (1,))
+  config = checkpoints.make_config(model, params, (1,))
   tensors = {cpu.stored.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
   resolved = config_json.read(config)
   for tensor in param_mapping.tensors(params, resolved, model.gate_by_rows):

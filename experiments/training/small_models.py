@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 from cascades.config import DecodingConfig
 from cascades.models import (
   checkpoints,
-  huggingface_export,
   language,
   tokenizers,
 )
@@ -156,7 +155,7 @@ def train_model(
   phrasing_style = spec.get('phrasing_style', 'plain')
   model, params, tokenizer = start
   # Refuses unsupported families before the training.
-  huggingface_export.make_config(model, params, tokenizer.stops)
+  checkpoints.make_config(model, params, tokenizer.stops)
   optimizer = training_loop.make_optimizer(spec.steps, spec.learning_rate)
 
   def batch(step):
