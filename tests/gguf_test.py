@@ -150,10 +150,9 @@ _UNREAD = np.ones(config_json.MAX_LAYERS + 1, int).view(
 def config(said, family='gemma3', layers=6):
   """Returns the config.json fields that match a file's metadata."""
   said = _SAID | {'block_count': layers} | said
-  fields = {
-    name if name.startswith('split.') else f'{family}.{name}': value
-    for name, value in said.items()
-  } | {'general.architecture': family}
+  fields = {f'{family}.{name}': value for name, value in said.items()} | {
+    'general.architecture': family
+  }
   table = gguf_files.Tensor((10, 64), gguf.GGMLQuantizationType.F32, 0, 0)
   path, tensors = pathlib.Path('x.gguf'), {'token_embd.weight': table}
   return gguf_files.read_config(gguf_files.File(path, fields, tensors))
@@ -201,7 +200,6 @@ def test_a_number_of_a_header_is_a_number():
     **dict.fromkeys(sizes, wrong),
     _PATTERN: ('abc', np.array([1, 2])),
     'rope.freq_base': ('1e6',),
-    'split.count': ('2', 2),
     'rope.scaling.factor': ('1e6', np.array([1.0, 2.0])),
   }.items():
     for value in values:

@@ -223,7 +223,6 @@ class _Layers(Schema):
   local: Count | Annotated[list[_Bit], FailFast] = pydantic.Field(
     alias=_PATTERN
   )
-  parts: Annotated[Any, one_of(1)] = pydantic.Field(1, alias='split.count')
 
 
 def read_config(file: File) -> config_json.GemmaConfig:
@@ -248,9 +247,7 @@ def read_config(file: File) -> config_json.GemmaConfig:
     if isinstance(x, np.ndarray):
       is_short = len(x) <= config_json.MAX_LAYERS
       stored[name] = x.tolist() if is_short else str(x)
-  stored['split.count'] = file.fields.get('split.count', 1)
-  advice = "fetch it again, or join parts with llama.cpp's llama-gguf-split"
-  fields = _Layers.check(stored, f'model: {path}', advice)
+  fields = _Layers.check(stored, f'model: {path}')
   local, layers = fields.local, fields.layers
   if not isinstance(local, list):
     local = [not local or i % local < local - 1 for i in range(layers)]
@@ -374,15 +371,13 @@ _CHUNK_SIZE = 2**18
 @functools.cache
 def _tensor_names() -> Any:
   gguf = library()
-  return gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3, 1)
+  # More layers than a file has.
+  return gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3, 100)
 
 
 def gguf_name(name: str) -> str:
   """Returns llama.cpp's name of a tensor from Hugging Face's name."""
-  layer = re.search(r'(?<=^model\.layers\.)\d+', name)
-  first = name.replace(f'.{layer[0]}.', '.0.', 1) if layer else name
-  stored = _tensor_names().get_name(first, ('.weight',))
-  return stored.replace('.0.', f'.{layer[0]}.', 1) if layer else stored
+  return _tensor_names().get_name(name, ('.weight',))
 
 
 @functools.lru_cache(maxsize=2)
@@ -392,15 +387,11 @@ def open_file(path: pathlib.Path, versions: Hashable) -> tuple[Any, Any, Any]:
   file = read_header(path)
   config = read_config(file)
   check_layers(path, file.tensors, config.num_hidden_layers, 'blk.')
-  names = {
-    name: gguf_name(name)
-    for mapping in param_mapping.param_mappings(config)
-    for name in mapping.names
-  }
   tensors = {
     name: _make_handle(path, file.tensors[stored])
-    for name, stored in names.items()
-    if stored in file.tensors
+    for mapping in param_mapping.param_mappings(config)
+    for name in mapping.names
+    if (stored := gguf_name(name)) in file.tensors
   }
   return config, read_tokenizer(file), tensors
 
