@@ -501,31 +501,24 @@ def _open_orbax(name: NameOrPath) -> _OrbaxSource:
   if any(x.endswith('-it') for x in names):
     tokenizer = chat.with_turn_end(tokenizer)
   if is_local:
-    _check_shapes(path, shapes, model)
+    stored, expected = (
+      traverse_util.flatten_dict(jax.tree.map(lambda x: x.shape, tree), sep='/')
+      for tree in (shapes, model.param_shapes())
+    )
+    # Parameters outside of layers may also belong to images and sounds.
+    names = {x for x in stored if x.startswith('layer_')} | expected.keys()
+    wrong = [x for x in sorted(names) if stored.get(x) != expected.get(x)]
+    if wrong:
+      raise ValueError(
+        f'model: in {path} the parameter {wrong[0]} has another shape than its'
+        ' architecture implies; give its architecture in front of the folder'
+        " ('gemma2-2b:/path'), or put its config.json beside it."
+      )
     tokenizer = _with_folder(folder, tokenizer, model.vocab_size)
   model = _match_tokenizer(path, model, tokenizer)
   # What belongs to images or sound is not read.
   shapes = gemma_library.select(shapes, model.param_shapes())
   return _OrbaxSource(path, model, tokenizer, shapes)
-
-
-def _check_shapes(
-  folder: NameOrPath, shapes: PyTree, model: language.LanguageModel
-) -> None:
-  stored, expected = (
-    traverse_util.flatten_dict(jax.tree.map(lambda x: x.shape, tree), sep='/')
-    for tree in (shapes, model.param_shapes())
-  )
-  # Parameters outside of layers may also belong to images and sounds.
-  names = {x for x in stored if x.startswith('layer_')} | expected.keys()
-  for name in sorted(names):
-    if stored.get(name) != expected.get(name):
-      raise ValueError(
-        f'model: in {folder} the parameter {name} has the shape'
-        f' {stored.get(name)} where its architecture implies'
-        f' {expected.get(name)}; give its architecture in front of the folder'
-        " ('gemma2-2b:/path'), or put its config.json beside it."
-      )
 
 
 @contextlib.contextmanager

@@ -46,13 +46,8 @@ class TensorHandle:
 
   @property
   def dtype(self) -> Any:
-    """Dtype of a parameter that is read from the tensor."""
-    return _DTYPES.get(self.stored_type, jnp.float32)
-
-  @property
-  def is_weights(self) -> bool:
-    """True if a parameter can have the tensor's type."""
-    return self.stored_type in _DTYPES
+    """Dtype of a parameter that is read from the tensor; None if none can."""
+    return _DTYPES.get(self.stored_type)
 
   @property
   def is_ids(self) -> bool:
@@ -164,7 +159,7 @@ def find(
     subject, problem = path, f'lacks the tensor {name}'
   elif is_ids and not tensor.is_ids:
     problem = f'has the type {tensor.stored_type}, and ids must be integers'
-  elif not is_ids and not tensor.is_weights:
+  elif not is_ids and tensor.dtype is None:
     problem = f'is quantised ({tensor.stored_type})'
   elif tensor.shape != shape:
     problem = f'has the shape {tensor.shape} where config.json implies {shape}'

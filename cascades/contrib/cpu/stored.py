@@ -91,7 +91,7 @@ def join_scales(
     if integers is None or integers.stored_type.startswith('F8'):
       continue
     del joined[name]
-    is_column = scales.is_weights and scales.shape == (integers.shape[0], 1)
+    is_column = scales.dtype and scales.shape == (integers.shape[0], 1)
     if not (_is_int8_matrix(integers) and is_column):
       raise ValueError(
         f'model: in {folder} the tensor {name} must be a column of scales for'
