@@ -47,6 +47,7 @@ from cascades.models import (
   tensor_files,
   tokenizers,
 )
+from cascades.models.config_json import GemmaConfig
 
 _LOGGER = logging.getLogger(__name__)
 # A name of a model, or the path of a folder or file. A `pathlib.Path` is never
@@ -282,7 +283,7 @@ class TensorSource(NamedTuple):
   """
 
   path: pathlib.Path
-  config: config_json.GemmaConfig
+  config: GemmaConfig
   tokenizer: tokenizers.Tokenizer
   tensors: Mapping[str, tensor_files.TensorHandle]
   vocab_ids: np.ndarray | None = None
@@ -306,14 +307,9 @@ class TensorSource(NamedTuple):
       ]
     table = self.tensors[param_mapping.TABLE_TENSOR]
     self._check_head(table)
-    options = _plan(
-      self.path,
-      model,
-      [x for tensors in mapped.values() for x in tensors],
-      options,
-      self.config.stored_dtype,
-      shared=table if self.table_path else None,
-    )
+    tensors = [x for tensors in mapped.values() for x in tensors]
+    declared, shared = self.config.stored_dtype, self.table_path and table
+    options = _plan(self.path, model, tensors, options, declared, shared)
     model = model.with_layout(options.layout)
     table_path = self.table_path or self.path
     key = table_path, _file_versions(table_path), options
@@ -394,9 +390,7 @@ class _GenerationFields(Schema):
   bad_words_ids: _Unsupported = None
 
 
-def read_config(
-  folder: pathlib.Path, **changes: Any
-) -> config_json.GemmaConfig:
+def read_config(folder: pathlib.Path, **changes: Any) -> GemmaConfig:
   """Reads the config.json of a folder, with changes of its fields."""
   config = tensor_files.read_json(folder / 'config.json')
   if not config:
@@ -420,9 +414,8 @@ def _with_folder(
   ids: dict[str, list[int]] = {field: [] for field in sizes}
   for name in ('config.json', 'generation_config.json'):
     location = f'model: {folder / name}'
-    fields = _GenerationFields.check(
-      tensor_files.read_json(folder / name), location
-    )
+    stored = tensor_files.read_json(folder / name)
+    fields = _GenerationFields.check(stored, location)
     for field, size in sizes.items():
       value = getattr(fields, field)
       values = value if isinstance(value, list) else [value]
@@ -879,8 +872,7 @@ def save_model(
     params = model.unpack(params)
     if stored:
       params = jax.tree.map(lambda x: x.astype(jnp.dtype(stored)), params)
-  gate_by_rows = model.gate_by_rows
-  write_folder(folder, config, params, tokenizer, gate_by_rows)
+  write_folder(folder, config, params, tokenizer, model.gate_by_rows)
 
 
 def check_dtype(

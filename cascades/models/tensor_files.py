@@ -219,8 +219,7 @@ def open_file(file: pathlib.Path) -> dict[str, TensorHandle]:
     opened: Any = safe_open(file, framework='numpy', backend='pread')
   except (FileNotFoundError, SafetensorError):
     problem = 'damaged' if file.exists() else 'missing'
-    message = f'model: {file} is {problem}; fetch it again.'
-    raise ValueError(message) from None
+    raise ValueError(f'model: {file} is {problem}; fetch it again.') from None
 
   def make_handle(name: str) -> TensorHandle:
     stored = opened.get_slice(name)
