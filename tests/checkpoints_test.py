@@ -329,17 +329,6 @@ def test_an_output_head_that_is_no_table_is_refused(
     assert f'lm_head.weight {said}' in message
 
 
-def test_as_many_layers_are_stored_as_are_configured():
-  names = [f'model.layers.{i}.x' for i in range(5)]
-  check = functools.partial(
-    tensor_files.check_layers, layers=4, prefix='model.layers.'
-  )
-  check(pathlib.Path('FOLDER'), names[:4])
-  for wrong in names, names[:3]:
-    with pytest.raises(ValueError, match='FOLDER does not have the 4 layers'):
-      check(pathlib.Path('FOLDER'), wrong)
-
-
 # --- config.json ---
 
 

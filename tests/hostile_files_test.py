@@ -268,8 +268,11 @@ TABLE = {
     (TO_DEEP(CONFIG), 'nested too deeply'),
     (_fields(CONFIG, model_type='llama'), "model_type 'llama'"),
     (_fields(CONFIG, vocab_size=60), 'a tokenizer of 64 pieces'),
-    # As many layers as are believed without the tensors.
-    (_fields(CONFIG, num_hidden_layers=9_999, layer_types=...), '9999 layers'),
+    # As many layers as are believed without the tensors; and too few.
+    *(
+      (_fields(CONFIG, num_hidden_layers=n, layer_types=...), f'the {n} layers')
+      for n in (9_999, 1)
+    ),
     (_bytes(INDEX, lambda data: b'{"a": 1}'), f'{INDEX}: '),
     (_index(NORM, SHARD), f'{SHARD} lacks the tensor {NORM}, though model.'),
     (_index(NORM, '../x.st'), "norm.weight' must name a file beside it, got"),
