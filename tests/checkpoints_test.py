@@ -430,20 +430,6 @@ def test_keys_of_layers_that_own_none_are_not_looked_at(folder, copied):
   same(params, load(folder).params)
 
 
-def test_every_share_of_layers_can_be_said():
-  for layers in (6, 25, 30, 35, 42, 60):
-    for shared in range(2, layers - 1):
-      own = layers - shared
-      kinds = [[SLIDING, FULL][(i + own) % 2] for i in range(layers)]
-      config = dict(
-        model_type='gemma3n_text',
-        num_hidden_layers=layers,
-        num_kv_shared_layers=shared,
-        layer_types=kinds,
-      )
-      assert checkpoints._shared_layers(built(config)) == shared, config
-
-
 # --- gemma's own checkpoints ---
 
 

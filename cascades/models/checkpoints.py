@@ -702,10 +702,12 @@ def make_config(
     **_special_ids(stops),
   }
   if families:
+    sharing, layers = c.kv_cache_sharing_config, c.num_layers
+    share = sharing.frac_shared_layers if sharing else 0
     fields |= {
       'vocab_size_per_layer_input': c.num_embed,
       'hidden_size_per_layer_input': c.per_layer_input_dim,
-      'num_kv_shared_layers': _shared_layers(c),
+      'num_kv_shared_layers': layers - int(layers - share * layers),
     }
   if family == 'gemma3n':
     fields |= _gemma3n_fields(c)
@@ -757,13 +759,6 @@ def _gemma4_fields(c: Any, full_rope: dict[str, Any]) -> dict[str, Any]:
     'top_k_experts': c.top_k_experts if c.enable_moe else None,
     'moe_intermediate_size': c.expert_dim or None,
   }
-
-
-def _shared_layers(c: Any) -> int:
-  """Returns the number of layers that read another layer's cache."""
-  sharing = c.kv_cache_sharing_config
-  share = sharing.frac_shared_layers if sharing else 0
-  return c.num_layers - int(c.num_layers - share * c.num_layers)
 
 
 def _special_ids(stops: tuple[int, ...]) -> dict[str, Any]:

@@ -172,9 +172,9 @@ def check_layers(
   path: pathlib.Path, names: Iterable[str], layers: int, prefix: str
 ) -> None:
   """Refuses tensors of a model of more or fewer layers."""
-  last, beyond = (f'{prefix}{i}.' for i in (layers - 1, layers))
-  names = [x for x in names if x.startswith((last, beyond))]
-  if not names or any(x.startswith(beyond) for x in names):
+  last, further = (f'{prefix}{i}.' for i in (layers - 1, layers))
+  names = [x for x in names if x.startswith((last, further))]
+  if not names or any(x.startswith(further) for x in names):
     raise ValueError(
       f'model: {path} does not have the {layers} layers of its configuration;'
       f' {_ADVICE}.'
