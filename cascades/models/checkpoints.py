@@ -347,7 +347,7 @@ def _read_leaf(
   """Reads the tensors of a parameter and moves it to its devices."""
   cpu, is_table = language.cpu(), mapping.path == param_mapping.TABLE
   is_int8 = all(isinstance(x, cpu.stored.Int8Handle) for x in tensors)
-  is_matrix = sharding.matrix_name(mapping.path) is not None
+  is_matrix = sharding.param_axes(model, mapping.path)[1] is not None
   # Rows of a table of floats are read as they are placed, and some matrices
   # that are never read have no tensor.
   by_tensor = tensors and is_matrix and (is_int8 or not is_table)

@@ -32,10 +32,10 @@ class AxisSplit(NamedTuple):
   summed: tuple[int, ...]
 
 
-# By the end of a matrix's path, the axis that devices divide, and its axes in
-# products. A mixture's experts end in `gating_einsum/w`, which is not here.
+# By the end of a parameter's path, the axis that devices divide, and the axes
+# of a matrix in products. Others are small, and are copied to every device.
 _TABLE = 0, AxisSplit((0,), (1,))
-_MATRICES = {
+_AXES: dict[str, tuple[int, AxisSplit | None]] = {
   'input_embedding': _TABLE,
   language.RESTRICTED_TABLE: _TABLE,
   'qkv_einsum/w': (1, AxisSplit((0, 1, 3), (2,))),
@@ -45,22 +45,18 @@ _MATRICES = {
   'attn_vec_einsum/w': (0, AxisSplit((2,), (0, 1))),
   'gating_einsum': (2, AxisSplit((0, 2), (1,))),
   'linear': (0, AxisSplit((1,), (0,))),
+  # Hidden units of each expert, so that all devices do equal work for any
+  # expert.
+  'gating_einsum/w': (2, None),
+  'linear/w': (1, None),
+  # Each device reads a part of a token's row.
+  'per_layer_embeddings': (2, None),
+  'per_layer_input_embedding': (2, None),
+  'per_layer_model_projection/w': (2, None),
+  'per_layer_input_projection/w': (2, None),
 }
 # `gating_einsum` in Hugging Face's order of axes.
 _GATE_BY_ROWS = 1, AxisSplit((0, 1), (2,))
-# Mesh axes of other leaves, by name and number of axes. Leaves in neither table
-# are small, and are copied to every device.
-_LEAF_AXES = {
-  # Hidden units of each expert, so that all devices do equal work for any
-  # expert.
-  ('gating_einsum', 4): (None, None, 'model', None),
-  ('linear', 3): (None, 'model', None),
-  # Each device reads a part of a token's row.
-  ('per_layer_embeddings', 3): (None, None, 'model'),
-  ('per_layer_input_embedding', 3): (None, None, 'model'),
-  ('per_layer_model_projection', 3): (None, None, 'model'),
-  ('per_layer_input_projection', 3): (None, None, 'model'),
-}
 
 
 def make_mesh(data: int, model: int) -> Mesh:
@@ -85,17 +81,15 @@ def tree_keys(path: Sequence[Any]) -> list[str]:
   ]
 
 
-def matrix_name(path: Sequence[Any]) -> str | None:
-  """Returns the end of the path to a matrix; None for other leaves."""
+def param_axes(
+  model: Any, path: Sequence[Any]
+) -> tuple[int | None, AxisSplit | None]:
+  """Returns the axis that devices divide, and the axes of a matrix."""
   keys = tree_keys(path)
+  if keys[-1:] == ['gating_einsum'] and model.gate_by_rows:
+    return _GATE_BY_ROWS
   ends = '/'.join(keys[-1:]), '/'.join(keys[-2:])
-  return next((end for end in ends if end in _MATRICES), None)
-
-
-def matrix_axes(model: Any, name: str) -> tuple[int, AxisSplit]:
-  """Returns the axis of a matrix that devices divide, and its axes."""
-  is_by_rows = name == 'gating_einsum' and model.gate_by_rows
-  return _GATE_BY_ROWS if is_by_rows else _MATRICES[name]
+  return next((_AXES[end] for end in ends if end in _AXES), (None, None))
 
 
 def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
@@ -107,19 +101,17 @@ def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   """Returns the shardings of `shard_params`."""
 
   def shard(path, x):
-    if name := matrix_name(path):
-      axis, axes = matrix_axes(model, name)
-      if not is_packed(x):
-        return _sharding(x, [None] * axis + ['model'], mesh)
+    axis, axes = param_axes(model, path)
 
-      def shard_part(part):
-        part_axis = x.weight.axis(part, axes, axis, mesh.shape['model'])
-        return _sharding(part, [None] * part_axis + ['model'], mesh)
+    def shard_part(part):
+      at = axis
+      if is_packed(x):
+        at = x.weight.axis(part, axes, axis, mesh.shape['model'])
+      return _sharding(
+        part, [] if at is None else [None] * at + ['model'], mesh
+      )
 
-      return jax.tree.map(shard_part, x)
-    keys = ((name, np.ndim(x)) for name in tree_keys(path))
-    names = next((_LEAF_AXES[key] for key in keys if key in _LEAF_AXES), ())
-    return _sharding(x, names, mesh)
+    return jax.tree.map(shard_part, x)
 
   return jax.tree_util.tree_map_with_path(shard, params, is_leaf=is_packed)
 

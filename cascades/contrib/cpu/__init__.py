@@ -32,9 +32,9 @@ def pack(
   weight = _LAYOUTS[model.layout]
 
   def pack_leaf(path, x):
-    if not (name := sharding.matrix_name(path)):
+    _, axes = sharding.param_axes(model, path)
+    if axes is None:
       return place(x)
-    _, axes = sharding.matrix_axes(model, name)
     return PackedParam(weight.pack(x, axes, place), axes, weight)
 
   is_leaf = lambda x: isinstance(x, int8.Rounded)  # noqa: E731
