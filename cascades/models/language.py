@@ -198,13 +198,30 @@ class LanguageModel:
     return _param_shapes(self.module)
 
   def init_params(self, key: jax.Array) -> Params:
-    """Returns random parameters for training from scratch."""
+    """Returns random parameters for training from scratch.
+
+    Embeddings have variance 1 / width, since Gemma multiplies them by its
+    square root, matrices have variance 1 / fan-in, and norms are the identity.
+    """
+    config = self.module.config
     # Norms multiply by 1 + scale, except in some Gemma 3n and in Gemma 4.
-    config, shapes = self.module.config, self.param_shapes()
     adds_one = hasattr(config, 'transpose_gating_einsum') and getattr(
       config, 'scale_plus_one', True
     )
-    return gemma_library.init_params(key, shapes, adds_one, self.gate_by_rows)
+
+    def draw_leaf(leaf_key, path, leaf):
+      name, shape, dtype = jax.tree_util.keystr(path), leaf.shape, leaf.dtype
+      if leaf.ndim == 1:
+        return jnp.full(shape, 0 if adds_one else 1, dtype)
+      is_by_rows = 'gating' in name and self.gate_by_rows
+      fan_in = shape[-1 if 'embedding' in name or is_by_rows else -2]
+      fan_in *= shape[0] if 'attn_vec' in name else 1
+      return jax.random.normal(leaf_key, shape, dtype) * fan_in**-0.5
+
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(self.param_shapes())
+    keys = jax.random.split(key, len(leaves))
+    params = [draw_leaf(k, *x) for k, x in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, params)
 
   def with_hidden(
     self,
