@@ -71,6 +71,9 @@ _Type = Literal['full_attention', 'sliding_attention']
 _Types = Annotated[list[_Type], FailFast]
 _Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
 _Shares = Annotated[list[_Share], FailFast]
+# transformers pads the numbers of layers with zeros.
+_Layer = Annotated[int, pydantic.Field(strict=False)]
+_Heads = dict[Literal['num_key_value_heads', 'head_dim'], Size]
 
 
 class GemmaConfig(Schema):
@@ -150,10 +153,9 @@ class _File(GemmaConfig):
   global_head_dim: Annotated[Size, _4] = 512
   layer_types: _Types | None = None
   activation_sparsity_pattern: Annotated[_Shares | None, _3N] = None
-  per_layer_config: Annotated[dict[str, dict[str, Size]] | None, _4] = None
+  per_layer_config: Annotated[dict[_Layer, _Heads] | None, _4] = None
   vocab_size_per_layer_input: Annotated[Count | None, _3N_4] = 262_144
   sliding_window_pattern: Annotated[Size, _3] = 6
-  expert_intermediate_size: Annotated[Size | None, _4] = None
   rope_parameters: dict[str, Any] | None = None
   rope_scaling: Annotated[dict[str, Any] | None, _TO_3N] = None
   rope_theta: Annotated[Positive, _TO_3N] = 1_000_000
@@ -257,8 +259,6 @@ def read(fields: Mapping[str, Any]) -> GemmaConfig:
     ropes=_ropes(file),
     activation_sparsity_pattern=file.activation_sparsity_pattern
     or [0.95] * sparse + [0.0] * (layers - sparse),
-    moe_intermediate_size=file.moe_intermediate_size
-    or file.expert_intermediate_size,
     stored_dtype='int8' if is_int8 else stored_dtype,
   )
   names = GemmaConfig.model_fields
@@ -269,20 +269,16 @@ def read(fields: Mapping[str, Any]) -> GemmaConfig:
 
 def _find_family(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
   """Returns the text model's family and its fields."""
-  drafter = 'speculators_model_type'
-  family = config.get(drafter, config.get('model_type'))
-  if drafter in config or str(family).endswith('_assistant'):
-    reason = 'is not a model that decodes alone; give it as a drafter, or'
-  elif isinstance(family, str) and family in _MULTIMODAL:
+  family = config.get('speculators_model_type', config.get('model_type'))
+  if (name := str(family)) in _MULTIMODAL:
     parts = _Parts.check(config, 'config.json')
-    return _MULTIMODAL[family], parts.text_config or {}
-  elif isinstance(family, str) and family in _DEFAULTS:
-    return family, config
-  else:
-    reason = 'is not supported;'
+    return _MULTIMODAL[name], parts.text_config or {}
+  if name in _DEFAULTS:
+    return name, config
   raise ValueError(
-    f'config.json: model_type {arguments.quote(family)} {reason} give a text'
-    f' model of Gemma 2, 3, 3n or 4 ({", ".join(MODEL_TYPES)}).'
+    f'config.json: model_type {arguments.quote(family)} is not supported; give'
+    ' a drafter as such, or a text model of Gemma 2, 3, 3n or 4'
+    f' ({", ".join(MODEL_TYPES)}).'
   )
 
 
@@ -308,20 +304,16 @@ def _full_attention_heads(
   """Returns number and size of key heads of layers with full attention."""
   num_heads, size = file.num_key_value_heads, file.head_dim
   if file.per_layer_config is not None:
-    default = full = {'num_key_value_heads': num_heads, 'head_dim': size}
-    # Keys may have leading zeros.
-    changes = {
-      arguments.parse_count(layer): default | shape
-      for layer, shape in file.per_layer_config.items()
-    }
+    default = {'num_key_value_heads': num_heads, 'head_dim': size}
+    changes = {i: default | x for i, x in file.per_layer_config.items()}
     full = changes.get(types.index(FULL), default)
-    expected = [full if x == FULL else default for x in types]
+    by_layer = [full if x == FULL else default for x in types]
     _require(
-      [changes.get(i, default) for i in range(len(types))] == expected
-      and (full.keys(), None in changes) == (default.keys(), False),
+      dict.fromkeys(range(len(types)), default) | changes
+      == dict(enumerate(by_layer)),
       'per_layer_config',
       file.per_layer_config,
-      'numbers of layers, equal in all layers of a type, with heads only',
+      'of the layers that there are, equal in all layers of a type',
     )
     return full['num_key_value_heads'], full['head_dim']
   # Published files have fields for full attention.
