@@ -19,7 +19,7 @@ from cascades.models.config_json import FULL, GemmaConfig
 # Path of the embedding table, the largest leaf of a small model.
 TABLE = 'embedder', 'input_embedding'
 TABLE_TENSOR = 'model.embed_tokens.weight'
-_SAME, _TRANSPOSED = '... -> ...', 'o i -> i o'
+_SAME, _TRANSPOSED = '... -> ...', '... o i -> ... i o'
 # gemma's and Hugging Face's names of the norms of a layer.
 _COMMON_NORMS = {
   'pre_attention_norm': 'input_layernorm',
@@ -34,32 +34,28 @@ _MIXED_NORMS = _COMMON_NORMS | {
   'post_ffw1_norm': 'post_feedforward_layernorm_2',
 }
 # AltUp and LAuReL in a layer of a Gemma 3n.
-_STREAMS = (
-  ('altup/correct_output_scale', 'altup.correct_output_scale', _SAME),
-  ('altup/correction_coefs', 'altup.correction_coefs.weight', _TRANSPOSED),
-  ('altup/modality_router/w', 'altup.modality_router.weight', _TRANSPOSED),
-  ('altup/router_norm_layer/scale', 'altup.router_norm.weight', _SAME),
-  ('laurel/linear_left/w', 'laurel.linear_left.weight', _TRANSPOSED),
-  ('laurel/linear_right/w', 'laurel.linear_right.weight', _TRANSPOSED),
-  ('post_laurel_norm/scale', 'laurel.post_laurel_norm.weight', _SAME),
-)
+_STREAMS = {
+  'altup/correct_output_scale': 'altup.correct_output_scale',
+  'altup/correction_coefs': 'altup.correction_coefs.weight',
+  'altup/modality_router/w': 'altup.modality_router.weight',
+  'altup/router_norm_layer/scale': 'altup.router_norm.weight',
+  'laurel/linear_left/w': 'laurel.linear_left.weight',
+  'laurel/linear_right/w': 'laurel.linear_right.weight',
+  'post_laurel_norm/scale': 'laurel.post_laurel_norm.weight',
+}
 # A mixture of experts, and its router.
-_EXPERTS = (
-  ('mlp/router_logits/w', 'router.proj.weight', _TRANSPOSED),
-  ('mlp/router_scale', 'router.scale', _SAME),
-  ('mlp/per_expert_scale', 'router.per_expert_scale', _SAME),
-  ('mlp/linear/w', 'experts.down_proj', 'e d f -> e f d'),
-)
+_EXPERTS = {
+  'mlp/router_logits/w': 'router.proj.weight',
+  'mlp/router_scale': 'router.scale',
+  'mlp/per_expert_scale': 'router.per_expert_scale',
+  'mlp/linear/w': 'experts.down_proj',
+}
 # The embedding of a layer, added to the states after it.
-_LAYER_INPUT = (
-  ('per_layer_input_gate/w', 'per_layer_input_gate.weight', _TRANSPOSED),
-  ('per_layer_projection/w', 'per_layer_projection.weight', _TRANSPOSED),
-  (
-    'post_per_layer_input_norm/scale',
-    'post_per_layer_input_norm.weight',
-    _SAME,
-  ),
-)
+_LAYER_INPUT = {
+  'per_layer_input_gate/w': 'per_layer_input_gate.weight',
+  'per_layer_projection/w': 'per_layer_projection.weight',
+  'post_per_layer_input_norm/scale': 'post_per_layer_input_norm.weight',
+}
 
 
 class ParamMapping(NamedTuple):
@@ -115,11 +111,13 @@ def _stack(parts: Iterable[Any], count: int) -> Any:
 def _leaf(
   path: str,
   names: str | Sequence[str],
-  pattern: str = _SAME,
+  pattern: str | None = None,
   layer: int | None = None,
   **sizes: int,
 ) -> ParamMapping:
   """Returns the mapping of a leaf that is a tensor, or a stack of tensors."""
+  is_matrix = path.endswith(('/w', 'linear', 'coefs'))
+  pattern = pattern or (_TRANSPOSED if is_matrix else _SAME)
   names = [names] if isinstance(names, str) else names
   if layer is not None:
     path = f'layer_{layer}/{path}'
@@ -166,30 +164,30 @@ def param_mappings(
 
 def _layer(config: GemmaConfig, i: int, gate: str) -> Iterator[ParamMapping]:
   """Yields the mappings of a layer."""
-  leaf, rows = functools.partial(_leaf, layer=i), []
-  is_mixed = config.enable_moe_block
-  for norm, name in (_MIXED_NORMS if is_mixed else _NORMS).items():
+  leaf, is_mixed = functools.partial(_leaf, layer=i), config.enable_moe_block
+  norms, rows = (_MIXED_NORMS, _EXPERTS) if is_mixed else (_NORMS, {})
+  for norm, name in norms.items():
     yield leaf(f'{norm}/scale', f'{name}.weight')
   yield from _attention(config, i)
   gates, dense = ('mlp.gate_proj.weight', 'mlp.up_proj.weight'), 'mlp'
   if is_mixed:
-    rows, dense = [*_EXPERTS], 'mlp2'
+    dense = 'mlp2'
     name, pattern = 'experts.gate_up_proj', 'e (two f) d -> e two f d'
     yield leaf('mlp/gating_einsum/w', name, pattern, two=2)
   yield leaf(f'{dense}/gating_einsum', gates, gate)
-  yield leaf(f'{dense}/linear', 'mlp.down_proj.weight', _TRANSPOSED)
+  yield leaf(f'{dense}/linear', 'mlp.down_proj.weight')
   if config.is_gemma3n:
-    rows += _STREAMS
+    rows = _STREAMS
     name, pattern = 'altup.prediction_coefs.weight', '(s t) m -> m s t'
     count = config.altup_num_inputs
     yield leaf('altup/prediction_coefs', name, pattern, s=count)
   elif config.is_gemma4:
-    rows.append(('skip_scale', 'layer_scalar', _SAME))
+    rows = rows | {'skip_scale': 'layer_scalar'}
   if config.hidden_size_per_layer_input:
     prefix = 'per_layer_mapping/' if config.is_gemma3n else ''
-    rows += [(prefix + path, *rest) for path, *rest in _LAYER_INPUT]
-  for path, name, pattern in rows:
-    yield leaf(path, name, pattern)
+    rows = rows | {prefix + x: name for x, name in _LAYER_INPUT.items()}
+  for path, name in rows.items():
+    yield leaf(path, name)
 
 
 def tensors(
