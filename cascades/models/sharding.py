@@ -12,7 +12,7 @@ On several hosts, every process runs the same program on the same inputs, and
 `fetch` returns the same outputs to each.
 """
 
-from collections.abc import Sequence
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -57,6 +57,7 @@ _AXES: dict[str, tuple[int, AxisSplit | None]] = {
 }
 # `gating_einsum` in Hugging Face's order of axes.
 _GATE_BY_ROWS = 1, AxisSplit((0, 1), (2,))
+_name = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
 
 
 def make_mesh(data: int, model: int) -> Mesh:
@@ -74,22 +75,15 @@ def make_mesh(data: int, model: int) -> Mesh:
   return Mesh(grid, ('data', 'model'))
 
 
-def tree_keys(path: Sequence[Any]) -> list[str]:
-  """Returns the keys on the path to a leaf."""
-  return [
-    str(getattr(entry, 'key', getattr(entry, 'name', entry))) for entry in path
-  ]
-
-
 def param_axes(
-  model: Any, path: Sequence[Any]
+  model: Any, path: tuple[Any, ...]
 ) -> tuple[int | None, AxisSplit | None]:
   """Returns the axis that devices divide, and the axes of a matrix."""
-  keys = tree_keys(path)
-  if keys[-1:] == ['gating_einsum'] and model.gate_by_rows:
+  name = f'/{_name(path)}'
+  if name.endswith('/gating_einsum') and model.gate_by_rows:
     return _GATE_BY_ROWS
-  ends = '/'.join(keys[-1:]), '/'.join(keys[-2:])
-  return next((_AXES[end] for end in ends if end in _AXES), (None, None))
+  axes = (x for end, x in _AXES.items() if name.endswith(f'/{end}'))
+  return next(axes, (None, None))
 
 
 def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
@@ -131,7 +125,7 @@ def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:
   def shard(path, x):
     names = ['data']
     # [B, 1, T, K, h]: `LanguageModel.init_cache` under `vmap`.
-    if tree_keys(path)[-1:] in (['k'], ['v']) and np.ndim(x) == 5:
+    if _name(path[-1:]) in ('k', 'v') and np.ndim(x) == 5:
       names = ['data', None, None, 'model']
     return _with_sharding(x, _sharding(x, names, mesh))
 
