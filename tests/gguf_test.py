@@ -180,7 +180,7 @@ def test_layers_are_local_by_pattern_or_by_family():
 def test_positions_may_be_stretched_logits_capped_and_queries_scaled():
   for kind in ({}, {'rope.scaling.type': 'linear'}):
     said = {'rope.scaling.factor': 8.0, 'final_logit_softcapping': 30.0}
-    c = language.make_model(config(kind | said)).module.config
+    c = language.from_config(config(kind | said)).module.config
     assert (c.global_scale_factor, c.local_scale_factor) == (8, 1)
     assert c.final_logit_softcap == 30
   # Only the largest scale by their width.
@@ -190,7 +190,7 @@ def test_positions_may_be_stretched_logits_capped_and_queries_scaled():
   ):
     found = config({}, family, layers)
     assert found.query_pre_attn_scalar == scale
-    language.make_model(found)
+    language.from_config(found)
 
 
 def test_a_number_of_a_header_is_a_number():

@@ -291,7 +291,7 @@ class TensorSource(NamedTuple):
 
   def load(self, options: LoadOptions) -> Checkpoint:
     """Reads the tensors into a model's parameters."""
-    model = language.make_model(self.config)
+    model = language.from_config(self.config)
     model = _match_tokenizer(self.path, model, self.tokenizer)
     # Checked before anything of the declared number of layers is built.
     layers = self.config.num_hidden_layers
@@ -484,7 +484,7 @@ def _open_orbax(name: NameOrPath) -> _OrbaxSource:
     path = path or paths[matches[0]].value
     model, gemma_file = language.from_gemma(matches[0])
   else:
-    model = language.make_model(read_config(folder))
+    model = language.from_config(read_config(folder))
   with _one_sentence(path):
     shapes, proto = gemma_library.orbax_shapes(path), None
     if gemma_file and not (is_local and file.is_file()):

@@ -192,7 +192,6 @@ def transformer(config: GemmaConfig, dtype: Any) -> Any:
     global_rope_proportion=full.share,
     vision_encoder=None,
     attn_logits_soft_cap=config.attn_logit_softcapping,
-    query_pre_attn_norm=_query_norm(config, module),
     # Hugging Face's order of axes.
     transpose_gating_einsum=True,
     use_qk_norm=config.model_type != 'gemma2',
@@ -211,6 +210,12 @@ def transformer(config: GemmaConfig, dtype: Any) -> Any:
     k_eq_v_global=config.attention_k_eq_v,
     use_bidirectional_attention=config.use_bidirectional_attention or None,
   )
+  if not config.is_gemma4:
+    by_head = config.query_pre_attn_scalar == config.head_dim
+    name = 'HEAD_DIM' if by_head else 'EMBED_DIM_DIV_NUM_HEADS'
+    name = 'NONE' if config.is_gemma3n else f'BY_ONE_OVER_SQRT_{name}'
+    norm = module.QueryPreAttentionNormalisation[name]
+    fields['query_pre_attn_norm'] = norm
   if config.use_double_wide_mlp:
     fields['override_kv_shared_ffw_hidden'] = 2 * config.intermediate_size
   if config.enable_moe_block:
@@ -228,16 +233,6 @@ def transformer(config: GemmaConfig, dtype: Any) -> Any:
   name = 'Gemma3nTransformer' if config.is_gemma3n else 'Transformer'
   make = getattr(transformers, name)
   return make(dtype=dtype, tokens='tokens', config=gemma_config)
-
-
-def _query_norm(config: GemmaConfig, module: Any) -> Any:
-  """Returns gemma's name of the scale of queries; None for a Gemma 4."""
-  if config.is_gemma4:
-    return None
-  by_head = config.query_pre_attn_scalar == config.head_dim
-  name = 'HEAD_DIM' if by_head else 'EMBED_DIM_DIV_NUM_HEADS'
-  name = 'NONE' if config.is_gemma3n else f'BY_ONE_OVER_SQRT_{name}'
-  return module.QueryPreAttentionNormalisation[name]
 
 
 def _sharing(config: GemmaConfig, module: Any) -> Any:

@@ -398,16 +398,11 @@ def _param_shapes(module: Any) -> PyTree:
 
 
 def from_config(
-  config: Mapping[str, Any], dtype: Any = jnp.float32
+  config: Mapping[str, Any] | config_json.GemmaConfig, dtype: Any = jnp.float32
 ) -> LanguageModel:
-  """Returns the model that a Hugging Face `config.json` describes."""
-  return make_model(config_json.read(config), dtype)
-
-
-def make_model(
-  config: config_json.GemmaConfig, dtype: Any = jnp.float32
-) -> LanguageModel:
-  """Returns the model of a config.json that was read."""
+  """Returns the model of a Hugging Face `config.json`, read or not."""
+  if isinstance(config, Mapping):
+    config = config_json.read(config)
   module = gemma_library.transformer(config, dtype)
   return LanguageModel(module=module, vocab_size=config.vocab_size)
 

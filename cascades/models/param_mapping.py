@@ -147,7 +147,7 @@ def _unused(path: str, layer: int, shape: tuple[int, ...]) -> ParamMapping:
 def param_mappings(
   config: GemmaConfig, gate_by_rows: bool = True
 ) -> Iterator[ParamMapping]:
-  """Yields the mapping of each leaf of `language.make_model(config)`."""
+  """Yields the mapping of each leaf of `language.from_config(config)`."""
   yield _table(config)
   yield _leaf('final_norm/scale', 'model.norm.weight')
   if config.hidden_size_per_layer_input:
