@@ -207,26 +207,6 @@ def test_cached_equals_gemmas_own_uncached_forward(kind, block):
   np.testing.assert_allclose(logits, own, rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-@every_kind
-def test_the_window_and_the_past_matter(kind):
-  # A model blind to either would pass the comparisons here for nothing.
-  model, params = make(kind)
-  config = dataclasses.replace(
-    model.module.config, sliding_window_size=WINDOW + 1
-  )
-  module = dataclasses.replace(model.module, config=config)
-  wider, tokens = dataclasses.replace(model, module=module), text(1, LENGTH)
-  other = np.concatenate([[tokens[0] % (VOCAB - 1) + 1], tokens[1:]])
-  logits, changed, wide = (
-    feed(x, params, x.init_cache(params, SLOTS), 0, read, LENGTH)[0]
-    for x, read in ((model, tokens), (model, other), (wider, tokens))
-  )
-  assert np.abs(logits - changed)[-1].max() > 1e-4
-  differs = np.abs(logits - wide).max(-1) > 1e-4
-  assert differs.tolist() == [i >= WINDOW for i in range(LENGTH)]
-
-
 @every_kind
 @pytest.mark.parametrize(('kept', 'wrong'), [(7, 6), (16, 6), (0, 9)])
 def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):

@@ -277,8 +277,8 @@ def _find_family(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return name, config
   raise ValueError(
     f'config.json: model_type {arguments.quote(family)} is not supported; give'
-    ' a drafter as such, or a text model of Gemma 2, 3, 3n or 4'
-    f' ({", ".join(MODEL_TYPES)}).'
+    f' a text model of Gemma 2, 3, 3n or 4 ({", ".join(MODEL_TYPES)}), or name'
+    ' an assistant or a head as the drafter.'
   )
 
 
