@@ -93,21 +93,12 @@ def test_a_pair_of_the_hub_decodes_as_the_folders_do(served):
   assert not any('/' in name for name in fetched)
 
 
-def test_files_that_an_index_names_are_the_only_tensors(served):
+def test_an_index_asks_for_no_pickles(served):
   folder = served.repos['acme/verifier']['main']
-  (folder / 'model.safetensors').rename(folder / 'part-1.safetensors')
-  names = dict.fromkeys(small.stored(folder), 'part-1.safetensors')
-  shutil.copy(folder / 'part-1.safetensors', folder / 'copy.safetensors')
+  names = dict.fromkeys(small.stored(folder), '*.bin')
   index = folder / 'model.safetensors.index.json'
   index.write_text(json.dumps({'weight_map': names}))
-  got = cascades.load_model('acme/verifier')
-  small.same(got.params, cascades.load_model(small.pair()[0]).params)
-  assert 'copy.safetensors' not in served.fetched
-  # Nor can it ask for pickles.
-  index.write_text(json.dumps({'weight_map': dict.fromkeys(names, '*.bin')}))
-  pickled = shutil.copytree(folder, folder.parent / 'pickled')
-  served.repos['acme/verifier']['pickled'] = pickled
-  assert '*.bin is missing' in _refused('acme/verifier@pickled')
+  assert '*.bin is missing' in _refused('acme/verifier')
   assert 'pytorch_model.bin' not in served.fetched
 
 

@@ -79,8 +79,8 @@ def kind_of(name: str) -> type[UnboundDrafter]:
     return kind
   registered = DRAFTERS.values()
   kind = next((x for x in registered if x.claims(name)), None)
-  if kind is None and hub.is_name(name):
-    folder = str(hub.fetch(name, weights=False))
+  if kind is None:
+    folder = hub.local_folder(name, weights=False)
     kind = next((x for x in registered if x.claims(folder)), None)
   if kind is not None:
     return kind

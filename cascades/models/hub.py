@@ -10,16 +10,14 @@ A name is resolved to a commit once per process, so that the files of a model
 belong together. An existing file or folder of the same name takes precedence.
 """
 
-import logging
 import pathlib
 import re
 from collections.abc import Iterable
 
 from cascades import arguments, files
-from cascades.models import chat, tensor_files
+from cascades.models import chat
 
 _NAME = re.compile(r'\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?', re.ASCII)
-_LOGGER = logging.getLogger(__name__)
 # Commits of the names that this process has opened.
 _commits: dict[str, str] = {}
 
@@ -35,11 +33,6 @@ def commits(names: Iterable[str | None]) -> dict[str, str]:
   return {x: _commits[x] for x in names if x and x in _commits}
 
 
-def local_folder[Name: str | pathlib.Path](name: Name) -> Name | str:
-  """Returns the folder of a download; any other name or path as it is."""
-  return str(fetch(str(name))) if is_name(name) else name
-
-
 def label(folder: pathlib.Path) -> str:
   """Returns a folder's name; that of the repository for a download."""
   snapshots, repo = folder.parent, folder.parent.parent.name.split('--')
@@ -47,39 +40,21 @@ def label(folder: pathlib.Path) -> str:
   return '/'.join(repo[1:]) if is_download else folder.name
 
 
-def fetch(name: str, weights: bool = True) -> pathlib.Path:
-  """Returns the folder of a repository's files; downloads what is missing."""
-  folder = _download(name, '*.json', 'tokenizer.model', chat.FILE)
-  _commits[name] = folder.name
-  if not weights:
-    return folder
-  # A name in the index could be a pattern of other files.
-  indexed = [
-    file
-    for file in sorted({*tensor_files.read_weight_map(folder).values()})
-    if file.endswith('.safetensors')
-  ]
-  if not all((folder / x).exists() for x in indexed or [tensor_files.SINGLE]):
-    _LOGGER.info('downloading %s', name)
-    _download(name, *(indexed or ['*.safetensors']))
-  if not any(folder.glob('*.safetensors')):
-    raise ValueError(
-      f'model: {name} has no *.safetensors file; give a repository with'
-      ' safetensors, since pickles, which run code, are not downloaded.'
-    )
-  return folder
-
-
-def _download(name: str, *patterns: str) -> pathlib.Path:
-  """Downloads files of a repository's top folder; returns their folder."""
-  repository, _, revision = name.partition('@')
+def local_folder[Name: str | pathlib.Path](
+  name: Name, weights: bool = True
+) -> Name | str:
+  """Returns the folder of a download; any other name or path as it is."""
+  if not is_name(name):
+    return name
+  repository, _, revision = str(name).partition('@')
+  patterns = ['*.json', 'tokenizer.model', chat.FILE]
   try:
     import huggingface_hub
 
-    folder = huggingface_hub.snapshot_download(
+    path = huggingface_hub.snapshot_download(
       repository,
-      revision=_commits.get(name, revision or None),
-      allow_patterns=list(patterns),
+      revision=_commits.get(str(name), revision or None),
+      allow_patterns=patterns + ['*.safetensors'] * weights,
       # A pattern's `*` also matches a slash.
       ignore_patterns='*/*',
     )
@@ -97,4 +72,11 @@ def _download(name: str, *patterns: str) -> pathlib.Path:
       ' HF_TOKEN, or run the command again, which continues with the files that'
       ' are missing.'
     ) from error
-  return pathlib.Path(folder)
+  folder = pathlib.Path(path)
+  _commits[str(name)] = folder.name
+  if weights and not any(folder.glob('*.safetensors')):
+    raise ValueError(
+      f'model: {name} has no *.safetensors file; give a repository with'
+      ' safetensors, since pickles, which run code, are not downloaded.'
+    )
+  return str(folder)
