@@ -379,7 +379,7 @@ def test_a_tokenizer_says_none_and_no_in_several_ways():
   assert _of_tokenizer(**filled).vocab_size == 5
   for fields in (
     *({'eot_token_id': x} for x in (-2, 6, np.array([-1]))),
-    *({'add_space_prefix': x} for x in (2, 1.0, np.array([1]))),
+    *({'add_space_prefix': x} for x in (1, True, 0.0, np.array([0]))),
     *({name: _UNREAD} for name in ('scores', 'token_type', 'suppress_tokens')),
   ):
     conftest.refused('model', lambda fields=fields: _of_tokenizer(**fields))

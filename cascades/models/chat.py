@@ -238,9 +238,7 @@ class ChatTemplate:
     answer: str = '',
   ) -> list[int]:
     """Encodes a turn, and the beginning of its answer."""
-    parts = [*self.split(prompt, last_token), answer]
-    add_bos = parts[:1] == [tokenizers.BOS]
-    return tokenizer.encode_framed(parts[add_bos:], add_bos=add_bos)
+    return tokenizer.encode_framed([*self.split(prompt, last_token), answer])
 
   def _split(self, text: str) -> list[str | int]:
     """Splits a text into texts and the ids of control tokens in it."""

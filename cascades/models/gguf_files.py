@@ -310,7 +310,7 @@ class _Tokens(Schema):
     None
   )
   suppress_tokens: _Counts | None = None
-  add_space_prefix: _Bit = False
+  add_space_prefix: Annotated[Any, one_of(False, 0)] = False
   chat_template: str | None = None
 
 
@@ -336,8 +336,7 @@ def read_tokenizer(file: File) -> tokenizers.Tokenizer:
   try:
     if max(stops + suppressed) >= len(fields.tokens):
       raise IndexError
-    prefix = bool(fields.add_space_prefix)
-    tokenizer = tokenizers.from_pieces(_vocabulary(fields), prefix)
+    tokenizer = tokenizers.from_pieces(_vocabulary(fields))
   except (ValueError, IndexError) as error:
     raise ValueError(
       f'model: {file.path} has a damaged tokenizer; fetch it again.'

@@ -82,19 +82,16 @@ class Tokenizer:
     """Encodes a text as token ids; control tokens that it spells, as such."""
     return self._model.encode(_as_bytes(text), add_bos=add_bos)
 
-  def encode_framed(
-    self, parts: Iterable[str | int], add_bos: bool = False
-  ) -> list[int]:
+  def encode_framed(self, parts: Iterable[str | int]) -> list[int]:
     """Encodes texts between token ids; no text becomes a control token.
 
     A text that spells a control token (`<end_of_turn>`, `<unused0>`,
     `<start_of_image>`) is encoded as ordinary pieces. All other ids equal those
     of `encode`, since a user-defined token is never merged with its neighbours.
     """
-    model, prefix = _words_only(self.proto)
-    ids = [BOS] if add_bos else []
+    model, ids = _words_only(self.proto), list[int]()
     for is_id, group in itertools.groupby(
-      [prefix, *parts], lambda part: isinstance(part, int)
+      parts, lambda part: isinstance(part, int)
     ):
       if is_id:
         ids += map(int, group)
@@ -158,9 +155,9 @@ class Tokenizer:
 
   def control_tokens(self) -> dict[str, int]:
     """Returns the ids of the tokens that no message may become, by text."""
-    model, _ = _words_only(self.proto)
+    model = _words_only(self.proto)
     ids = range(self.vocab_size)
-    return {self.piece(i): i for i in ids if model.is_control(i)}
+    return {self.piece(i): i for i in ids if model.is_control(i) or i == BOS}
 
   @functools.lru_cache(maxsize=64)  # noqa: B019
   def tokens_containing(self, texts: tuple[str, ...]) -> tuple[int, ...]:
@@ -209,18 +206,15 @@ def _as_bytes(text: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=8)
-def _words_only(
-  proto: bytes,
-) -> tuple[sentencepiece.SentencePieceProcessor, str]:
-  """Returns a model that encodes no text as a control token, and a prefix."""
+def _words_only(proto: bytes) -> sentencepiece.SentencePieceProcessor:
+  """Returns a model that encodes no text as a control token."""
   model = _make_proto(proto)
   for piece in model.pieces:
     if piece.type == Kind.USER_DEFINED and _CONTROL.fullmatch(piece.piece):
       piece.type = int(Kind.CONTROL)
-  prefix = ' ' if model.normalizer_spec.add_dummy_prefix else ''
   model.normalizer_spec.add_dummy_prefix = False
   words = model.SerializeToString()
-  return sentencepiece.SentencePieceProcessor(model_proto=words), prefix
+  return sentencepiece.SentencePieceProcessor(model_proto=words)
 
 
 def first_difference(a: Tokenizer | None, b: Tokenizer | None) -> int | None:
@@ -244,9 +238,7 @@ def _make_proto(content: bytes = b'', **fields) -> Any:
   return model
 
 
-def from_pieces(
-  pieces: Iterable[Piece], dummy_prefix: bool = False
-) -> Tokenizer:
+def from_pieces(pieces: Iterable[Piece]) -> Tokenizer:
   """Makes the byte-pair tokenizer of pieces, with Gemma's conventions.
 
   Pieces at the end that encode no text are left out: they may be in one file of
@@ -267,7 +259,7 @@ def from_pieces(
       ),
       normalizer_spec=dict(
         name='identity',
-        add_dummy_prefix=dummy_prefix,
+        add_dummy_prefix=False,
         remove_extra_whitespaces=False,
         escape_whitespaces=True,
       ),
