@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-from flax import traverse_util
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.models import patches
