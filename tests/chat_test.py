@@ -39,7 +39,7 @@ def _trained(tags):
 @functools.cache
 def _tokenizer(source=None):
   """Returns the tokenizer of the fixtures with a template."""
-  tokenizer = tokenizers.read(_FOLDER / 'tokenizer.json')
+  tokenizer = tokenizers.from_json(_FOLDER / 'tokenizer.json')
   return tokenizer.with_chat_template(source)
 
 

@@ -505,7 +505,7 @@ _GEMMAS = 'hf_gemma2 hf_gemma3 hf_gemma3n hf_gemma4_dense'.split()
 _GEMMAS += ['hf_gemma4_experts', 'hf_gemma4_shared']
 _DRAFTERS = 'hf_gemma4_dense_assistant', 'eagle3_apart'
 _FILES = [
-  (make_tokenizer_json, 'tokenizer.json', tokenizers.read),
+  (make_tokenizer_json, 'tokenizer.json', tokenizers.from_json),
   ('tiny-drafter', 'tokenizer.model', tokenizers.read),
   (make_lines, 'record.jsonl', records.read),
   (make_lines, 'blocks.jsonl', lambda file: [*traces.read(file)]),

@@ -196,7 +196,7 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
 def chat_lm(tmp_path):
   """A small model with a chat template."""
   folder = pathlib.Path('tests/fixtures/chat')
-  tokenizer = tokenizers.read(_ROOT / folder / 'tokenizer.json')
+  tokenizer = tokenizers.from_json(_ROOT / folder / 'tokenizer.json')
   source = (_ROOT / folder / 'gemma3.jinja').read_text()
   tokenizer = tokenizer.with_chat_template(source)
   model = language.from_config(small.config_of(tokenizer.vocab_size, width=8))

@@ -111,11 +111,11 @@ def test_the_first_difference_of_two_tokenizers(tokenizer):
 @pytest.mark.parametrize(
   ('changes', 'match'),
   [
-    (dict(vocab={}), 'must have valid pieces, special ones first'),
-    (dict(vocab={'<pad>': 0, '</s>': 1}), 'must have valid pieces, special'),
+    (dict(vocab={}), 'IndexError: '),
+    (dict(vocab={'<pad>': 0, '</s>': 1}), 'IndexError: '),
     (dict(vocab={'a': 5}), 'each id from 0 must be there exactly once'),
     (dict(vocab={x: str(x) for x in _SPECIAL}), 'TypeError: '),
-    (dict(vocab={'': 4}), 'must have valid pieces'),
+    (dict(vocab={'': 4}), 'RuntimeError: '),
     (dict(merges=['ab']), 'not enough values to unpack'),
     (dict(merges=[3]), 'TypeError: '),
     (dict(type='Unigram'), 'it has no byte pairs with byte_fallback'),

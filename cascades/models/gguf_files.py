@@ -337,7 +337,7 @@ def read_tokenizer(file: File) -> tokenizers.Tokenizer:
     if max(stops + suppressed) >= len(fields.tokens):
       raise IndexError
     tokenizer = tokenizers.from_pieces(_vocabulary(fields))
-  except (ValueError, IndexError) as error:
+  except (ValueError, IndexError, RuntimeError) as error:
     raise ValueError(
       f'model: {file.path} has a damaged tokenizer; fetch it again.'
     ) from error

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencepiece
 
-from cascades import arguments, files
+from cascades import files
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
@@ -34,6 +34,9 @@ _BYTE = re.compile('<0x[0-9A-F]{2}>')
 # Gemma's tokenizer.model has 4.7 MB, and its tokenizer.json 33 MB, of which the
 # 6,415 added tokens end after 1.3 MB.
 _MAX_BYTES, _HEAD_CHARS = 2**29, 2**22
+# Errors of code that reads JSON of another form.
+_FAULTS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError
+_FAULTS += (RuntimeError,)
 
 
 # Kinds of pieces, with the numbers of SentencePiece and llama.cpp. A text never
@@ -217,12 +220,10 @@ def _words_only(proto: bytes) -> sentencepiece.SentencePieceProcessor:
   return sentencepiece.SentencePieceProcessor(model_proto=words)
 
 
-def first_difference(a: Tokenizer | None, b: Tokenizer | None) -> int | None:
-  """Returns the first id of another meaning; a missing tokenizer has none."""
+def first_difference(a: Tokenizer, b: Tokenizer) -> int | None:
+  """Returns the first id of another meaning."""
   if a == b:
     return None
-  if a is None or b is None:
-    return 0
   common = min(a.vocab_size, b.vocab_size)
   different = (i for i in range(common) if a.piece(i) != b.piece(i))
   return next(different, None if a.vocab_size == b.vocab_size else common)
@@ -247,57 +248,46 @@ def from_pieces(pieces: Iterable[Piece]) -> Tokenizer:
   pieces = [*pieces]
   while pieces and _NO_TEXT.fullmatch(pieces[-1].text):
     pieces.pop()
-  try:
-    model = _make_proto(
-      trainer_spec=dict(
-        # Byte pairs.
-        model_type=2,
-        vocab_size=len(pieces),
-        byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces),
-        **IDS,
-        **{k.replace('id', 'piece'): pieces[i].text for k, i in IDS.items()},
-      ),
-      normalizer_spec=dict(
-        name='identity',
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        escape_whitespaces=True,
-      ),
-    )
-    # One at a time: 262,144 dicts would take 60 MB.
-    for text, score, kind in pieces:
-      model.pieces.add(piece=text, score=score, type=int(kind))
-    return Tokenizer(model.SerializeToString())
-  # Special tokens are missing; a piece may hold half of a surrogate pair.
-  except (IndexError, RuntimeError, UnicodeEncodeError) as error:
-    raise ValueError(
-      f'tokenizer: must have valid pieces, special ones first ({error}); fetch'
-      ' it again.'
-    ) from None
+  model = _make_proto(
+    trainer_spec=dict(
+      # Byte pairs.
+      model_type=2,
+      vocab_size=len(pieces),
+      byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces),
+      **IDS,
+      **{k.replace('id', 'piece'): pieces[i].text for k, i in IDS.items()},
+    ),
+    normalizer_spec=dict(
+      name='identity',
+      add_dummy_prefix=False,
+      remove_extra_whitespaces=False,
+      escape_whitespaces=True,
+    ),
+  )
+  # One at a time: 262,144 dicts would take 60 MB.
+  for text, score, kind in pieces:
+    model.pieces.add(piece=text, score=score, type=int(kind))
+  return Tokenizer(model.SerializeToString())
 
 
 def read_folder(folder: pathlib.Path, table_size: int) -> Tokenizer:
   """Reads a folder's tokenizer; added and renamed tokens are in the JSON."""
   file, json_file = folder / 'tokenizer.model', folder / 'tokenizer.json'
-  if not (file.exists() and json_file.is_file()):
-    return read(json_file if json_file.is_file() else file)
+  if not json_file.is_file():
+    return read(file)
+  if not file.exists():
+    return from_json(json_file)
   tokenizer = read(file)
-  is_renamed = _renames_tokens(json_file, tokenizer)
-  if is_renamed is False and tokenizer.vocab_size >= table_size:
+  is_renamed = _may_rename_tokens(json_file, tokenizer)
+  if not is_renamed and tokenizer.vocab_size >= table_size:
     return tokenizer
-  try:
-    full = from_json(json_file)
-  except ValueError:
-    # Of another kind of tokenizer, the file says nothing about this one.
-    if is_renamed:
-      raise
-    return tokenizer
-  is_full = is_renamed is not False or full.vocab_size > tokenizer.vocab_size
+  full = from_json(json_file)
+  is_full = is_renamed or full.vocab_size > tokenizer.vocab_size
   return full if is_full else tokenizer
 
 
-def _renames_tokens(file: pathlib.Path, tokenizer: Tokenizer) -> bool | None:
-  """Returns True if a tokenizer.json renames tokens; None if it may."""
+def _may_rename_tokens(file: pathlib.Path, tokenizer: Tokenizer) -> bool:
+  """Returns False if a tokenizer.json has the tokens of a tokenizer."""
   try:
     with file.open(encoding='utf-8') as opened:
       array = opened.read(_HEAD_CHARS).partition('"added_tokens":')[2].lstrip()
@@ -306,16 +296,14 @@ def _renames_tokens(file: pathlib.Path, tokenizer: Tokenizer) -> bool | None:
       for token in json.JSONDecoder().raw_decode(array)[0]
       if token['id'] < tokenizer.vocab_size
     )
-  except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-    return None
+  except _FAULTS:
+    return True
 
 
-def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
-  """Reads a tokenizer.model or a tokenizer.json."""
-  if file.suffix == '.json':
-    return from_json(file)
+def read(file: pathlib.Path) -> Tokenizer:
+  """Reads a tokenizer.model."""
   try:
-    proto = files.read_bytes(file, field, 'fetch it again', _MAX_BYTES)
+    proto = files.read_bytes(file, 'model', 'fetch it again', _MAX_BYTES)
     tokenizer = Tokenizer(proto)
     # An empty file makes a tokenizer without pieces.
     if tokenizer.vocab_size:
@@ -323,8 +311,8 @@ def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
   except (OSError, RuntimeError):
     pass
   raise ValueError(
-    f'{field}: {file} is missing, damaged or not a SentencePiece model; fetch'
-    ' it again.'
+    f'model: {file} is missing, damaged or not a SentencePiece model; fetch it'
+    ' again.'
   )
 
 
@@ -335,7 +323,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
   merges by scores of the merged piece, so the first pair that makes a piece
   decides its score.
   """
-  advice = 'give its tokenizer.model instead'
+  advice = 'give its tokenizer.model alone'
   content = files.read_json(file, 'tokenizer', advice, _MAX_BYTES)
   try:
     model, ranks = content['model'], dict[str, int]()
@@ -362,8 +350,6 @@ def from_json(file: pathlib.Path) -> Tokenizer:
     if [i for _, i in by_id[:size]] != [*range(size)]:
       raise ValueError('each id from 0 must be there exactly once')
     return tokenizer
-  except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-    reason = f'{type(error).__name__}: {arguments.quote(str(error))}'
-  except ValueError as error:
-    reason = str(error).partition(';')[0].removeprefix('tokenizer: ')
-  raise ValueError(f'tokenizer: {file} is damaged ({reason}); {advice}.')
+  except _FAULTS as error:
+    reason = files.sentence(f'{type(error).__name__}: {error}').partition(';')
+  raise ValueError(f'tokenizer: {file} is damaged ({reason[0]}); {advice}.')
