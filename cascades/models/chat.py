@@ -40,23 +40,25 @@ MAX_CHARS = 2**20
 _EARLIER = ('user', 'a'), ('assistant', '')
 # Private characters of Unicode, which replace those of messages.
 _PRIVATE = range(0xF0000, 0x10FFFE)
-# The tokens around a turn: of Gemma 4, and of Gemma 2 and 3, which have no turn
+# The tokens around a turn of Gemma 4, and of Gemma 2 and 3. Those have no turn
 # of a system: its message begins the user's message.
-_TAGS = ('<|turn>', '<turn|>'), ('<start_of_turn>', '<end_of_turn>')
+_TAGS = (
+  ('<|turn>', '<turn|>', True),
+  ('<start_of_turn>', '<end_of_turn>', False),
+)
 _FRAME = """{{ bos_token }}
-{%- set ns = namespace(last='assistant', system='') -%}
 {%- for m in messages -%}
-  {%- if (m.role == 'assistant') != (ns.last == 'user') or m.role == ns.last -%}
+  {%- set before = loop.previtem or {'role': 'assistant'} -%}
+  {%- set is_led = before.role == 'system' and not has_system_turn -%}
+  {%- if (m.role == 'assistant') != (before.role == 'user')
+      or m.role == before.role -%}
     {{ raise_exception('they must alternate between user and assistant, with'
                        ' at most one of the system before the user') }}
   {%- endif -%}
-  {%- set ns.last = m.role -%}
-  {%- if m.role == 'system' and not has_system_turn -%}
-    {%- set ns.system = m.content + '\\n\\n' -%}
-  {%- else -%}
+  {%- if m.role != 'system' or has_system_turn -%}
     {{- start + m.role.replace('assistant', 'model') + '\\n' -}}
-    {{- ns.system + m.content + end + '\\n' -}}
-    {%- set ns.system = '' -%}
+    {{- before.content + '\\n\\n' if is_led -}}
+    {{- m.content + end + '\\n' -}}
   {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ start + 'model\\n' }}{% endif -%}"""
@@ -152,27 +154,15 @@ def read(folder: pathlib.Path) -> str | None:
 class ChatTemplate:
   """Frames messages for the models of a tokenizer."""
 
-  def __init__(
-    self,
-    tokenizer: tokenizers.Tokenizer,
-    source: str,
-    tags: Collection[str] = (),
-  ):
-    """Compiles a template; tags are tokens of its turns, of any kind."""
+  def __init__(self, tokenizer: tokenizers.Tokenizer, source: str):
+    """Compiles a template."""
     self._special_tokens = tokenizer.special_tokens()
     self._ids = tokenizer.control_tokens()
-    for tag in (*tags, self._special_tokens['bos_token']):
-      if (i := tokenizer.token_id(tag)) is not None:
-        self._ids[tag] = i
+    # Control tokens proper, such as end-of-sequence, have no text.
+    self._decode = tokenizer.decode
     # The longest of several tokens that begin alike.
     longest_first = sorted(self._ids, key=len, reverse=True)
     self._pattern = re.compile(f'({"|".join(map(re.escape, longest_first))})')
-    # Control tokens proper, such as end-of-sequence, are decoded to no text.
-    self._texts = {
-      i: text
-      for text, i in self._ids.items()
-      if text in tags or tokenizer.decode([i])
-    }
     self._unused = {text for text in self._ids if text not in source}
     self._masked = ''.join({*''.join(''.join(self._ids).split())})
     self._used = {*source, *self._masked}
@@ -217,16 +207,15 @@ class ChatTemplate:
     if messages.is_continued:
       text, _, rest = text.partition(mark)
       text = text if rest.startswith(' ') else text.rstrip()
-    parts = self._split(text)
-    if is_later and last_token == self.end_token:
-      after_end = self._split(text.lstrip())
-      parts = after_end[1:] if after_end[:1] == [last_token] else parts
+    parts = self._split(text.lstrip())
+    # The end of the answer may be its last token.
+    parts = parts[1:] if parts[:1] == [last_token] else self._split(text)
     return [x.translate(unmask) if isinstance(x, str) else x for x in parts]
 
   def format_turn(self, prompt: Prompt, last_token: int | None = None) -> str:
     """Returns the text of a turn, up to the beginning of the answer."""
     return ''.join(
-      part if isinstance(part, str) else self._texts.get(part, '')
+      part if isinstance(part, str) else self._decode([part])
       for part in self.split(prompt, last_token)
     )
 
@@ -336,18 +325,18 @@ def _reason(error: Exception) -> str:
   return files.sentence(str(error)).rstrip('.') or type(error).__name__
 
 
-# Called with the source too: equal tokenizers may have several templates.
-@functools.lru_cache(maxsize=8)
-def _find_template(
-  tokenizer: tokenizers.Tokenizer, source: str | None
-) -> ChatTemplate:
-  if source is not None:
-    return ChatTemplate(tokenizer, source)
+# Equal tokenizers may have several templates.
+_compile = functools.lru_cache(maxsize=8)(ChatTemplate)
+
+
+def require_template(tokenizer: tokenizers.Tokenizer) -> ChatTemplate:
+  """Returns the template that came with a model, else the built-in frame."""
+  if tokenizer.chat_template is not None:
+    return _compile(tokenizer, tokenizer.chat_template)
   for tags in _TAGS:
     if tokenizer.token_id(tags[1]) is not None:
-      values = f'{tags[0]!r}, {tags[1]!r}, {tags == _TAGS[0]}'
-      frame = f'{{% set start, end, has_system_turn = {values} %}}\n{_FRAME}'
-      return ChatTemplate(tokenizer, frame, tags)
+      frame = f'{{% set start, end, has_system_turn = {tags} %}}\n{_FRAME}'
+      return _compile(tokenizer, frame)
   raise ValueError(
     'chat: apply_chat_template is not supported by a tokenizer without tokens'
     ' for turns; give an instruction-tuned model, or leave out the option.'
@@ -356,10 +345,5 @@ def _find_template(
 
 def with_turn_end(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
   """Returns the tokenizer with answers that end at its end-of-turn token."""
-  ends = (tokenizer.token_id(end) for _, end in _TAGS)
+  ends = (tokenizer.token_id(end) for _, end, _ in _TAGS)
   return tokenizer.with_stops(*[x for x in ends if x is not None][:1])
-
-
-def require_template(tokenizer: tokenizers.Tokenizer) -> ChatTemplate:
-  """Returns the template that came with a model, else the built-in frame."""
-  return _find_template(tokenizer, tokenizer.chat_template)
