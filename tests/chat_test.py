@@ -51,6 +51,12 @@ def _template(source):
   return chat.require_template(_tokenizer(source))
 
 
+def _turn(tokenizer, prompt, last=None):
+  """Returns the text of a turn."""
+  template = chat.require_template(tokenizer)
+  return tokenizer.decode(template.encode(tokenizer, prompt, last))
+
+
 def _control_tokens(ids):
   controls = set(_tokenizer().control_tokens().values())
   return [i for i in ids if i in controls]
@@ -85,12 +91,11 @@ def test_messages_are_written_as_dialog_writes_them(tags):
       if tags == 'start' and not first:
         written[:2] = [dialog.User('Be short.\n\nWhat is 2 + 2?')]
       want = dialog.Conversation(*written).as_text(format=kind)
-      assert template.format_turn(some) == want
       ids = template.encode(tokenizer, some)
       assert ids == tokenizer.encode(str(want), add_bos=True)
       assert want.endswith('model\nIt is 4') == some.is_continued
-      later = template.format_turn(some, template.end_token)
-      assert later == f'\n{template.format_turn(some)}'
+      later = _turn(tokenizer, some, template.end_token)
+      assert later == f'\n{_turn(tokenizer, some)}'
 
 
 @pytest.mark.parametrize(
@@ -110,14 +115,13 @@ def test_messages_are_checked(messages, match):
 
 
 def test_messages_must_alternate_in_a_frame():
-  template = chat.require_template(_trained('start'))
   for roles in (
     *('user', 'assistant', 'system assistant', 'user system'),
     *('system system', 'user assistant assistant'),
   ):
     messages = [(role, 'a') for role in roles.split()]
     with pytest.raises(ValueError, match=r'^messages: .*must alternate'):
-      template.format_turn(Conversation([*messages, ('user', 'b')]))
+      _turn(_trained('start'), Conversation([*messages, ('user', 'b')]))
 
 
 # What a user may type: control tokens of all families, whatever they do.
@@ -189,7 +193,6 @@ def check_ids(tokenizer, texts, start, end):
       (template.end_token, f'\n{first}'),
       (17, f'{end}\n{first}'),
     ):
-      assert template.format_turn(words, last) == want
       ids = tokenizer.encode(want, add_bos=last is None)
       assert template.encode(tokenizer, words, last) == ids
 
@@ -322,15 +325,15 @@ def test_only_the_end_of_the_answer_is_left_out_of_a_later_turn():
   source = """{% for m in messages %}{{ m.role ~ ' ' ~ m.content }}
   {%- if m.role == 'user' or loop.last %}<end_of_turn>{% endif %}{% endfor %}"""
   end = _tokenizer().token_id('<end_of_turn>')
-  assert _template(source).format_turn('hi', end) == 'user hi<end_of_turn>'
+  assert _turn(_tokenizer(source), 'hi', end) == 'user hi<end_of_turn>'
 
 
 def test_a_template_without_answers_continues_none():
-  template = _template("{{ messages[-1]['content'] }}")
-  assert template.end_token is None
-  assert template.format_turn('hi') == 'hi'
+  tokenizer = _tokenizer("{{ messages[-1]['content'] }}")
+  assert chat.require_template(tokenizer).end_token is None
+  assert _turn(tokenizer, 'hi') == 'hi'
   with pytest.raises(ValueError, match=r'^chat_template: must render each'):
-    template.format_turn('hi', 25)
+    _turn(tokenizer, 'hi', 25)
 
 
 _RENDERED = 'cannot be rendered .*'
@@ -365,7 +368,7 @@ _RENDERED = 'cannot be rendered .*'
 )
 def test_hostile_templates_are_refused_in_one_sentence(source, match):
   with pytest.raises(ValueError, match=f'^chat_template: {match}') as error:
-    _template(source).format_turn('hi')
+    _template(source).split('hi')
   assert str(error.value).endswith('; give another template.')
   assert '\n' not in str(error.value)
 
@@ -463,9 +466,8 @@ def test_a_conversation_goes_on_turn_by_turn(folder):
   last = one.sample('three', forbidden_tokens=nothing_else, **asked)
   close = _TAGS['start'][1]
   said = _spelled(cut.tokens, one)
-  turn = chat.require_template(one.tokenizer).format_turn
-  want = f'<s>{turn("one")}{close}\n{turn("two")}{said}{close}\n'
-  want += f'{turn("three")}{close}'
+  first, then, end = (_turn(one.tokenizer, x) for x in ('one', 'two', 'three'))
+  want = f'<s>{first}{close}\n{then}{said}{close}\n{end}{close}'
   row = last.state.row
   assert _spelled(row.tokens[0, : int(row.length[0])].tolist(), one) == want
 

@@ -62,10 +62,9 @@ def test_the_answer_has_the_shape_of_the_question(pair, prompts):
   assert {*map(type, (*one.tokens, *one.counts.values()))} == {int}
 
 
-def test_echo_says_what_was_asked_to_the_letter(pair):
-  # SentencePiece keeps a space as U+2581, and cannot tell it from one.
+def test_echo_begins_with_what_was_asked(pair):
   sampler = small.sampler(*pair, temperature=0)
-  prompt = 'a\u2581b \u2581 c'
+  prompt = 'a b   c \U0001f642'
   echoed = sampler.sample(prompt, max_new_tokens=8, echo=True)
   plain = sampler.sample(prompt, max_new_tokens=8, return_state=True)
   assert echoed.text == prompt + plain.text == ''.join(echoed.token_strings)
@@ -73,10 +72,10 @@ def test_echo_says_what_was_asked_to_the_letter(pair):
   assert echoed.tokens[-len(plain.tokens) :] == plain.tokens
   assert echoed.sources.count(0) == len(echoed.tokens) - len(plain.tokens)
   then = sampler.sample(
-    ' d\u2581e', max_new_tokens=8, last_state=plain.state, echo=True
+    ' d e', max_new_tokens=8, last_state=plain.state, echo=True
   )
   before = pair[0].tokenizer.decode(plain.state.tokens)
-  assert then.text.startswith(before + ' d\u2581e')
+  assert then.text.startswith(before + ' d e')
 
 
 def test_forbidden_and_stop_tokens(pair, prompts):

@@ -51,15 +51,9 @@ def test_tokens_are_as_gemmas(tokenizer):
 def test_text_survives_encoding(tokenizer, text):
   ids = tokenizer.encode(text)
   assert all(i > tokenizers.UNK for i in ids)
-  # The ids alone cannot tell a space from U+2581.
-  shown = text.replace('\u2581', ' ')
-  assert tokenizer.decode(ids) == shown
-  for pieces, want in (
-    (tokenizer.token_strings(ids), shown),
-    (tokenizer.token_strings(ids, text), text),
-  ):
-    assert ''.join(pieces) == want
-    assert len(pieces) == len(ids)
+  # The ids cannot tell a space from U+2581.
+  assert tokenizer.decode(ids) == text.replace('\u2581', ' ')
+  assert len(tokenizer.token_strings(ids)) == len(ids)
   # Half of a surrogate pair is no character.
   for half in ('\ud800', '\udfff'):
     with pytest.raises(ValueError, match='is half of a surrogate pair'):

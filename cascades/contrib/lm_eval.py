@@ -263,9 +263,9 @@ class CascadesLM(TemplateLM):
 
     A last message of the assistant is continued.
     """
-    template = chat.require_template(self.sampler.tokenizer)
     messages = Conversation(chat_history)
-    prompt = _ChatText(template.format_turn(messages))
+    ids = self.sampler.encode(messages, apply_chat_template=True)
+    prompt = _ChatText(self.sampler.tokenizer.decode(ids))
     prompt.messages = messages
     return prompt
 
@@ -292,8 +292,9 @@ class CascadesLM(TemplateLM):
         " leave it out to take the model's own template."
       )
     tokenizer = self.sampler.tokenizer
-    template = chat.require_template(tokenizer)
-    return tokenizer.chat_template or template.format_turn('{message}')
+    return tokenizer.chat_template or tokenizer.decode(
+      self.sampler.encode('{message}', True)
+    )
 
   @property
   def tokenizer_name(self) -> str:

@@ -158,8 +158,6 @@ class ChatTemplate:
     """Compiles a template."""
     self._special_tokens = tokenizer.special_tokens()
     self._ids = tokenizer.control_tokens()
-    # Control tokens proper, such as end-of-sequence, have no text.
-    self._decode = tokenizer.decode
     # The longest of several tokens that begin alike.
     longest_first = sorted(self._ids, key=len, reverse=True)
     self._pattern = re.compile(f'({"|".join(map(re.escape, longest_first))})')
@@ -211,13 +209,6 @@ class ChatTemplate:
     # The end of the answer may be its last token.
     parts = parts[1:] if parts[:1] == [last_token] else self._split(text)
     return [x.translate(unmask) if isinstance(x, str) else x for x in parts]
-
-  def format_turn(self, prompt: Prompt, last_token: int | None = None) -> str:
-    """Returns the text of a turn, up to the beginning of the answer."""
-    return ''.join(
-      part if isinstance(part, str) else self._decode([part])
-      for part in self.split(prompt, last_token)
-    )
 
   def encode(
     self,

@@ -107,14 +107,11 @@ class Tokenizer:
     # SentencePiece's own decoding would strip a leading space of the text.
     return ''.join(self.token_strings(ids))
 
-  def token_strings(
-    self, ids: Sequence[int] | np.ndarray, text: str | None = None
-  ) -> list[str]:
+  def token_strings(self, ids: Sequence[int] | np.ndarray) -> list[str]:
     """Returns the text of each token; joined, they are the decoded text.
 
     The bytes of a character that is split over several byte tokens are given
-    to the last of these tokens. With the text that was encoded, the result
-    joins to it: a space and U+2581 differ in it, and have the same tokens.
+    to the last of these tokens.
     """
     texts = []
     decoder = codecs.getincrementaldecoder('utf-8')('replace')
@@ -128,12 +125,7 @@ class Tokenizer:
       texts.append(incomplete + piece)
     if texts:
       texts[-1] += decoder.decode(b'', final=True)
-    if text is None:
-      return texts
-    if len(''.join(texts)) != len(text):
-      return [text, *[''] * (len(texts) - 1)]
-    ends = itertools.accumulate(map(len, texts), initial=0)
-    return [text[a:b] for a, b in itertools.pairwise(ends)]
+    return texts
 
   def piece(self, i: int) -> str:
     """Returns the piece of a token, also of a special token."""

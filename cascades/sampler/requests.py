@@ -40,8 +40,8 @@ class SampleRequest:
     max_new_tokens: Most tokens of an answer.
     seed: Seed of the sampling, from 0 to 2^64 - 1.
     echo: True if texts and tokens start with the prompt. With last_state they
-      start with the whole conversation; earlier turns are decoded from their
-      tokens, and may differ from the given texts in spaces.
+      start with the whole conversation. Prompts are decoded from their tokens,
+      so that U+2581 is a space.
     return_logits: True to return the verifier's logits of the emitted tokens.
     forbidden_tokens: Ids, or texts of one token, that are never emitted; None
       forbids the suppress_tokens of the verifier's generation_config.json, and
@@ -100,16 +100,14 @@ def encode(
   prompt: Prompt,
   apply_chat_template: bool = False,
   previous: Sequence[int] = (),
-) -> tuple[str, list[int]]:
-  """Encodes a prompt that follows earlier tokens; returns its text too."""
+) -> list[int]:
+  """Encodes a prompt that follows earlier tokens."""
   if not isinstance(prompt, Prompt):
     raise ValueError(f'prompts: must be texts, got {arguments.quote(prompt)}.')
   if isinstance(prompt, str) and not apply_chat_template:
-    return prompt, tokenizer.encode(prompt, add_bos=not previous)
-  template = chat.require_template(tokenizer)
+    return tokenizer.encode(prompt, add_bos=not previous)
   last = previous[-1] if previous else None
-  text = template.format_turn(prompt, last)
-  return text, template.encode(tokenizer, prompt, last)
+  return chat.require_template(tokenizer).encode(tokenizer, prompt, last)
 
 
 def token_ids(

@@ -347,15 +347,11 @@ class Sampler:
     if not prompts or not leniences:
       name = 'lenience' if prompts else 'prompts'
       raise ValueError(f'{name}: the list is empty; give at least one.')
-    engine, stop, encoded, batch = self._prepare(prompts, leniences, request)
+    engine, stop, batch = self._prepare(prompts, leniences, request)
     batch_size = self._fit_batch(engine, batch)
     answers: list[list[Any]] = [[None] * len(prompts) for _ in leniences]
     for job, row in batching.run(engine, batch, batch_size, self.usage):
-      prefix = None
-      if request.echo:
-        text, ids = encoded[job.prompt]
-        prefix = self.tokenizer.token_strings(ids, text)
-      answers[job.lenience][job.prompt] = self._output(row, stop, prefix)
+      answers[job.lenience][job.prompt] = self._output(row, stop, request.echo)
       if on_answer:
         on_answer()
     return answers
@@ -381,18 +377,14 @@ class Sampler:
           'last_state: was made by other models; continue with the sampler that'
           ' made it.'
         )
-    engine, stop, ((text, ids),), batch = self._prepare(
+    engine, stop, batch = self._prepare(
       [prompt], [self.config.effective_lenience], request, previous
     )
     self._fit_batch(engine, batch, len(previous))
-    prefix = None
-    if request.echo:
-      before = self.tokenizer.token_strings(previous)
-      prefix = before + self.tokenizer.token_strings(ids, text)
     for so_far, final in batching.decode_single(
       engine, batch, row, max_blocks, stats=self.usage
     ):
-      answer = self._output(so_far, stop, prefix)
+      answer = self._output(so_far, stop, request.echo)
       if final is not None:
         state = ConversationState(final, models, params)
         answer = dataclasses.replace(answer, state=state)
@@ -405,8 +397,8 @@ class Sampler:
     leniences: Sequence[float],
     request: SampleRequest,
     previous: Sequence[int] = (),
-  ) -> tuple[batching.Engine, StopCondition, list[Any], batching.BatchRequest]:
-    """Encodes prompts; returns an engine, their end, texts and ids, a batch."""
+  ) -> tuple[batching.Engine, StopCondition, batching.BatchRequest]:
+    """Encodes prompts; returns an engine, their end, and a batch."""
     tokenizer, size = self.tokenizer, self.verifier.model.vocab_size
     request = request.for_prompts(prompts)
     stop_ids = list(tokenizer.stops)
@@ -442,19 +434,19 @@ class Sampler:
       encode(tokenizer, prompt, request.apply_chat_template, previous)
       for prompt in prompts
     ]
-    for i, (_, ids) in enumerate(encoded):
+    for i, ids in enumerate(encoded):
       length = len(previous) + len(ids)
       self._check_length(f'prompt {i}', length, request.max_new_tokens)
     self.usage = batching.DecodeStats()
     batch = batching.BatchRequest(
-      prompts=[np.array(ids, np.int32) for _, ids in encoded],
-      keys=prompt_keys(request.seed, [[*previous, *ids] for _, ids in encoded]),
+      prompts=[np.array(ids, np.int32) for ids in encoded],
+      keys=prompt_keys(request.seed, [[*previous, *ids] for ids in encoded]),
       leniences=np.asarray(leniences, np.float32),
       max_new_tokens=request.max_new_tokens,
       return_logits=request.return_logits,
       find_end=stop.find_end,
     )
-    return engine, stop, encoded, batch
+    return engine, stop, batch
 
   def sampling_params(
     self, forbidden: Sequence[int] = ()
@@ -530,17 +522,18 @@ class Sampler:
     self, prompt: Prompt, apply_chat_template: bool = False
   ) -> list[int]:
     """Returns the token ids of a prompt that begins a sequence."""
-    return encode(self.tokenizer, prompt, apply_chat_template)[1]
+    return encode(self.tokenizer, prompt, apply_chat_template)
 
   def _output(
-    self, row: decoding.Row, stop: StopCondition, prefix: list[str] | None
+    self, row: decoding.Row, stop: StopCondition, echo: bool
   ) -> SampleOutput:
     """Makes the output of a fetched row."""
     first, length = int(row.prompt_length), int(row.length)
     new = slice(first, length)
     new_tokens, limit = row.tokens[new].tolist(), int(row.limit)
-    strings = (prefix or []) + stop.token_strings(new_tokens)
-    echoed = slice(first if prefix is None else 0, length)
+    echoed = slice(0 if echo else first, length)
+    strings = self.tokenizer.token_strings(row.tokens[echoed.start : first])
+    strings += stop.token_strings(new_tokens)
     has_rule = self.config.method.rule is not None
     return SampleOutput(
       text=''.join(strings),
