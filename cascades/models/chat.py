@@ -19,7 +19,7 @@ import itertools
 import json
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import jinja2
@@ -113,40 +113,30 @@ def as_conversation(prompt: Prompt) -> Conversation:
 
 
 def _as_message(i: int, message: Any) -> tuple[str, str]:
-  role, content = None, None
-  if isinstance(message, Mapping):
-    role, content = message.get('role'), message.get('content')
-  elif isinstance(message, tuple | list) and len(message) == 2:
-    role, content = message
-  role = 'assistant' if role == 'model' else role
-  if role not in _ROLES or not isinstance(content, str):
-    raise ValueError(
-      f'messages: message {i} must have a role of {", ".join(_ROLES)} and a'
-      f' text as its content, got {arguments.quote(message)}.'
-    )
-  return role, content
+  match message:
+    case {'role': str(role), 'content': str(text)} | [str(role), str(text)]:
+      role = 'assistant' if role == 'model' else role
+      if role in _ROLES:
+        return role, text
+  raise ValueError(
+    f'messages: message {i} must have a role of {", ".join(_ROLES)} and a'
+    f' text as its content, got {arguments.quote(message)}.'
+  )
 
 
 def read(folder: pathlib.Path) -> str | None:
-  """Returns the chat template of a folder; None if it has none.
-
-  Of several templates with names, the one of the name 'default' is taken.
-  """
+  """Returns the chat template of a folder; None if it has none."""
   file = folder / FILE
   try:
     if file.exists():
       return files.read_bytes(file, _OPTION, 'fetch it again').decode()
     for file in map(folder.joinpath, _FILES):
       fields = files.read_fields(file, _OPTION) if file.exists() else {}
-      template = fields.get('chat_template')
-      if isinstance(template, list):
-        template = {x['name']: x['template'] for x in template}['default']
-      if template is not None:
+      if (template := fields.get('chat_template')) is not None:
         return template + ''
-  except (KeyError, TypeError, UnicodeDecodeError):
+  except (TypeError, UnicodeDecodeError):
     raise ValueError(
-      f'{_OPTION}: {file} must have a text in UTF-8, or several of which one is'
-      f' named default; write the one to use into {FILE}.'
+      f'{_OPTION}: {file} must have a text in UTF-8; write it into {FILE}.'
     ) from None
   return None
 
@@ -177,7 +167,7 @@ class ChatTemplate:
   def end_token(self) -> int | None:
     """The token that the template writes after an answer, if any."""
     try:
-      text, mark, _ = self._render(_EARLIER, {1: ''}, False)
+      text, mark, _ = self._render(_EARLIER, [1])
     except ValueError:
       # `split` raises the error as soon as a message is rendered.
       return None
@@ -190,16 +180,10 @@ class ChatTemplate:
     """Returns a turn as texts, and as ids of control tokens of its frame."""
     messages, is_later = as_conversation(prompt), last_token is not None
     history = [*_EARLIER * is_later, *messages]
-    ends = {1: ''} if is_later else {}
-    if messages.is_continued:
-      # The space shows whether the template keeps the end of a message.
-      ends[len(history) - 1] = ' '
-    text, mark, unmask = self._render(history, ends, not messages.is_continued)
-    if text.count(mark) != len(ends):
-      raise ValueError(
-        f'{_OPTION}: must render each answer once, so that answers can be'
-        ' continued; remove the template from the folder.'
-      )
+    marked = [1] * is_later + [len(history) - 1] * messages.is_continued
+    text, mark, unmask = self._render(history, marked)
+    if text.count(mark) != len(marked):
+      raise _fault('must render each answer once, so that it can be continued')
     if is_later:
       text = text.partition(mark)[2]
     if messages.is_continued:
@@ -226,12 +210,9 @@ class ChatTemplate:
     return [self._ids.get(part, part) for part in parts if part]
 
   def _render(
-    self,
-    messages: Collection[tuple[str, str]],
-    ends: Mapping[int, str],
-    add_generation_prompt: bool,
+    self, messages: Sequence[tuple[str, str]], marked: Collection[int]
   ) -> tuple[str, str, dict[int, int]]:
-    """Returns masked text, the mark before `ends`, and a table to unmask."""
+    """Returns masked text, a mark at ends of messages, a table to unmask."""
     used = self._used.union(*(content for _, content in messages))
     free = (x for x in map(chr, _PRIVATE) if x not in used)
     mark, *masks = itertools.islice(free, len(self._masked) + 1)
@@ -240,7 +221,7 @@ class ChatTemplate:
     # All results have the same time.
     now = datetime.datetime.now()
     variables = self._special_tokens | dict(
-      add_generation_prompt=add_generation_prompt,
+      add_generation_prompt=messages[-1][0] != 'assistant',
       tools=None,
       documents=None,
       strftime_now=lambda format: now.strftime(format),
@@ -253,8 +234,10 @@ class ChatTemplate:
           x.translate(mask) if i in masked or x in hidden else x
           for x in self._pattern.split(content)
         )
-        end = mark + ends[i] if i in ends else ''
-        contents.append(dict(role=role, content=content + end))
+        if i in marked:
+          # The space shows whether the template keeps the end of a message.
+          content += mark + ' ' * (i == len(messages) - 1)
+        contents.append(dict(role=role, content=content))
       return _generate(self._template, dict(variables, messages=contents))
 
     indices = range(len(messages))
@@ -277,15 +260,11 @@ def _raise_exception(message: object = '') -> None:
   raise jinja2.TemplateError(str(message))
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-  return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-
 # As in transformers; it has no loader of files.
 _SANDBOX = jinja2.sandbox.ImmutableSandboxedEnvironment(
   trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
 )
-_SANDBOX.filters['tojson'] = _to_json
+_SANDBOX.filters['tojson'] = functools.partial(json.dumps, ensure_ascii=False)
 _SANDBOX.globals['raise_exception'] = _raise_exception
 
 
