@@ -1,5 +1,6 @@
 """Chats: frames of Gemma, templates of models, and what hostile ones may do."""
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -40,7 +41,7 @@ def _trained(tags):
 def _tokenizer(source=None):
   """Returns the tokenizer of the fixtures with a template."""
   tokenizer = tokenizers.from_json(_FOLDER / 'tokenizer.json')
-  return tokenizer.with_chat_template(source)
+  return dataclasses.replace(tokenizer, chat_template=source)
 
 
 def _source(name):

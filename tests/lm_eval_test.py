@@ -1,5 +1,6 @@
 """The harness's model type, by itself and through its command line."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -198,7 +199,7 @@ def chat_lm(tmp_path):
   folder = pathlib.Path('tests/fixtures/chat')
   tokenizer = tokenizers.from_json(_ROOT / folder / 'tokenizer.json')
   source = (_ROOT / folder / 'gemma3.jinja').read_text()
-  tokenizer = tokenizer.with_chat_template(source)
+  tokenizer = dataclasses.replace(tokenizer, chat_template=source)
   model = language.from_config(small.config_of(tokenizer.vocab_size, width=8))
   path, params = tmp_path / 'model', model.init_params(jax.random.key(0))
   checkpoints.save_model(path, checkpoints.Checkpoint(model, params, tokenizer))

@@ -425,9 +425,10 @@ def _with_folder(
           f'{location}: {field} must be less than {size}, the number of tokens,'
           f' got {max(ids[field])}; fetch it again.'
         )
-  return tokenizer.with_stops(
+  tokenizer = tokenizer.with_stops(
     *ids['eos_token_id'], suppress_tokens=ids['suppress_tokens']
-  ).with_chat_template(chat.read(folder))
+  )
+  return dataclasses.replace(tokenizer, chat_template=chat.read(folder))
 
 
 # --- Orbax ---

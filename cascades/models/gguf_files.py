@@ -19,6 +19,7 @@ it takes ten seconds and most of a gigabyte for Gemma's 262,144 tokens.
 Sources: ggml's docs/gguf.md, llama.cpp's convert_hf_to_gguf.py.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -345,7 +346,7 @@ def read_tokenizer(file: File) -> tokenizers.Tokenizer:
     end = tokenizer.token_id(_TURN_TAGS[1])
     stops += [] if end is None else [end]
   tokenizer = tokenizer.with_stops(*stops, suppress_tokens=suppressed)
-  return tokenizer.with_chat_template(fields.chat_template)
+  return dataclasses.replace(tokenizer, chat_template=fields.chat_template)
 
 
 def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:

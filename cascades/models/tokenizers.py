@@ -1,6 +1,7 @@
 """SentencePiece tokenizers with Gemma's special ids, and their files."""
 
 import codecs
+import dataclasses
 import enum
 import functools
 import itertools
@@ -53,6 +54,7 @@ class Piece(NamedTuple):
   kind: Kind
 
 
+@dataclasses.dataclass(unsafe_hash=True, repr=False)
 class Tokenizer:
   """A SentencePiece model; equal when its bytes are equal.
 
@@ -66,20 +68,16 @@ class Tokenizer:
       request says otherwise.
   """
 
-  def __init__(
-    self,
-    proto: bytes,
-    stops: Iterable[int] = (),
-    chat_template: str | None = None,
-    suppress_tokens: Iterable[int] = (),
-  ):
-    self.proto = proto
-    self.chat_template = chat_template
-    self._model = _open_model(proto)
-    self.vocab_size = size = self._model.vocab_size()
-    # Rows that pad a table have no logit.
-    self.suppress_tokens = tuple(i for i in suppress_tokens if i < size)
-    self.stops = tuple(dict.fromkeys((EOS, *stops)))
+  proto: bytes
+  stops: tuple[int, ...] = dataclasses.field(default=(EOS,), compare=False)
+  chat_template: str | None = dataclasses.field(default=None, compare=False)
+  suppress_tokens: tuple[int, ...] = dataclasses.field(
+    default=(), compare=False
+  )
+
+  def __post_init__(self):
+    self._model = _open_model(self.proto)
+    self.vocab_size = self._model.vocab_size()
 
   def encode(self, text: str, add_bos: bool = False) -> list[int]:
     """Encodes a text as token ids; control tokens that it spells, as such."""
@@ -169,19 +167,13 @@ class Tokenizer:
     self, *stops: int, suppress_tokens: Iterable[int] = ()
   ) -> 'Tokenizer':
     """Returns an equal tokenizer with more stops and suppressed tokens."""
-    ids = *self.suppress_tokens, *suppress_tokens
-    stops = *self.stops, *stops
-    return Tokenizer(self.proto, stops, self.chat_template, ids)
-
-  def with_chat_template(self, template: str | None) -> 'Tokenizer':
-    """Returns an equal tokenizer with another template of chats."""
-    return Tokenizer(self.proto, self.stops, template, self.suppress_tokens)
-
-  def __eq__(self, value: object) -> bool:
-    return isinstance(value, Tokenizer) and self.proto == value.proto
-
-  def __hash__(self) -> int:
-    return hash(self.proto)
+    # Rows that pad a table have no logit.
+    ids = (i for i in suppress_tokens if i < self.vocab_size)
+    return dataclasses.replace(
+      self,
+      stops=tuple(dict.fromkeys((*self.stops, *stops))),
+      suppress_tokens=(*self.suppress_tokens, *ids),
+    )
 
 
 @functools.lru_cache(maxsize=2)
