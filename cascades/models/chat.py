@@ -38,14 +38,9 @@ _FILES = 'tokenizer_config.json', 'chat_template.json'
 MAX_CHARS = 2**20
 # An earlier turn, before a later one.
 _EARLIER = ('user', 'a'), ('assistant', '')
-# Private characters of Unicode, which replace those of messages.
-_PRIVATE = range(0xF0000, 0x10FFFE)
-# The tokens around a turn of Gemma 4, and of Gemma 2 and 3. Those have no turn
+# The tokens around a turn of Gemma 4, and of Gemma 2 and 3, which have 0 turns
 # of a system: its message begins the user's message.
-_TAGS = (
-  ('<|turn>', '<turn|>', True),
-  ('<start_of_turn>', '<end_of_turn>', False),
-)
+_TAGS = ('<|turn>', '<turn|>', 1), ('<start_of_turn>', '<end_of_turn>', 0)
 _FRAME = """{{ bos_token }}
 {%- for m in messages -%}
   {%- set before = loop.previtem or {'role': 'assistant'} -%}
@@ -92,11 +87,6 @@ class Conversation(tuple[tuple[str, str], ...]):
         f' of an answer, got {len(checked)} messages; add one.'
       )
     return super().__new__(cls, checked)
-
-  @property
-  def is_continued(self) -> bool:
-    """True if the last message is the beginning of the answer."""
-    return self[-1][0] == 'assistant'
 
   def __str__(self) -> str:
     return '\n\n'.join(f'{role}: {content}' for role, content in self)
@@ -178,15 +168,16 @@ class ChatTemplate:
     self, prompt: Prompt, last_token: int | None = None
   ) -> list[str | int]:
     """Returns a turn as texts, and as ids of control tokens of its frame."""
-    messages, is_later = as_conversation(prompt), last_token is not None
-    history = [*_EARLIER * is_later, *messages]
-    marked = [1] * is_later + [len(history) - 1] * messages.is_continued
+    is_later = last_token is not None
+    history = [*_EARLIER * is_later, *as_conversation(prompt)]
+    is_continued = history[-1][0] == 'assistant'
+    marked = [1] * is_later + [len(history) - 1] * is_continued
     text, mark, unmask = self._render(history, marked)
     if text.count(mark) != len(marked):
       raise _fault('must render each answer once, so that it can be continued')
     if is_later:
       text = text.partition(mark)[2]
-    if messages.is_continued:
+    if is_continued:
       text, _, rest = text.partition(mark)
       text = text if rest.startswith(' ') else text.rstrip()
     parts = self._split(text.lstrip())
@@ -214,7 +205,8 @@ class ChatTemplate:
   ) -> tuple[str, str, dict[int, int]]:
     """Returns masked text, a mark at ends of messages, a table to unmask."""
     used = self._used.union(*(content for _, content in messages))
-    free = (x for x in map(chr, _PRIVATE) if x not in used)
+    # Private characters of Unicode replace those of messages.
+    free = (x for x in map(chr, range(0xF0000, 0x10FFFE)) if x not in used)
     mark, *masks = itertools.islice(free, len(self._masked) + 1)
     mask = str.maketrans(self._masked, ''.join(masks))
     unmask = str.maketrans(''.join(masks), self._masked)
@@ -238,7 +230,21 @@ class ChatTemplate:
           # The space shows whether the template keeps the end of a message.
           content += mark + ' ' * (i == len(messages) - 1)
         contents.append(dict(role=role, content=content))
-      return _generate(self._template, dict(variables, messages=contents))
+      text = ''
+      try:
+        for part in self._template.generate(variables, messages=contents):
+          text += part
+          if len(text) > MAX_CHARS:
+            raise ValueError(f'it makes more than {MAX_CHARS} characters')
+      except Exception as error:
+        # Jinja's own errors are of subclasses.
+        if type(error) is jinja2.TemplateError:
+          raise ValueError(
+            "messages: the model's chat template refuses them"
+            f' ({_reason(error)}); change them.'
+          ) from None
+        raise _fault(f'cannot be rendered ({_reason(error)})') from None
+      return text
 
     indices = range(len(messages))
     text, masked = render([]), render(indices)
@@ -266,25 +272,6 @@ _SANDBOX = jinja2.sandbox.ImmutableSandboxedEnvironment(
 )
 _SANDBOX.filters['tojson'] = functools.partial(json.dumps, ensure_ascii=False)
 _SANDBOX.globals['raise_exception'] = _raise_exception
-
-
-def _generate(template: jinja2.Template, variables: dict[str, Any]) -> str:
-  """Renders a template; every error is reported as its fault."""
-  text = ''
-  try:
-    for part in template.generate(variables):
-      text += part
-      if len(text) > MAX_CHARS:
-        raise ValueError(f'it makes more than {MAX_CHARS} characters')
-  except Exception as error:
-    # Jinja's own errors are of subclasses.
-    if type(error) is jinja2.TemplateError:
-      raise ValueError(
-        f"messages: the model's chat template refuses them ({_reason(error)});"
-        ' change them.'
-      ) from None
-    raise _fault(f'cannot be rendered ({_reason(error)})') from None
-  return text
 
 
 def _fault(reason: str) -> ValueError:

@@ -177,7 +177,7 @@ class FileReader:
       )
     try:
       conversation = Conversation(messages)
-      if not conversation.is_continued:
+      if conversation[-1][0] != 'assistant':
         return conversation, None
       # The last message of chat data is the answer.
       return Conversation(conversation[:-1]), conversation[-1][1]
