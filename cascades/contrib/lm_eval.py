@@ -19,7 +19,6 @@ of its family's, after the `--system_instruction`.
 
 import collections
 import dataclasses
-import functools
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
@@ -276,11 +275,9 @@ class CascadesLM(TemplateLM):
     if not isinstance(context, _ChatText):
       return super()._encode_pair(context, continuation)
     tokenizer = self.sampler.tokenizer
-    encode = functools.partial(
-      chat.require_template(tokenizer).encode, tokenizer, context.messages
-    )
-    ids = encode()
-    return ids, encode(answer=continuation)[len(ids) :]
+    parts = chat.require_template(tokenizer).split(context.messages)
+    ids = tokenizer.encode_framed(parts)
+    return ids, tokenizer.encode_framed([*parts, continuation])[len(ids) :]
 
   def chat_template(self, chat_template: bool | str = False) -> str | None:
     """Returns the chat template for the harness's results; None if unused."""

@@ -190,10 +190,9 @@ class ChatTemplate:
     tokenizer: tokenizers.Tokenizer,
     prompt: Prompt,
     last_token: int | None = None,
-    answer: str = '',
   ) -> list[int]:
-    """Encodes a turn, and the beginning of its answer."""
-    return tokenizer.encode_framed([*self.split(prompt, last_token), answer])
+    """Encodes a turn."""
+    return tokenizer.encode_framed(self.split(prompt, last_token))
 
   def _split(self, text: str) -> list[str | int]:
     """Splits a text into texts and the ids of control tokens in it."""
