@@ -39,7 +39,6 @@ _MAX_BYTES, _HEAD_CHARS = 2**29, 2**22
 _FAULTS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 _FAULTS += (RuntimeError,)
 
-
 # Kinds of pieces, with the numbers of SentencePiece and llama.cpp. A text never
 # becomes a CONTROL piece; a USER_DEFINED one matches it before any merge.
 Kind = enum.IntEnum('Kind', 'NORMAL UNKNOWN CONTROL USER_DEFINED UNUSED BYTE')
@@ -58,14 +57,9 @@ class Piece(NamedTuple):
 class Tokenizer:
   """A SentencePiece model; equal when its bytes are equal.
 
-  Attributes:
-    proto: The serialised model, as in `tokenizer.model`.
-    vocab_size: Number of pieces.
-    stops: Ids that end an answer of the model that it came with:
-      end-of-sequence, and end-of-turn for instruction-tuned models.
-    chat_template: The Jinja template of that model's chats, if any.
-    suppress_tokens: Ids that no answer of that model may contain, unless a
-      request says otherwise.
+  An answer of the model that it came with ends at a token of `stops` and has
+  none of `suppress_tokens`, unless a request says otherwise; `chat_template` is
+  the Jinja template of that model's chats.
   """
 
   proto: bytes
