@@ -141,7 +141,7 @@ def _scores(task, filter_name, model, results):
     for prompt, options in model.requests[: len(examples)]
   ]
   scores = [task.score_example(_answer(x.prompt), x) for x in examples]
-  samples = results['samples'][task.documents.task.task_name]
+  samples = results['samples'][task.inner.task_name]
   return scores, [x for x in samples if x['filter'] == filter_name]
 
 

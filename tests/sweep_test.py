@@ -549,8 +549,9 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
     return nan if reference in failures else task.score(answer, reference)
 
   metric = Metric(name='odd', help='', scores=('exact_match',), score=score)
-  load = lambda **_: iter([examples[0], long, *examples[2:]])  # noqa: E731
-  odd = dataclasses.replace(task, load=load, metrics=(metric,))
+  load = lambda *_, **__: iter([examples[0], long, *examples[2:]])  # noqa: E731
+  monkeypatch.setattr(type(task), 'load', load)
+  odd = dataclasses.replace(task, metrics=(metric,))
   monkeypatch.setitem(TASKS, 'numerals', odd)
   config = small.config(cache_length=256, num_examples=5)
   make = functools.partial(curve_plan.Curve.from_config, config)

@@ -20,7 +20,7 @@ _DATA = pathlib.Path(__file__).parent / 'data'
 _EXAMPLES = json.loads((_DATA / 'task_examples.json').read_text())
 
 
-@pytest.fixture(params=[name for name, x in TASKS.items() if x.problems])
+@pytest.fixture(params=[name for name, x in TASKS.items() if x.problem])
 def task(request):
   return TASKS[request.param]
 
@@ -146,7 +146,7 @@ def _examples(task, split):
 @pytest.mark.parametrize('name', _EXAMPLES)
 def test_examples_stay_the_same_to_the_bit(name):
   task, want = TASKS[name], dict(_EXAMPLES[name])
-  if task.problems:
+  if task.problem:
     for phrasing_style in phrasing.PHRASING_STYLES:
       found = _digest(_problems(task, 1000, 'any', phrasing_style))
       assert found == want.pop(f'by {phrasing_style}')

@@ -35,8 +35,6 @@ PAGES = {
     ' models.language.LanguageModel models.checkpoints.open_checkpoint'
     ' verification_config.Verification verification.inputs'
     ' experiments.tasks.task'
-    ' experiments.tasks.task_spec.TaskSpec'
-    ' experiments.tasks.task_spec.build_task'
     ' experiments.tasks.answer_metrics.Metric',
   ),
   'audits': (

@@ -9,13 +9,12 @@ from experiments.tasks import file_task, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.catalog import CATALOG
 from experiments.tasks.task import Example, Reference, Task
-from experiments.tasks.task_spec import TaskSpec, build_task
 
 TASKS: Registry[Task] = Registry('task', Task)
-for _task in (*map(build_task, CATALOG), file_task.TASK):
+for _task in (*CATALOG, file_task.TASK):
   TASKS.register(_task.name, _task, builtin=True)
 # Tasks whose problems are generated; the bundled models are trained on them.
-GENERATED = tuple(spec.name for spec in CATALOG if spec.problem)
+GENERATED = tuple(task.name for task in CATALOG if task.problem)
 
 
 def quality_metric(task: str) -> Metric | None:
@@ -45,8 +44,6 @@ __all__ = [
   'Metric',
   'Reference',
   'Task',
-  'TaskSpec',
-  'build_task',
   'harness_tasks',
   'quality_metric',
 ]

@@ -35,8 +35,7 @@ from experiments.tasks.data_files import (
   get_text,
   get_texts,
 )
-from experiments.tasks.task import SPLITS
-from experiments.tasks.task_spec import TaskSpec
+from experiments.tasks.task import SPLITS, Task
 
 # Sets whose test answers are secret: results are of the development set.
 _DEVELOPMENT_SPLITS = {'train': 'train', 'test': 'validation'}
@@ -95,20 +94,20 @@ _MULTI30K: dict[str, Any] = dict(
   max_new_tokens=64,
 )
 
-CATALOG: tuple[TaskSpec, ...] = (
-  TaskSpec(
+CATALOG: tuple[Task, ...] = (
+  Task(
     name='word_problems',
     problem=word_problems.draw,
     metrics=('marked_number',),
     max_new_tokens=128,
   ),
-  TaskSpec(
+  Task(
     name='numerals',
     problem=numerals.draw,
     metrics=('exact_match', 'chrf'),
     max_new_tokens=32,
   ),
-  TaskSpec(
+  Task(
     name='roman',
     problem=roman.draw,
     metrics=('exact_match',),
@@ -116,7 +115,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   ),
   # Grade school mathematics in words (Cobbe et al. 2021, arXiv 2110.14168), MIT
   # licence. The score `marked` tells a final number after #### from another.
-  TaskSpec(
+  Task(
     name='gsm8k',
     source=Source(
       download='test.jsonl of github.com/openai/grade-school-math',
@@ -134,7 +133,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   # al. 2018, arXiv 1806.03822), CC BY-SA 4.0. The official script expects an
   # empty answer there, which a language model cannot tell from having nothing
   # to say.
-  TaskSpec(
+  Task(
     name='squad_v2',
     source=Source(
       hub='rajpurkar/squad_v2',
@@ -150,7 +149,7 @@ CATALOG: tuple[TaskSpec, ...] = (
     max_new_tokens=48,
   ),
   # Berant et al. 2013, EMNLP; no stated licence.
-  TaskSpec(
+  Task(
     name='web_questions',
     source=Source(hub='Stanford/web_questions'),
     answers='answers',
@@ -158,7 +157,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   ),
   # The open variant (Kwiatkowski et al. 2019; Lee et al. 2019, arXiv
   # 1906.00300), CC BY-SA 3.0.
-  TaskSpec(
+  Task(
     name='natural_questions',
     source=Source(
       hub='google-research-datasets/nq_open',
@@ -168,7 +167,7 @@ CATALOG: tuple[TaskSpec, ...] = (
     **_SHORT_ANSWERS,
   ),
   # Joshi et al. 2017, arXiv 1705.03551; Apache-2.0.
-  TaskSpec(
+  Task(
     name='trivia_qa',
     source=Source(
       hub='mandarjoshi/trivia_qa',
@@ -183,7 +182,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   # News and a few highlights, a line each, not anonymised (Hermann et al. 2015,
   # arXiv 1506.03340; See et al. 2017, arXiv 1704.04368). The code that makes it
   # is Apache-2.0, the articles belong to the papers.
-  TaskSpec(
+  Task(
     name='cnn_dailymail',
     source=Source(
       hub='abisee/cnn_dailymail',
@@ -199,7 +198,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   ),
   # News and one sentence (Narayan et al. 2018, arXiv 1808.08745). Its code is
   # MIT, the articles belong to the BBC.
-  TaskSpec(
+  Task(
     name='xsum',
     source=Source(
       hub='EdinburghNLP/xsum',
@@ -216,7 +215,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   ),
   # newstest2014 (Bojar et al. 2014, Findings of the Workshop on Statistical
   # Machine Translation); for research.
-  TaskSpec(
+  Task(
     name='wmt14_en_de',
     source=Source(hub='wmt/wmt14', config='de-en'),
     question='English: {translation.en}\nGerman:',
@@ -226,13 +225,13 @@ CATALOG: tuple[TaskSpec, ...] = (
     stop_strings=('\n',),
     max_new_tokens=256,
   ),
-  TaskSpec(
+  Task(
     name='multi30k_de_en',
     question='German: {de}\nEnglish:',
     answer='{en}',
     **_MULTI30K,
   ),
-  TaskSpec(
+  Task(
     name='multi30k_en_de',
     question='English: {en}\nGerman:',
     answer='{de}',
@@ -240,7 +239,7 @@ CATALOG: tuple[TaskSpec, ...] = (
   ),
   # Prompts for measuring speed (Xia et al. 2024, arXiv 2401.07851), Apache-2.0:
   # 80 of each of six categories. There are no references, and quality is nan.
-  TaskSpec(
+  Task(
     name='spec_bench',
     source=Source(
       download='question.jsonl of github.com/hemingkx/Spec-Bench',

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import types
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
@@ -22,6 +21,7 @@ from experiments.tasks import halves, metric_specs
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.data_files import (
   DataFile,
+  Row,
   RowError,
   Template,
   as_text,
@@ -51,24 +51,27 @@ _DEFAULTS |= dict(reference=_DEFAULT_REFERENCE, id=_DEFAULT_ID, stop_strings=())
 _Fields = Mapping[str, Any]
 
 
-class FileReader:
-  """Reads the examples of a file."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileTask(Task):
+  """A task of a file."""
 
-  def __init__(self, settings: Any, metric: Metric | None, is_chat: bool):
-    """Parses the templates of the fields `file` of a config; opens nothing."""
-    self.settings, self.metric, self._is_chat = settings, metric, is_chat
-    self._prompt = Template('file.prompt', settings.prompt)
-    self._reference = Template('file.reference', settings.reference)
-    self._optional = (_MESSAGES, settings.id, *self._reference.fields)
-    self.shots: list[tuple[Any, str]] = []
-    self.files: dict[str, DataFile] = {}
-    self.counts: collections.Counter[bool] = collections.Counter()
+  path: str
+  examples: str
+  is_chat: bool
+  prompt: Template
+  reference: Template
+  # Of the last `load`: worked examples, files by name, and rows that repeat.
+  worked: list[tuple[Any, str]] = dataclasses.field(default_factory=list)
+  files: dict[str, DataFile] = dataclasses.field(default_factory=dict)
+  counts: collections.Counter[bool] = dataclasses.field(
+    default_factory=collections.Counter
+  )
 
   def load(
     self,
     split: str = 'all',
     seed: int = 0,
-    num_examples: int = 500,
+    num_examples: int | None = 500,
     path: str | None = None,
     shots: int | None = None,
   ) -> Iterator[Example]:
@@ -80,12 +83,14 @@ class FileReader:
         'task.path: task.path and task.shots are not supported by the task'
         ' file; give file.path, file.examples and file.shots.'
       )
-    if not self.settings.path:
+    if not self.path:
       raise ValueError(
         'data: no file is given; give one, such as --data=mine.jsonl.'
       )
-    head = self._worked_examples()
-    file = DataFile('data', self.settings.path)
+    for read in (self.worked, self.files, self.counts):
+      read.clear()
+    head = self._worked_examples() if self.examples else ''
+    file = DataFile('data', self.path)
     self.files[file.name] = file
     examples = self._examples(file, head)
     if split != 'all':
@@ -97,36 +102,42 @@ class FileReader:
     if is_empty:
       raise file.refusal('', f'has no rows of split {split}', 'give more rows')
 
+  @property
+  def metric(self) -> Metric | None:
+    """The metric; None for speed alone."""
+    return self.metrics[0] if self.metrics else None
+
+  def _rows(self, file: DataFile) -> Iterator[Row]:
+    """Yields the rows of a file with the fields that are used."""
+    optional = (_MESSAGES, self.key, *self.reference.fields)
+    return file.rows(self.prompt.fields, optional)
+
   def _worked_examples(self) -> str:
     """Returns the worked examples, which come before each prompt."""
-    self.shots, self.files = [], {}
-    self.counts.clear()
-    if not self.settings.examples:
-      return ''
-    file = DataFile('file.examples', self.settings.examples)
-    rows = file.rows(self._prompt.fields, self._optional)
-    for place, row in itertools.islice(rows, self.settings.shots or None):
+    file = DataFile('file.examples', self.examples)
+    for place, row in itertools.islice(self._rows(file), self.shots or None):
       with file.errors_at(place):
         prompt, references = self._problem(row)
         if not references:
-          raise RowError(f'has no field {self.settings.reference!r}')
-      self.shots.append((prompt, accepted_answers(references)[0]))
-    if len(self.shots) < max(1, self.settings.shots):
+          raise RowError(f'has no field {self.answer!r}')
+      self.worked.append((prompt, accepted_answers(references)[0]))
+    if len(self.worked) < max(1, self.shots):
       raise file.refusal(
         '',
-        f'has {len(self.shots)} rows, but file.shots is {self.settings.shots}',
+        f'has {len(self.worked)} rows, but file.shots is {self.shots}',
         'give more rows or fewer shots',
       )
     self.files[f'examples {file.name}'] = file
-    separator = self.settings.separator
-    return ''.join(f'{q}{separator}{a}{_END_OF_EXAMPLE}' for q, a in self.shots)
+    return ''.join(
+      f'{q}{self.separator}{a}{_END_OF_EXAMPLE}' for q, a in self.worked
+    )
 
   def _examples(self, file: DataFile, head: str) -> Iterator[Example]:
     """Yields the examples of all rows that repeat no earlier row."""
     first_places: dict[str, str] = {}
     contents: set[bytes] = set()
-    questions = {question.strip() for question, _ in self.shots}
-    for place, row in file.rows(self._prompt.fields, self._optional):
+    questions = {question.strip() for question, _ in self.worked}
+    for place, row in self._rows(file):
       with file.errors_at(place):
         prompt, reference = self._problem(row)
         if str(prompt).strip() in questions:
@@ -155,22 +166,22 @@ class FileReader:
 
   def _problem(self, row: _Fields) -> tuple[str | Conversation, Reference]:
     """Returns the prompt and the reference of a row."""
-    if _MESSAGES not in row or {*row} & {*self._prompt.fields}:
-      return self._prompt.fill(row), self._references(row)
+    if _MESSAGES not in row or {*row} & {*self.prompt.fields}:
+      return self.prompt.fill(row), self._references(row)
     prompt, answer = self._conversation(row[_MESSAGES])
-    if answer and row.get(self.settings.reference) is None:
-      row = {**row, self.settings.reference: answer}
+    if answer and row.get(self.answer) is None:
+      row = {**row, self.answer: answer}
     return prompt, self._references(row)
 
   def _conversation(self, messages: Any) -> tuple[Conversation, str | None]:
     """Returns the messages to answer, and the answer that follows them."""
-    if not self._is_chat:
+    if not self.is_chat:
       raise RowError(
         f'has {_MESSAGES!r} but no prompt',
         'set --config.chat=True, or name the field of prompts with'
         ' --config.file.prompt',
       )
-    if self.settings.examples:
+    if self.examples:
       raise RowError(
         f'has {_MESSAGES!r}, which cannot be combined with file.examples',
         'write the worked examples as messages',
@@ -187,26 +198,26 @@ class FileReader:
 
   def _references(self, row: _Fields) -> Reference:
     """Returns the accepted answers of a row, one as a text; () for none."""
-    name, metric = self.settings.reference, self.metric
+    name, metric = self.answer, self.metric
     is_needed = name != _DEFAULT_REFERENCE or (
       metric is not None and metric.needs_reference
     )
     value = row.get(name)
     if not is_needed and (value is None or not str(value).strip()):
       return ()
-    if isinstance(value, list) and self._reference.fields == [name]:
+    if isinstance(value, list) and self.reference.fields == [name]:
       texts = get_texts(row, name)
       if not texts and is_needed:
         raise RowError(f'has an empty {name!r}')
     else:
-      texts = [self._reference.fill(row)]
+      texts = [self.reference.fill(row)]
     for text in texts if metric else ():
       metric.check_reference(text)
     return texts[0] if len(texts) == 1 else tuple(texts)
 
   def _id(self, row: _Fields, *content: Any) -> str:
     """Returns the id of a row, by default a hash of its content."""
-    field = self.settings.id
+    field = self.key
     if row.get(field) is None and field == _DEFAULT_ID:
       text = json.dumps(content)
       return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -217,32 +228,18 @@ class FileReader:
       )
     return text
 
-
-def _content_hash(prompt: str | Conversation, reference: Reference) -> bytes:
-  """Hashes what a model sees and what is scored, without outer spaces."""
-  messages = [(role, text.strip()) for role, text in as_conversation(prompt)]
-  references = sorted({text.strip() for text in accepted_answers(reference)})
-  return hashlib.sha256(json.dumps([messages, references]).encode()).digest()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FileTask(Task):
-  """A task of a file."""
-
-  reader: FileReader
-
   def provenance(self, path: str | None, shots: int | None) -> dict[str, Any]:
     """Returns the hashes of the rows that were read, and their scorer."""
-    del path, shots  # The reader has them from the config.
+    del path, shots  # The config has them.
     data: dict[str, Any] = {
-      'shots': len(self.reader.shots),
-      'files': {k: file.sha256 for k, file in self.reader.files.items()},
+      'shots': len(self.worked),
+      'files': {k: file.sha256 for k, file in self.files.items()},
     }
     return data | ({'scorer': x} if (x := self.signature()) else {})
 
   def notes(self) -> tuple[str, ...]:
     """Returns a line on the rows that were left out, if there are any."""
-    repeats, total = self.reader.counts[True], self.reader.counts.total()
+    repeats, total = self.counts[True], self.counts.total()
     line = (
       f'data: {repeats} of {total} rows repeat the prompt and reference of an'
       ' earlier row and are left out.'
@@ -255,6 +252,13 @@ class FileTask(Task):
     return [*metrics, self.signature()] if metrics else []
 
 
+def _content_hash(prompt: str | Conversation, reference: Reference) -> bytes:
+  """Hashes what a model sees and what is scored, without outer spaces."""
+  messages = [(role, text.strip()) for role, text in as_conversation(prompt)]
+  references = sorted({text.strip() for text in accepted_answers(reference)})
+  return hashlib.sha256(json.dumps([messages, references]).encode()).digest()
+
+
 def _configure(config: Mapping[str, Any]) -> Task:
   """Returns the task of a config."""
   if 'file' not in config:
@@ -262,26 +266,24 @@ def _configure(config: Mapping[str, Any]) -> Task:
       'tasks: the task file needs a file; run --config=configs/your_data.py.'
     )
   fields = _DEFAULTS | dict(config['file'] or {})
-  settings = types.SimpleNamespace(**fields)
-  metric = metric_specs.find(settings.metric) if settings.metric else None
-  reader = FileReader(settings, metric, bool(config.get('chat')))
+  metric = metric_specs.find(fields['metric']) if fields['metric'] else None
   # After worked examples, a model goes on with examples of its own.
-  stop_strings = (_END_OF_EXAMPLE,) if settings.examples else ()
+  stop_strings = (_END_OF_EXAMPLE,) if fields['examples'] else ()
   return FileTask(
     name=f'{NAME}:{metric.name}' if metric else NAME,
-    load=reader.load,
     metrics=(metric,) if metric else (),
     max_new_tokens=_MAX_NEW_TOKENS,
-    shots=settings.shots,
-    stop_strings=tuple(settings.stop_strings or stop_strings),
-    reader=reader,
+    path=fields['path'],
+    examples=fields['examples'],
+    is_chat=bool(config.get('chat')),
+    prompt=Template('file.prompt', fields['prompt']),
+    reference=Template('file.reference', fields['reference']),
+    answer=fields['reference'],
+    key=fields['id'],
+    separator=fields['separator'],
+    shots=fields['shots'],
+    stop_strings=tuple(fields['stop_strings'] or stop_strings),
   )
 
 
-TASK = Task(
-  name=NAME,
-  load=lambda **_: _configure({}),
-  metrics=(),
-  max_new_tokens=_MAX_NEW_TOKENS,
-  configure=_configure,
-)
+TASK = dataclasses.replace(_configure({'file': None}), configure=_configure)

@@ -29,7 +29,7 @@ import math
 import numbers
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import jinja2
@@ -160,17 +160,102 @@ def _check_files(paths: list[pathlib.Path]) -> None:
     paths += [file for file in included if file not in paths]
 
 
+def _make_task(inner: Any, name: str, filter_name: str) -> 'HarnessTask':
+  """Returns the task of a sweep for a task of the harness."""
+  filters = {ensemble.name: ensemble for ensemble in inner._filters}
+  filter_name = filter_name or next(iter(filters))
+  if filter_name not in filters:
+    raise ValueError(
+      f'tasks: {name} has no filter {arguments.quote(filter_name)}; choose'
+      f' one of {", ".join(filters)}.'
+    )
+  own_shots = inner.config.num_fewshot
+  task = HarnessTask(
+    name=name,
+    metrics=(),
+    max_new_tokens=0,
+    shots=own_shots or 0,
+    inner=inner,
+    own_shots=own_shots,
+    docs=inner.eval_docs,
+    answer_filter=filters[filter_name],
+  )
+  generation = Generation.from_task(task.check_kind())
+  metric, scale = task.choose_metric()
+  task = dataclasses.replace(
+    task,
+    max_new_tokens=generation.max_new_tokens,
+    stop_strings=generation.until,
+    metric=metric,
+    scale=scale,
+  )
+  return dataclasses.replace(task, identity=task.hash())
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HarnessTask(Task):
-  """A task of the harness."""
+  """A task of the harness, with its prompts and scores."""
 
-  documents: '_Documents'
-  identity: str
+  inner: Any
+  own_shots: int | None
+  docs: Any
+  answer_filter: Any
+  metric: str = ''
+  # The best value of the metric, 1 or 100.
+  scale: int = 1
+  identity: str = ''
+  # Lines on the documents that were read last.
+  warnings: list[str] = dataclasses.field(default_factory=list)
+
+  def load(
+    self,
+    split: str = 'test',
+    seed: int = 0,
+    num_examples: int | None = 500,
+    path: str | None = None,
+    shots: int | None = None,
+  ) -> Iterator[Example]:
+    """Yields the documents of a split; see `Task.load`."""
+    del seed  # The order is the harness's.
+    check_split(self.name, split, _SPLITS)
+    if path:
+      raise ValueError(
+        f'task.path: cannot be combined with {self.name}; name data files by'
+        ' dataset_kwargs in your own YAML.'
+      )
+    # As with --num_fewshot, a task that declares none keeps to it.
+    count = self.own_shots if shots is None or self.own_shots == 0 else shots
+    is_half = split != _SPLITS[0]
+    requests = self._requests(None if is_half else num_examples, count)
+    examples = map(self._example, requests)
+    if is_half:
+      examples = (x for x in examples if halves.half_of(x.id) == split)
+    yield from itertools.islice(examples, num_examples)
+
+  def _example(self, request: Any) -> Example:
+    """Returns the example of a request of the harness."""
+    text = json.dumps(request.doc, default=str, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return Example(
+      id=f'{self.name}/test/{request.doc_id}-{digest}',
+      prompt=request.args[0],
+      reference=self._target(request.doc),
+    )
 
   def score_example(self, answer: str, example: Example) -> dict[str, float]:
     """Returns the quality of an answer, and the harness's metrics of it."""
     index = example.id.rpartition('/')[2].partition('-')[0]
-    return self.documents.scores(int(index), answer)
+    values = self._numbers(int(index), answer)
+    share = values.get(self.metric, math.nan) / self.scale
+    if not self._is_higher_better():
+      # Errors of a translation can be more than its words.
+      share = 1 - (min(share, 1) if self.scale > 1 else share)
+    if not -_TOLERANCE <= share <= 1 + _TOLERANCE:
+      raise ValueError(
+        f'{self.metric} of {self.name} must be from 0 to {self.scale}, got'
+        f' {values.get(self.metric)}'
+      )
+    return {'quality': min(max(share, 0.0), 1.0), **values}
 
   @property
   def quality_score(self) -> str:
@@ -181,104 +266,35 @@ class HarnessTask(Task):
     """Returns the hash of the task, its code included."""
     return [self.identity]
 
-  def signature(self) -> str:
-    """Returns the harness's version, the filter and the metric in words."""
-    return self.documents.signature()
-
   def provenance(self, path: str | None, shots: int | None) -> dict[str, Any]:
     """Returns the number of worked examples, the scorer and its hash."""
     del path, shots
     return {
-      'shots': self.documents.task.config.num_fewshot or 0,
+      'shots': self.inner.config.num_fewshot or 0,
       'scorer': self.signature(),
       'task': self.identity,
     }
 
   def notes(self) -> tuple[str, ...]:
     """Returns lines on what differs from the harness's own numbers."""
-    documents, lines = self.documents, []
-    count, metric = documents.task.config.num_fewshot or 0, documents.metric
+    lines, count = [], self.inner.config.num_fewshot or 0
     if count != self.shots:
       lines.append(
         f'task.shots: prompts of {self.name} have {count} worked examples, but'
         f' the task declares {self.shots}; None uses the declared number.'
       )
-    if not documents.is_mean():
+    if not self._is_mean():
       lines.append(
-        f'tasks: the quality of {self.name} is the mean {metric} of single'
-        f' answers; the harness computes {metric} of all answers together.'
+        f'tasks: the quality of {self.name} is the mean {self.metric} of single'
+        f' answers; the harness computes {self.metric} of all answers together.'
       )
-    return (*lines, *documents.notes)
+    return (*lines, *self.warnings)
 
-
-def _make_task(source: Any, name: str, filter_name: str) -> HarnessTask:
-  """Returns the task of a sweep for a task of the harness."""
-  own_shots = source.config.num_fewshot
-  documents = _Documents(source, name, filter_name)
-  generation = Generation.from_task(documents.generation_kwargs)
-
-  def load(split='test', seed=0, num_examples=500, path=None, shots=None):
-    del seed  # The order is the harness's.
-    check_split(name, split, _SPLITS)
-    if path:
-      raise ValueError(
-        f'task.path: cannot be combined with {name}; name data files by'
-        ' dataset_kwargs in your own YAML.'
-      )
-    # As with --num_fewshot, a task that declares none keeps to it.
-    count = own_shots if shots is None or own_shots == 0 else shots
-    is_half = split != _SPLITS[0]
-    requests = documents.requests(None if is_half else num_examples, count)
-    examples = (_example(name, documents, request) for request in requests)
-    if is_half:
-      examples = (x for x in examples if halves.half_of(x.id) == split)
-    yield from itertools.islice(examples, num_examples)
-
-  return HarnessTask(
-    name=name,
-    load=load,
-    metrics=(),
-    max_new_tokens=generation.max_new_tokens,
-    shots=own_shots or 0,
-    stop_strings=generation.until,
-    documents=documents,
-    identity=documents.identity(),
-  )
-
-
-def _example(name: str, documents: '_Documents', request: Any) -> Example:
-  """Returns the example of a request of the harness."""
-  text = json.dumps(request.doc, default=str, sort_keys=True)
-  digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-  return Example(
-    id=f'{name}/test/{request.doc_id}-{digest}',
-    prompt=request.args[0],
-    reference=documents.target(request.doc),
-  )
-
-
-class _Documents:
-  """The documents of a task of the harness, with prompts and scores."""
-
-  def __init__(self, source: Any, name: str, filter_name: str):
-    """Chooses filter and metric, and scores the reference of a document."""
-    self.task, self.name, self.notes = source, name, []
-    self._docs = source.eval_docs
-    self._filters = {ensemble.name: ensemble for ensemble in source._filters}
-    self.filter_name = filter_name or next(iter(self._filters))
-    if self.filter_name not in self._filters:
-      raise ValueError(
-        f'tasks: {name} has no filter {arguments.quote(filter_name)}; choose'
-        f' one of {", ".join(self._filters)}.'
-      )
-    self.generation_kwargs = self._check_kind()
-    self.metric, self.scale = self._choose_metric()
-
-  def _check_kind(self) -> dict[str, Any]:
+  def check_kind(self) -> dict[str, Any]:
     """Refuses tasks whose answers are not one generated text each."""
-    config = self.task.config
+    config = self.inner.config
     _check_answers(self.name, config.unsafe_code)
-    requests = self.requests(1, config.num_fewshot)
+    requests = self._requests(1, config.num_fewshot)
     types = sorted({request.request_type for request in requests})
     # A third argument has images and sounds.
     texts = [len(x.args) == 2 and isinstance(x.args[0], str) for x in requests]
@@ -291,13 +307,13 @@ class _Documents:
       )
     return requests[0].args[1]
 
-  def requests(self, limit: int | None, shots: int | None) -> list[Any]:
+  def _requests(self, limit: int | None, shots: int | None) -> list[Any]:
     """Returns the requests of the first documents, as the harness makes them.
 
     Documents with the prompt and the target of an earlier one are left out.
     """
-    self.task.set_config('num_fewshot', shots or 0)
-    self.task.set_fewshot_seed(_FEWSHOT_SEED)
+    self.inner.set_config('num_fewshot', shots or 0)
+    self.inner.set_fewshot_seed(_FEWSHOT_SEED)
     first: dict[tuple[str, str], int] = {}
     num_read = 0
     # The harness shows a progress bar of its own.
@@ -305,21 +321,21 @@ class _Documents:
       _one_sentence(f'tasks: the prompts of {self.name} cannot be made'),
       contextlib.redirect_stderr(io.StringIO()),
     ):
-      for index, doc in enumerate(self._docs):
+      for index, doc in enumerate(self.docs):
         if len(first) == limit:
           break
-        text = self.task.doc_to_text(doc)
+        text = self.inner.doc_to_text(doc)
         # A number is an index into choices of the document.
         prompt = text if isinstance(text, str) and text.strip() else str(doc)
-        first.setdefault((prompt, self.target(doc)), index)
+        first.setdefault((prompt, self._target(doc)), index)
         num_read += 1
-      self.task.build_all_requests(limit=num_read)
-      examples = self.task.sampler.fewshot_docs() if shots else []
+      self.inner.build_all_requests(limit=num_read)
+      examples = self.inner.sampler.fewshot_docs() if shots else []
     prompts = {index: prompt for (prompt, _), index in first.items()}
-    requests = [x for x in self.task.instances if x.doc_id in prompts]
-    self.notes = []
+    requests = [x for x in self.inner.instances if x.doc_id in prompts]
+    self.warnings.clear()
     if num_read > len(first):
-      self.notes.append(
+      self.warnings.append(
         f'tasks: {num_read - len(first)} of {num_read} documents of {self.name}'
         ' repeat the prompt and target of an earlier one and are left out; the'
         ' harness scores them.'
@@ -328,42 +344,28 @@ class _Documents:
     if all(x.doc in examples for x in requests[:100]) or any(
       x.args[0].count(prompts[x.doc_id]) > 1 for x in requests if shots
     ):
-      self.notes.append(
+      self.warnings.append(
         f'tasks: {self.name} has no few-shot split apart from the documents'
         ' that it is scored on, so prompts may hold their own answers; name a'
         ' fewshot_split in your own YAML, or give --config.task.shots=0.'
       )
     return requests
 
-  def target(self, doc: Any) -> str:
+  def _target(self, doc: Any) -> str:
     """Returns the reference of a document as a text; of several, the first."""
-    target = self.task.doc_to_target(doc)
-    if isinstance(target, int) and self.task.config.doc_to_choice is not None:
-      target = self.task.doc_to_choice(doc)[target]
+    target = self.inner.doc_to_target(doc)
+    if isinstance(target, int) and self.inner.config.doc_to_choice is not None:
+      target = self.inner.doc_to_choice(doc)[target]
     if isinstance(target, list | tuple):
       target = target[0] if target else ''
     return str(target)
 
-  def scores(self, index: int, text: str) -> dict[str, float]:
-    """Returns the quality and the metrics of one answer."""
-    values = self._numbers(index, text)
-    share = values.get(self.metric, math.nan) / self.scale
-    if not self._is_higher_better():
-      # Errors of a translation can be more than its words.
-      share = 1 - (min(share, 1) if self.scale > 1 else share)
-    if not -_TOLERANCE <= share <= 1 + _TOLERANCE:
-      raise ValueError(
-        f'{self.metric} of {self.name} must be from 0 to {self.scale}, got'
-        f' {values.get(self.metric)}'
-      )
-    return {'quality': min(max(share, 0.0), 1.0), **values}
-
-  def _choose_metric(self) -> tuple[str, int]:
+  def choose_metric(self) -> tuple[str, int]:
     """Returns the metric that is the quality, and its best value, 1 or 100."""
     with _one_sentence(f'tasks: a reference of {self.name} has no score'):
-      values = self._numbers(0, self.target(self._docs[0]))
+      values = self._numbers(0, self._target(self.docs[0]))
     # The first one, in the order of its author.
-    names = [x for x in (*self.task.aggregation(), *values) if x in values]
+    names = [x for x in (*self.inner.aggregation(), *values) if x in values]
     if not names or not -_TOLERANCE <= values[names[0]] <= 100 + _TOLERANCE:
       raise ValueError(
         f'tasks: {self.name} has no metric for single answers, first in'
@@ -377,7 +379,7 @@ class _Documents:
 
   def _numbers(self, index: int, text: str) -> dict[str, float]:
     """Returns the metrics that are a finite number for one answer."""
-    doc = self._docs[index]
+    doc = self.docs[index]
     request = instance.Instance(
       request_type=_GENERATION,
       doc=doc,
@@ -385,11 +387,11 @@ class _Documents:
       idx=0,
       resps=[text],
     )
-    self._filters[self.filter_name].apply([request])
-    answer = request.filtered_resps[self.filter_name]
+    self.answer_filter.apply([request])
+    answer = request.filtered_resps[self.answer_filter.name]
     values = {
       metric: self._number(metric, value)
-      for metric, value in self.task.process_results(doc, [answer]).items()
+      for metric, value in self.inner.process_results(doc, [answer]).items()
     }
     return {k: x for k, x in values.items() if math.isfinite(x)}
 
@@ -410,24 +412,24 @@ class _Documents:
 
   def _aggregation(self, metric: str) -> Callable[[list[Any]], Any]:
     """Returns the harness's function of the values of all answers."""
-    return self.task.aggregation().get(metric, metrics.mean)
+    return self.inner.aggregation().get(metric, metrics.mean)
 
-  def is_mean(self) -> bool:
+  def _is_mean(self) -> bool:
     """Returns True if the harness takes the mean of the quality's metric."""
     return self._aggregation(self.metric) in (metrics.mean, metrics.nanmean)
 
   def _is_higher_better(self) -> bool:
     """Returns True unless the task says that lower values are better."""
-    return self.task.higher_is_better().get(self.metric) is not False
+    return self.inner.higher_is_better().get(self.metric) is not False
 
-  def identity(self) -> str:
+  def hash(self) -> str:
     """Hashes what decides a score: the task's fields, its code, the harness."""
     fields = {
       name: value
-      for name, value in dataclasses.asdict(self.task.config).items()
+      for name, value in dataclasses.asdict(self.inner.config).items()
       if name not in _WITHOUT_EFFECT
     }
-    hashed = [self.signature(), fields, type(self.task)]
+    hashed = [self.signature(), fields, type(self.inner)]
     text = json.dumps(hashed, default=_describe, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -435,9 +437,9 @@ class _Documents:
     """Returns the harness's version, the filter and the metric in words."""
     parts = (
       f'lm-eval:{importlib.metadata.version("lm-eval")}',
-      f'filter:{self.filter_name}',
+      f'filter:{self.answer_filter.name}',
       f'metric:{self.metric}',
-      'mean' if self.is_mean() else 'mean of the metric of each answer alone',
+      'mean' if self._is_mean() else 'mean of the metric of each answer alone',
       *([] if self._is_higher_better() else ['1 minus it']),
       *([f'1/{self.scale} of it'] if self.scale > 1 else []),
     )

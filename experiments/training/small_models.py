@@ -42,8 +42,8 @@ def problem_stream(
 ) -> Iterator[tuple[str, str]]:
   """Yields an endless mixture of training pairs (prompt, reference)."""
   for name in mixture:
-    if name not in TASKS or not TASKS[name].problems:
-      generated = [n for n, task in TASKS.items() if task.problems]
+    if name not in TASKS or not TASKS[name].problem:
+      generated = [n for n, task in TASKS.items() if task.problem]
       raise ValueError(
         f'mixture: must be tasks that generate problems'
         f' ({", ".join(generated)}), got {name!r}.'
