@@ -27,7 +27,7 @@ from experiments.tasks import (
   METRICS,
   TASKS,
   Example,
-  metric_specs,
+  answer_metrics,
   quality_metric,
 )
 from experiments.tasks.halves import half_of
@@ -436,9 +436,9 @@ def test_rows_are_read_as_a_stream(name, tmp_path):
 
 def test_metrics_of_names_of_tasks():
   assert TASKS['file'].metrics == ()
-  assert metric_specs.of_task('file:bleu').scale == 100
-  assert metric_specs.of_task('file:os:system') is None
-  assert metric_specs.of_task('file') is None
+  assert answer_metrics.of_task('file:bleu').scale == 100
+  assert answer_metrics.of_task('file:os:system') is None
+  assert answer_metrics.of_task('file') is None
   assert quality_metric('file:rouge1') is METRICS['rouge1']
   assert quality_metric('squad_v2') is METRICS['squad']
   assert quality_metric('lm_eval:x') is quality_metric('spec_bench') is None

@@ -8,7 +8,7 @@ from cascades.sampler.sampler import SampleOutput
 from cascades.verification_config import RESIDUAL
 from experiments import records
 from experiments.sweeps import curve_plan, plan, sequence, workdirs
-from experiments.tasks import Example, Task, metric_specs
+from experiments.tasks import Example, Task, answer_metrics
 
 
 def score(
@@ -31,7 +31,7 @@ def score(
     raise
   # A metric is code of others, which may even try to end the process.
   except BaseException as error:
-    reason = f'score: {metric_specs.describe_error(error)}'
+    reason = f'score: {answer_metrics.describe_error(error)}'
     return records.failed_example(reason, **fields)
   counts = dict(answer.counts)
   if curve.baseline_model == 'drafter':

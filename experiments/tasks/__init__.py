@@ -5,7 +5,7 @@
 
 from cascades import arguments
 from cascades.arguments import Registry
-from experiments.tasks import file_task, metric_specs
+from experiments.tasks import answer_metrics, file_task
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.catalog import CATALOG
 from experiments.tasks.task import Example, Reference, Task
@@ -21,7 +21,7 @@ def quality_metric(task: str) -> Metric | None:
   """Returns the metric of a record's quality."""
   entry = TASKS.get(task, None)
   if entry is None:
-    return metric_specs.of_task(task)
+    return answer_metrics.of_task(task)
   return entry.metrics[0] if entry.metrics else None
 
 

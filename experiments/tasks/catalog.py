@@ -24,10 +24,9 @@ from typing import Any
 from experiments.tasks import (
   numerals,
   roman,
-  short_answers,
   word_problems,
 )
-from experiments.tasks.answer_metrics import UNANSWERABLE
+from experiments.tasks.answer_metrics import UNANSWERABLE, normalise
 from experiments.tasks.data_files import (
   RowError,
   Source,
@@ -56,7 +55,7 @@ def _trivia_qa_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
   # Most aliases have the normal form of another answer.
   different: dict[str, str] = {}
   for text in texts:
-    different.setdefault(short_answers.normalise(text), text)
+    different.setdefault(normalise(text), text)
   return {**row, 'answers': [*different.values()]}
 
 

@@ -17,8 +17,13 @@ from typing import Any, get_args
 
 from cascades import Conversation, arguments
 from cascades.models.chat import as_conversation
-from experiments.tasks import halves, metric_specs
-from experiments.tasks.answer_metrics import METRICS, Metric
+from experiments.tasks import answer_metrics, halves
+from experiments.tasks.answer_metrics import (
+  METRICS,
+  Metric,
+  Reference,
+  accepted_answers,
+)
 from experiments.tasks.data_files import (
   DataFile,
   Row,
@@ -28,7 +33,6 @@ from experiments.tasks.data_files import (
   get_field,
   get_texts,
 )
-from experiments.tasks.short_answers import Reference, accepted_answers
 from experiments.tasks.task import Example, Task, check_split
 
 NAME = 'file'
@@ -157,7 +161,7 @@ class FileTask(Task):
             'remove it, or give each row its own id with --config.file.id',
           )
       if not first_places:
-        metric_specs.check_first(self.metric, reference)
+        answer_metrics.check_first(self.metric, reference)
       first_places[name] = place
       contents.add(content)
       if isinstance(prompt, str):
@@ -266,7 +270,7 @@ def _configure(config: Mapping[str, Any]) -> Task:
       'tasks: the task file needs a file; run --config=configs/your_data.py.'
     )
   fields = _DEFAULTS | dict(config['file'] or {})
-  metric = metric_specs.find(fields['metric']) if fields['metric'] else None
+  metric = answer_metrics.find(fields['metric']) if fields['metric'] else None
   # After worked examples, a model goes on with examples of its own.
   stop_strings = (_END_OF_EXAMPLE,) if fields['examples'] else ()
   return FileTask(

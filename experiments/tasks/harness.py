@@ -43,7 +43,7 @@ from lm_eval.tasks import TaskManager
 
 from cascades import arguments, files
 from cascades.contrib.lm_eval import Generation
-from experiments.tasks import halves, metric_specs
+from experiments.tasks import answer_metrics, halves
 from experiments.tasks.task import Example, Task, check_split
 
 # What the names of these tasks begin with.
@@ -68,7 +68,7 @@ _TOLERANCE = 1e-6
 
 
 _one_sentence = functools.partial(
-  metric_specs.external_code, advice='correct the YAML or its data'
+  answer_metrics.external_code, advice='correct the YAML or its data'
 )
 
 

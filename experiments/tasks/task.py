@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from cascades import Conversation, arguments
-from experiments.tasks.answer_metrics import METRICS, Metric
+from experiments.tasks.answer_metrics import METRICS, Metric, Reference
 from experiments.tasks.data_files import (
   DataFile,
   RowError,
@@ -26,7 +26,6 @@ from experiments.tasks.data_files import (
   refusal,
 )
 from experiments.tasks.phrasing import Phraser
-from experiments.tasks.short_answers import Reference
 
 SPLITS = ('train', 'validation', 'test')
 # Worked examples of published sets, which were written for this project: the

@@ -9,7 +9,7 @@ not its equation, and only the number at the end is scored.
 
 import random
 
-from experiments.tasks.final_numbers import MARK
+from experiments.tasks.answer_metrics import MARK
 from experiments.tasks.numerals import number_in_words
 from experiments.tasks.phrasing import Phraser
 

@@ -20,8 +20,8 @@ from cascades import files
 from cascades.models import tokenizers
 from experiments import records
 from experiments.tasks import TASKS, Task
+from experiments.tasks.answer_metrics import accepted_answers
 from experiments.tasks.data_files import DataFile, as_text
-from experiments.tasks.short_answers import accepted_answers
 
 # Prompts that are answered between two writes of the answers.
 CHUNK_SIZE = 256
