@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments import cli, escapes
@@ -150,24 +149,6 @@ def race(
 def median(values: Sequence[float]) -> float:
   """Returns the median of several turns, which outliers affect little."""
   return float(np.median(values))
-
-
-def copying_speed(size: int = 2**26, copies: int = 1) -> float:
-  """Measures the bytes per second that the device reads and writes."""
-  x = jnp.ones(size, jnp.float32)
-  # The copy is in place, since an allocation would be timed too.
-  copy = jax.jit(lambda x: x + 1, donate_argnums=0)
-
-  def copy_all(x: jax.Array) -> jax.Array:
-    for _ in range(copies):
-      x = copy(x)
-    return x
-
-  x, seconds = jax.block_until_ready(copy(x)), []
-  for _ in range(7):
-    copy_s, x = timed(copy_all, x)
-    seconds.append(copy_s)
-  return 2 * copies * x.nbytes / median(seconds)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
