@@ -17,13 +17,7 @@ from cascades import decoding, methods
 from cascades.proof import law_checks
 from configs import common
 from experiments import accelerator, benchmarks, cli, measuring
-from experiments.benchmarks import (
-  answering,
-  eight_bits,
-  entrants,
-  loops,
-  peers,
-)
+from experiments.benchmarks import answering, entrants, loops, peers
 from experiments.sweeps import workdirs
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
@@ -328,26 +322,10 @@ def test_a_pretrained_model_is_timed(tmp_path, monkeypatch, no_cache):
   assert math.isfinite(rows['problems', 'strict']['latency'])
 
 
-@pytest.mark.slow
-def test_eight_bits_are_compared_with_floats(tmp_path, no_cache):
-  fields = _SHORT | dict(num_compared=2)
-  figures = _figures(_config('benchmark_int8', **fields), tmp_path)
-  (rows,) = eight_bits.tables(figures)
-  assert len(rows) == 2
-  kl, agreement = figures[-1]['measures'].values()
-  assert 0 < kl[1] <= kl[0] <= kl[2] < 0.1
-  assert agreement[0] > 0.5
-
-
 @pytest.mark.parametrize(
   ('name', 'field', 'value', 'said'),
   [
-    (
-      'benchmark_int8',
-      'num_compared',
-      0,
-      'num_compared: must be 1 or more, got 0',
-    ),
+    ('benchmark', 'repeats', 0, 'repeats: must be 1 or more, got 0'),
     ('benchmark', 'gammas', (), 'gammas: must have at least one value'),
     ('benchmark', 'acceptances', (1.5,), 'acceptances: must be above 0, up to'),
     ('benchmark', 'suite', 'odd', 'suite: must be one of loops, answering'),

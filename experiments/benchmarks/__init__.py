@@ -21,11 +21,11 @@ from cascades import arguments
 from experiments import cli
 
 # Modules are imported when a config names them, because they import JAX.
-SUITES = ('loops', 'answering', 'eight_bits')
+SUITES = ('loops', 'answering')
 # Fields that are integers from 1 on, or tuples of such.
 _COUNTS = (
-  *('batch_sizes', 'context', 'gamma', 'gammas', 'new_tokens', 'num_compared'),
-  *('num_examples', 'prompt_tokens', 'repeats'),
+  *('batch_sizes', 'context', 'gamma', 'gammas', 'new_tokens', 'num_examples'),
+  *('prompt_tokens', 'repeats'),
 )
 
 
