@@ -186,20 +186,11 @@ def _config_message(error: Exception) -> str | None:
   cause = error.__context__ and error.__context__.__context__
   if not parsing or cause is None:
     return None
-  _, *frames = traceback.extract_tb(cause.__traceback__)
-  if not frames:
-    # The call of `get_config` failed before its code ran.
-    advice = (
-      'takes no argument; leave out the colon and what follows it.'
-      if ':' in flag
-      else 'needs an argument; give it after a colon, as in path.py:argument.'
-    )
-    return f'{flag}: this config {advice}'
   message = f'{flag}: {one_line(cause)}'
   if isinstance(cause, TypeError):
     # The message was not written for the user.
-    file, line = frames[-1].filename, frames[-1].lineno
-    message += f' ({file}, line {line}); correct the config.'
+    *_, frame = traceback.extract_tb(cause.__traceback__)
+    message += f' ({frame.filename}, line {frame.lineno}); correct the config.'
   return message
 
 
@@ -228,15 +219,9 @@ def _unknown_field(error: Exception) -> str | None:
   near = r'Did you mean "(\w+)" instead of "\w+"\?'
   if not (match := re.fullmatch(rf'\W*(\w+)\W*(?:{near})?\W*', text)):
     return None
-  name, suggestion = match.groups()
-  arguments = [re.split('[= ]', word.lstrip('-'))[0] for word in sys.argv[1:]]
-  path = next(
-    (x for x in arguments if re.search(rf'\.{name}(\.|$)', x)), f'config.{name}'
-  )
-  advice = f"name it in common.sweep('{name}', ...), or see docs/configs.md."
-  if suggestion:
-    advice = f'did you mean {path[: path.rindex(name)]}{suggestion}?'
-  return f'{path}: is not a field of the config; {advice}'
+  name, near = match.groups()
+  advice = f'did you mean {near}?' if near else 'see docs/configs.md.'
+  return f'config: {name} is not a field; {advice}'
 
 
 def _quietly(

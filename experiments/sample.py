@@ -7,14 +7,13 @@ Shows: the text, its tokens coloured by source, and the counts; with --explain
 """
 
 import math
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 from absl import app, flags
 
 import cascades
-from cascades import arguments, drafters, files
+from cascades import drafters, files
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models.chat import Conversation, Prompt
@@ -32,12 +31,6 @@ _DRAFTER = flags.DEFINE_string(
 _CHAT = cli.define_chat()
 _SYSTEM = flags.DEFINE_string(
   'system', None, 'System message before the prompt; needs --chat.'
-)
-_MESSAGES = flags.DEFINE_string(
-  'messages',
-  None,
-  'JSON file of the messages before the prompt: a list of objects such as'
-  ' {"role": "user", "content": "Hi"}; needs --chat.',
 )
 _DECISION = flags.DEFINE_string(
   'decision',
@@ -97,25 +90,12 @@ def legend(colour: bool) -> str:
 
 
 def _read_prompt() -> Prompt:
-  """Returns the prompt, with the messages before it."""
-  system = _SYSTEM.value
-  messages: list[Any] = [] if system is None else [('system', system)]
-  if _MESSAGES.value is not None:
-    file = pathlib.Path(_MESSAGES.value)
-    try:
-      content = files.read_json(file, 'messages', 'give a list of messages')
-    except FileNotFoundError:
-      raise ValueError(
-        f'messages: there is no file {file}; give a JSON file.'
-      ) from None
-    messages += arguments.as_list('messages', content, 'messages')
-  if not messages:
+  """Returns the prompt, with the system message before it."""
+  if _SYSTEM.value is None:
     return _PROMPT.value
   if not _CHAT.value:
-    raise ValueError(
-      'chat: must be set for messages before the prompt; add --chat.'
-    )
-  return Conversation([*messages, ('user', _PROMPT.value)])
+    raise ValueError('chat: must be set for a system message; add --chat.')
+  return Conversation([('system', _SYSTEM.value), ('user', _PROMPT.value)])
 
 
 def _configured(sampler: Any) -> Any:

@@ -64,10 +64,9 @@ _MISTAKES = {
     ),
   ],
   'sweep': [
-    (['--config.gama=3'], 'of the config; did you mean config.gamma?'),
-    (['--config.ray.cpu=x'], 'of the config; did you mean config.ray.cpus?'),
-    (['--config.x=3'], 'config.x: is not a field of the config; name it'),
-    (['--config.file.x=3'], 'config.file.x: is not a field of the config'),
+    (['--config.gama=3'], 'config: gama is not a field; did you mean gamma?'),
+    (['--config.ray.cpu=x'], 'cpu is not a field; did you mean cpus?'),
+    (['--config.x=3'], 'config: x is not a field; see docs/configs.md.'),
     (['--config.gamma=x'], 'gamma: must be '),
     (['--config.method=token_v33'], "did you mean 'token_v3'"),
     (['--config.method=sequence_men'], 'also takes sequence_mean and'),

@@ -319,11 +319,8 @@ def test_what_the_paper_has_not_is_refused(argument, said, known):
 
 
 _MISTAKEN = {
-  '': 'this config takes no argument; leave out the colon and what follows',
-  'def get_config(size):\n  return size': (
-    'this config needs an argument; give it after a colon, as in'
-    ' path.py:argument.'
-  ),
+  '': 'get_config() takes 0 positional arguments but 1 was given (',
+  'def get_config(size):\n  return size': 'get_config() missing 1 required',
   "def get_config():\n  raise ValueError('gamma: Error: a\\n b.')": (
     'gamma: Error: a b.'
   ),

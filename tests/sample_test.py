@@ -11,27 +11,17 @@ from experiments import sample
 _PROMPT = '--prompt=The number 4302 in words:'
 
 
-def test_messages_stand_before_the_prompt(tmp_path, monkeypatch):
-  file = tmp_path / 'messages.json'
-  file.write_text('[{"role": "user", "content": "a"}, ["model", "b"]]')
-
+def test_a_system_message_stands_before_the_prompt(monkeypatch):
   def read(**flag_values):
     for name, value in flag_values.items():
       flag = types.SimpleNamespace(value=value)
       monkeypatch.setattr(sample, f'_{name.upper()}', flag)
     return sample._read_prompt()
 
-  assert read(prompt='c', chat=True, system=None, messages=None) == 'c'
-  turns = ('system', 's'), ('user', 'a'), ('assistant', 'b'), ('user', 'c')
-  assert read(system='s', messages=str(file)) == turns
-  for name, match in (
-    ('nowhere.json', r'^messages: there is no file nowhere'),
-    (str(tmp_path), r'^messages: .* it is not a regular file'),
-  ):
-    with pytest.raises(ValueError, match=match):
-      read(messages=name)
-  with pytest.raises(ValueError, match=r'^chat: must be set for messages'):
-    read(messages=str(file), chat=False)
+  assert read(prompt='c', chat=True, system=None) == 'c'
+  assert read(system='s') == (('system', 's'), ('user', 'c'))
+  with pytest.raises(ValueError, match=r'^chat: must be set for a system'):
+    read(chat=False)
 
 
 def test_help_comes_without_importing_a_model_library():
