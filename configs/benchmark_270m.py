@@ -37,8 +37,6 @@ def get_config() -> ml_collections.ConfigDict:
     temperature=0.0,
     dtypes=('float32', 'bfloat16', 'int8'),
     batch_sizes=(1, 8),
-    # Largest number of tokens in the cache when unit costs are measured.
-    context=128,
     gemma=True,
     assistant=_DRAFTER,
   )

@@ -2,9 +2,8 @@
 
 Command: python -m experiments.benchmark --config=configs/benchmark_drafters.py
 Shows: in about four minutes on 2 cores, tokens per verifier call and per second
-for every drafter, the latency modelled from unit costs, and the gain on prompts
-that contain their answers. Committed results are in
-experiments/results/benchmark_drafters.
+for every drafter, and the gain on prompts that contain their answers. Committed
+results are in experiments/results/benchmark_drafters.
 """
 
 import ml_collections
@@ -33,6 +32,4 @@ def get_config() -> ml_collections.ConfigDict:
     # Prompts of each part, and largest number of tokens of an answer.
     num_examples=24,
     new_tokens=96,
-    # Largest number of tokens in the cache when unit costs are measured.
-    context=192,
   )

@@ -93,11 +93,6 @@ def time_in_turns(
   }
 
 
-def loop_entrant(fields: dict[str, Any], loop: TimedLoop) -> Entrant:
-  """Makes an entrant of the seconds of a call of a loop."""
-  return Entrant(fields, lambda: {'call_s': timed(loop.run)[0] / loop.calls})
-
-
 def two_part_entrant(
   fields: dict[str, Any],
   prefill: Callable[[], Any],

@@ -188,12 +188,7 @@ def _answered(arm, decode_s, calls=None, dtype='float32', **more):
 
 
 def test_answers_are_compared_within_their_group():
-  cost = {'part': 'costs', 'dtype': 'float32'}
-  proposing = {'arm': 'strict', 'what': 'proposing'}
   figures = [
-    cost | {'arm': 'alone', 'what': 'reading', 'call_s': [1.0]},
-    cost | {'arm': 'strict', 'what': 'reading', 'call_s': [1.5]},
-    cost | proposing | {'call_s': [0.5], 'passes': 5},
     _answered('alone', 10.0, 20),
     _answered('strict', 5.0, 5, accepted=15, examined=20, drafter_calls=20),
     _answered('alone', 8.0, 20, 'bfloat16'),
@@ -204,10 +199,6 @@ def test_answers_are_compared_within_their_group():
   strict = rows[1]
   assert strict['tokens per call'] == 4
   assert strict['acceptance'] == 0.75
-  # A block gives 4 tokens, where the verifier alone takes 1 for each; it has
-  # four passes of the five that were timed.
-  assert strict['latency'] == pytest.approx((1.5 + 0.5 * 4 / 5) / 4)
-  assert 'latency' not in rows[3]
 
 
 @pytest.mark.slow
@@ -219,7 +210,6 @@ def test_drafters_are_timed(tmp_path, no_cache):
   rows = {(r['part'], r['arm']): r for r in answering.tables(figures)[0]}
   assert len(rows) == 4
   assert rows['problems', 'none']['tokens per call'] == 1
-  assert rows['problems', 'none']['latency'] == 1
   assert rows['problems', 'model, 4']['tokens per call'] > 1.5
   # What stands in the prompt already is found there.
   assert rows['copies', 'n-gram']['tokens per call'] > 1
@@ -291,7 +281,7 @@ class _Peer:
 
 
 _SHORT = dict(verifier='tiny-verifier', path=str(_DATA / 'multi30k_de_en'))
-_SHORT |= dict(shots=1, stop='\n', new_tokens=6, repeats=1, context=16)
+_SHORT |= dict(shots=1, stop='\n', new_tokens=6, repeats=1)
 _SHORT |= dict(num_examples=2)
 
 
@@ -319,7 +309,6 @@ def test_a_pretrained_model_is_timed(tmp_path, monkeypatch, no_cache):
   # Strict and greedy, all write what the verifier does; the peer says nothing.
   for (_, arm), row in rows.items():
     assert row['same tokens'] or arm.startswith('transformers')
-  assert math.isfinite(rows['problems', 'strict']['latency'])
 
 
 @pytest.mark.parametrize(

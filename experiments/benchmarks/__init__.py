@@ -2,10 +2,10 @@
 
 A suite is a module with
 
-  check(config)    Checks what its config names before anything is timed.
-  parts(config)    Yields the parts that are measured together: fields that
-                   identify the figures of a part, and a function that returns
-                   the figures, dicts that JSON can hold.
+  parts(config)    Checks what its config names, then yields the parts that are
+                   measured together: fields that identify the figures of a
+                   part, and a function that returns the figures, dicts that
+                   JSON can hold.
   tables(figures)  Returns rows of tables of the figures.
 """
 
@@ -24,7 +24,7 @@ from experiments import cli
 SUITES = ('loops', 'answering')
 # Fields that are integers from 1 on, or tuples of such.
 _COUNTS = (
-  *('batch_sizes', 'context', 'gamma', 'gammas', 'new_tokens', 'num_examples'),
+  *('batch_sizes', 'gamma', 'gammas', 'new_tokens', 'num_examples'),
   *('prompt_tokens', 'repeats'),
 )
 
@@ -49,7 +49,6 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   # Compile times are figures here.
   jax.config.update('jax_enable_compilation_cache', False)
   suite = importlib.import_module(f'experiments.benchmarks.{config.suite}')
-  suite.check(config)
   start = workdirs.provenance({})
   output = {
     'suite': config.suite,

@@ -2,11 +2,10 @@
 
 For each dtype of the models:
 
-  costs     Seconds of proposing a block, and of reading it.
-  problems  Strict decoding of a task's prompts: tokens per verifier call,
-            tokens per second, and the latency modelled from `costs`; optionally
-            gemma's sampler, which writes a fixed number of tokens, and the
-            loops of transformers, both in floats, and of llama.cpp.
+  problems  Strict decoding of a task's prompts: tokens per verifier call and
+            per second; optionally gemma's sampler, which writes a fixed number
+            of tokens, and the loops of transformers, both in floats, and of
+            llama.cpp.
   copies    Greedy decoding of prompts that contain their answers.
 """
 
@@ -20,27 +19,17 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from cascades import decoding, drafters, load_model
+from cascades import drafters, load_model
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language
 from cascades.sampler import batching, sampler
-from experiments import measuring
+from experiments import measuring, tasks
 from experiments.benchmarks import entrants, peers
 from experiments.measuring import median
-from experiments.sweeps import costs
 
 _Figures = list[dict[str, Any]]
 _Peers = dict[str, peers.Peer]
-
-
-def check(config: ConfigDict) -> None:
-  """Checks a config before anything is timed."""
-  for dtype in config.dtypes:
-    checkpoints.check_dtype(dtype)
-  for arm in (*config.problems, *config.copies):
-    _split(_options(config, arm) | {'temperature': config.temperature})
-  entrants.load_examples(config, config.num_examples)
 
 
 def _options(config: ConfigDict, arm: ConfigDict) -> dict[str, Any]:
@@ -86,18 +75,27 @@ class _Models(NamedTuple):
     return [encode(prompt) for prompt in self.prompts]
 
 
+def _load_prompts(config: ConfigDict) -> list[str]:
+  """Loads the first prompts of the task of a config."""
+  examples = tasks.TASKS[config.task].load(
+    path=config.path or None,
+    shots=config.shots,
+    num_examples=config.num_examples,
+  )
+  return [x.prompt for x in examples]
+
+
 def _load(config: ConfigDict, dtype: str) -> _Models:
   """Loads all models in a dtype."""
   names = {arm.get('drafter') for arm in (*config.problems, *config.copies)}
   specs = {x: x and drafters.load(x, dtype) for x in names}
   verifier = load_model(config.verifier, dtype)
-  examples = entrants.load_examples(config, config.num_examples)
   return _Models(
     config=config,
     dtype=dtype,
     verifier=verifier,
     drafters=specs,
-    prompts=[x.prompt for x in examples],
+    prompts=_load_prompts(config),
   )
 
 
@@ -105,10 +103,14 @@ def parts(
   config: ConfigDict,
 ) -> Iterator[tuple[dict[str, Any], Callable[[], _Figures]]]:
   """Yields all parts; models and peers are loaded on demand."""
+  # Before anything is timed.
+  for arm in (*config.problems, *config.copies):
+    _split(_options(config, arm) | {'temperature': config.temperature})
+  for dtype in config.dtypes:
+    checkpoints.check_dtype(dtype)
+  _load_prompts(config)
   for dtype in config.dtypes:
     load = functools.cache(functools.partial(_load, config, dtype))
-    key = {'part': 'costs', 'dtype': dtype}
-    yield key, functools.partial(_measure_costs, load, key)
     with contextlib.ExitStack() as stack:
       start = functools.cache(functools.partial(_start, load, stack))
       for batch, part in itertools.product(
@@ -116,37 +118,6 @@ def parts(
       ):
         key = {'part': part, 'dtype': dtype, 'batch': batch}
         yield key, functools.partial(_measure_answers, load, start, key)
-
-
-def _measure_costs(
-  load: Callable[[], _Models], key: dict[str, Any]
-) -> _Figures:
-  """Times the proposal of a block, and reading it."""
-  models, participants = load(), []
-  config, verifier = models.config, models.verifier
-  for arm in config.problems:
-    drafts, drafter = arm.get('drafts', 1), models.drafters[arm.get('drafter')]
-    gamma = 0 if drafter is None else config.gamma
-    width = decoding.tree_tokens(gamma, drafts, arm.get('tree_size')) + 1
-    loops = {'reading': costs.forward_loop(verifier, width, config.context)}
-    if gamma:
-      # No draft stops early here, so that the number of passes is known.
-      if 'beam' in arm:
-        drafter = drafter.replace(beam=arm.beam)
-      bound_drafter = drafters.bind_drafter(verifier, drafter)
-      loops['proposing'] = costs.proposal_loop(
-        verifier,
-        bound_drafter,
-        gamma=gamma,
-        drafts=drafts,
-        context=config.context,
-      )
-    for name, loop in loops.items():
-      fields = key | {'arm': arm.name, 'what': name}
-      if name == 'proposing':
-        fields['passes'] = gamma + 1
-      participants.append(measuring.loop_entrant(fields, loop))
-  return measuring.race(participants, config.repeats, f'{models.dtype}: costs')
 
 
 def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
@@ -266,43 +237,21 @@ def _copies(models: _Models) -> list[str]:
   return copies
 
 
-def _block_s(figures: Sequence[dict[str, Any]], row: dict[str, Any]) -> float:
-  """Returns the seconds of a block, with the drafter passes that were made."""
-  seconds = 0.0
-  for cost in figures:
-    key = 'costs', row['dtype'], row['arm']
-    if (cost['part'], cost['dtype'], cost['arm']) == key:
-      share = 1.0
-      # Some drafters make no passes.
-      if 'passes' in cost and row.get('drafter_calls'):
-        share = row['drafter_calls'] / row['verifier_calls'] / cost['passes']
-      seconds += share * median(cost['call_s'])
-  return seconds
-
-
 def tables(figures: Sequence[dict[str, Any]]) -> list[_Figures]:
   """Derives rates and ratios of the entrants."""
   rows, firsts = [], {}
   for row in figures:
-    if row['part'] == 'costs':
-      continue
     fields = {x: row[x] for x in ('part', 'dtype', 'batch')}
     speed = row['tokens'] / median(row['decode_s'])
-    baseline, baseline_speed = firsts.setdefault(
-      tuple(fields.values()), (row, speed)
-    )
+    first_speed = firsts.setdefault(tuple(fields.values()), speed)
     calls, examined = row.get('verifier_calls'), row.get('examined')
     out = fields | {x: row.get(x) for x in ('arm', 'gamma', 'drafts')}
     out |= {
       'acceptance': row['accepted'] / examined if examined else None,
       'tokens per call': row['tokens'] / calls if calls else None,
       'tokens/s': speed,
-      'x alone': speed / baseline_speed,
+      'x alone': speed / first_speed,
       'same tokens': row.get('same_tokens'),
     }
-    block_s = _block_s(figures, row)
-    if row['part'] == 'problems' and row['batch'] == 1 and block_s:
-      latency = block_s / out['tokens per call'] / _block_s(figures, baseline)
-      out['latency'] = latency
     rows.append(out)
   return [rows]

@@ -70,17 +70,6 @@ def load(config: ConfigDict, spec: ConfigDict) -> Pair:
   return Pair(spec.name, *models, prompts, *sizes)
 
 
-def load_examples(config: ConfigDict, count: int) -> list[tasks.Example]:
-  """Loads the first examples of the task of a config."""
-  examples = tasks.TASKS[config.task].load(
-    split='test',
-    path=config.path or None,
-    shots=config.shots,
-    num_examples=count,
-  )
-  return list(examples)
-
-
 def random_checkpoint(
   shape: dict[str, Any], dtype: jnp.dtype, seed: int
 ) -> checkpoints.Checkpoint:

@@ -23,17 +23,13 @@ from experiments.benchmarks import entrants
 from experiments.measuring import median
 
 
-def check(config: ConfigDict) -> None:
-  """Checks the rates before anything is timed."""
-  for rate in config.acceptances:
-    if not 0 < rate <= 1:
-      raise ValueError(f'acceptances: must be above 0, up to 1, got {rate}.')
-
-
 def parts(
   config: ConfigDict,
 ) -> Iterator[tuple[dict[str, Any], Callable[[], list[dict[str, Any]]]]]:
   """Yields each pair and batch size."""
+  for rate in config.acceptances:
+    if not 0 < rate <= 1:
+      raise ValueError(f'acceptances: must be above 0, up to 1, got {rate}.')
   for spec in config.pairs:
     load = functools.cache(functools.partial(entrants.load, config, spec))
     for batch in config.batch_sizes:
