@@ -9,7 +9,7 @@ how fast it is compared with its memory and with the forward passes alone.
 Phases, the most important first: correctness (the device; greedy strict
 decoding equals the verifier; samples follow their enumerated laws), costs (time
 to read 1 to 17 tokens, and of a drafter's step), loops (the loop by its forward
-passes, strict decoding and token_v2 by the verifier alone, 11 leniences by one
+passes, strict decoding and token_v3 by the verifier alone, 11 leniences by one
 of them), real_pair (Gemma 3 270M, if it is installed).
 
 Each phase is a process with a share of the minutes; one that hangs loses only
@@ -34,13 +34,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
+from ml_collections import ConfigDict
 
 from cascades import Sampler, drafters, load_model, methods, verification
 from cascades.config import DecodingConfig
 from cascades.models import memory
 from cascades.proof import sampled
 from experiments import cli, measuring, tasks
-from experiments.benchmarks import entrants
+from experiments.benchmarks import answering, entrants, loops
 from experiments.measuring import median
 from experiments.sweeps import costs
 
@@ -338,61 +339,35 @@ def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
   prompts = list(np.random.default_rng(0).integers(300, vocab, (11, 64)))
   gamma, repeats, new_tokens = (2, 2, 12) if tiny else (4, 5, 128)
   pair = entrants.Pair('', *models, prompts, new_tokens, repeats)
-  methods_by_arm = {
-    'alone': methods.METHODS['verifier_only'],
-    'strict': entrants.force_acceptance(methods.METHODS['speed'], False),
-    'token_v2': entrants.force_acceptance(methods.METHODS['token_v2'], True),
-  }
-
-  def entrant(arm: str, rate: Any = 0.0, rows: int = batch) -> Any:
-    loop = entrants.project_loop(
-      pair,
-      rows,
-      methods_by_arm[arm],
-      gamma=0 if arm == 'alone' else gamma,
-      lenience=rate,
-      name=arm if np.ndim(rate) or not rate else f'{arm}, rate {rate}',
-    )
-    return measuring.warm_up(loop)
-
-  def block_ms(row: dict[str, Any]) -> float:
-    return 1e3 * median(row['decode_s']) / row['blocks']
-
-  entered = [entrant('alone'), entrant('strict', 0.8)]
-  loops = [x for x, _ in entered]
-  for loop, facts in entered:
-    floor = entrants.lower_bound(
-      pair, batch, loop.fields['gamma'], facts['blocks']
-    )
-    loops.append(measuring.warm_up(floor)[0])
-  rows = measuring.race(loops, repeats)
-  for row, floor in zip(rows[:2], rows[2:], strict=True):
-    ratio = block_ms(row) / block_ms(floor)
-    text = f'{block_ms(row):.3f} ms/block, {ratio:.2f} x its floor'
-    text += f', compiled in {row["compile_s"]:.1f} s'
-    yield f'{row["arm"]} by its floor', text, ratio <= _FLOOR_BOUND
-  for arm, rate in itertools.product(('strict', 'token_v2'), (0.6, 0.8, 0.9)):
-    loops.append(entrant(arm, rate)[0])
-  yield from _by_first(measuring.race([loops[0], *loops[4:]], repeats))
+  config = ConfigDict(dict(gamma=gamma, gammas=(gamma,), gemma=False))
+  config.acceptances = config.leniences = (0.6, 0.8, 0.9)
+  figures = loops.measure(config, pair, {'pair': '', 'batch': batch})
+  for row in loops.tables(figures)[0]:
+    names = 'ms/block', 'tokens/s', 'x alone', 'x floor', 'compile s'
+    rate = f', rate {row["lenience"]}' if row['lenience'] else ''
+    floor = row.get('x floor')
+    met = None if floor is None else floor <= _FLOOR_BOUND
+    yield f'{row["arm"]}{rate}', _describe(row, names), met
   # Acceptance from the lowest of a curve to the highest, a row for each.
-  rates = np.linspace(0.5, 0.95, leniences)
-  loops = [entrant('token_v2', 0.5, 1)[0]]
-  loops.append(entrant('token_v2', rates, leniences)[0])
-  point, curve = map(block_ms, measuring.race(loops, repeats))
+  method = entrants.force_acceptance(methods.METHODS['token_v3'], True)
+  runs = []
+  for rows, rate in (1, 0.5), (leniences, np.linspace(0.5, 0.95, leniences)):
+    run = entrants.project_loop(pair, rows, method, gamma, rate, 'token_v3')
+    runs.append(measuring.warm_up(run)[0])
+  point, curve = (
+    1e3 * median(row['decode_s']) / row['blocks']
+    for row in measuring.race(runs, repeats)
+  )
   text = f'{curve:.3f} ms/block, {curve / point:.2f} x one lenience'
   yield f'{leniences} leniences, a row each', text, None
   if stats := jax.local_devices()[0].memory_stats():
     yield 'peak memory', f'{stats["peak_bytes_in_use"] / 1e9:.2f} GB', None
 
 
-def _by_first(rows: Sequence[dict[str, Any]]) -> _Rows:
-  """Yields entrants and their speed by that of the first."""
-  speeds = [row['tokens'] / median(row['decode_s']) for row in rows]
-  for row, speed in zip(rows, speeds, strict=True):
-    text = f'{speed:.0f} tokens/s, {speed / speeds[0]:.2f} x alone'
-    if row['acceptance'] is not None:
-      text += f', acceptance {row["acceptance"]:.2f}'
-    yield row['arm'], text, None
+def _describe(row: dict[str, Any], names: Sequence[str]) -> str:
+  """Returns the figures of a row that have values."""
+  values = {x: row[x] for x in names if row.get(x) is not None}
+  return ', '.join(f'{name} {value:.4g}' for name, value in values.items())
 
 
 def _real_pair(tiny: bool) -> _Plan:
@@ -403,39 +378,37 @@ def _real_pair(tiny: bool) -> _Plan:
 
 def _translate(tiny: bool, batch: int) -> _Rows:
   """Times the verifier alone and two methods, greedily, in turns."""
-  names = 'gemma3-270m', 'gemma3-270m-multi30k-de-en'
+  verifier, drafter = 'gemma3-270m', 'gemma3-270m-multi30k-de-en'
   if tiny:
-    names = 'tiny-verifier', 'tiny-drafter'
+    verifier, drafter = 'tiny-verifier', 'tiny-drafter'
   dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
-  verifier = load_model(names[0], dtype)
-  drafter = drafters.load(names[1], dtype)
   prompts = [f'{_EXAMPLE}German: {x}\nEnglish:' for x in _GERMAN * 2][:batch]
-
-  def run(sampler: Sampler) -> dict[str, Any]:
-    answers = sampler.sample(
-      prompts, max_new_tokens=8 if tiny else 48, stop_strings=['\n']
+  models = answering.Models(
+    config=ConfigDict(
+      dict(gamma=4, new_tokens=8 if tiny else 48, stop='' if tiny else '\n')
+    ),
+    dtype=dtype,
+    verifier=load_model(verifier, dtype),
+    drafters={None: None, drafter: drafters.load(drafter, dtype)},
+    prompts=prompts,
+  )
+  options = (
+    dict(name='alone'),
+    dict(name='strict', drafter=drafter),
+    dict(name='token_v2', drafter=drafter, method='token_v2', lenience=0.3),
+  )
+  runs = [
+    answering.entrant(
+      models, ConfigDict(arm), prompts, temperature=0.0, batch_size=batch
     )
-    examined = sum(x.counts['examined'] for x in answers)
-    accepted = sum(x.counts['accepted'] for x in answers)
-    return {
-      'decode_s': sampler.usage.decode_s,
-      'tokens': sum(len(x.logprobs) for x in answers),
-      'acceptance': accepted / examined if examined else None,
-    }
-
-  loops, options = [], dict(temperature=0.0, batch_size=batch)
-  for config in (
-    DecodingConfig(gamma=0, **options),
-    DecodingConfig(method='speed', lenience=0.0, gamma=4, **options),
-    DecodingConfig(method='token_v2', lenience=0.3, gamma=4, **options),
-  ):
-    sampler = Sampler(
-      verifier, drafter if config.gamma else None, config=config
-    )
-    arm = config.method.name if config.gamma else 'alone'
-    fields = {'arm': f'{names[0]}, {dtype}, {arm}'}
-    loops.append(measuring.Entrant(fields, functools.partial(run, sampler)))
-  yield from _by_first(measuring.race(loops, 2 if tiny else 5))
+    for arm in options
+  ]
+  key = {'part': 'problems', 'dtype': dtype, 'batch': batch}
+  figures = measuring.race(runs, 2 if tiny else 5)
+  for row in answering.tables([key | x for x in figures])[0]:
+    names = 'tokens/s', 'x alone', 'acceptance', 'same tokens'
+    title = f'{verifier}, {dtype}, {row["arm"]}'
+    yield title, _describe(row, names), None
 
 
 if __name__ == '__main__':

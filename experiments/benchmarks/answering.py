@@ -51,7 +51,7 @@ def _split(options: dict[str, Any]) -> tuple[DecodingConfig, dict[str, Any]]:
   }
 
 
-class _Models(NamedTuple):
+class Models(NamedTuple):
   """Models in one dtype, and their prompts."""
 
   config: ConfigDict
@@ -85,12 +85,12 @@ def _load_prompts(config: ConfigDict) -> list[str]:
   return [x.prompt for x in examples]
 
 
-def _load(config: ConfigDict, dtype: str) -> _Models:
+def _load(config: ConfigDict, dtype: str) -> Models:
   """Loads all models in a dtype."""
   names = {arm.get('drafter') for arm in (*config.problems, *config.copies)}
   specs = {x: x and drafters.load(x, dtype) for x in names}
   verifier = load_model(config.verifier, dtype)
-  return _Models(
+  return Models(
     config=config,
     dtype=dtype,
     verifier=verifier,
@@ -120,7 +120,7 @@ def parts(
         yield key, functools.partial(_measure_answers, load, start, key)
 
 
-def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
+def _start(load: Callable[[], Models], stack: contextlib.ExitStack) -> _Peers:
   """Starts the loops of other libraries that the config names."""
   models = load()
   config, verifier = models.config, models.verifier
@@ -162,7 +162,7 @@ def _with_table(
 
 
 def _measure_answers(
-  load: Callable[[], _Models], start: Callable[[], _Peers], key: dict[str, Any]
+  load: Callable[[], Models], start: Callable[[], _Peers], key: dict[str, Any]
 ) -> _Figures:
   """Times all entrants of a part; `key` is part of their figures."""
   models, part, batch = load(), key['part'], key['batch']
@@ -171,7 +171,7 @@ def _measure_answers(
   prompts = _copies(models) if copies else models.prompts
   temperature = 0.0 if copies else config.temperature
   participants = [
-    _entrant(models, arm, prompts, temperature=temperature, batch_size=batch)
+    entrant(models, arm, prompts, temperature=temperature, batch_size=batch)
     for arm in config[part]
   ]
   if config.gemma and models.dtype != 'int8' and not copies:
@@ -192,8 +192,8 @@ def _measure_answers(
   ]
 
 
-def _entrant(
-  models: _Models, arm: ConfigDict, prompts: Sequence[str], **options: Any
+def entrant(
+  models: Models, arm: ConfigDict, prompts: Sequence[str], **options: Any
 ) -> measuring.Entrant:
   """Makes an entrant that answers prompts with the sampler of `arm`."""
   decoding_config, drafter_options = _split(
@@ -222,7 +222,7 @@ def _entrant(
   return measuring.Entrant(fields, run)
 
 
-def _copies(models: _Models) -> list[str]:
+def _copies(models: Models) -> list[str]:
   """Returns prompts followed by their greedy answer and the prompt again."""
   stop = models.config.stop
   greedy_sampler = sampler.Sampler(

@@ -34,10 +34,10 @@ def parts(
     load = functools.cache(functools.partial(entrants.load, config, spec))
     for batch in config.batch_sizes:
       key = {'pair': spec.name, 'batch': batch}
-      yield key, lambda load=load, key=key: _measure(config, load(), key)
+      yield key, lambda load=load, key=key: measure(config, load(), key)
 
 
-def _measure(
+def measure(
   config: ConfigDict, pair: entrants.Pair, key: dict[str, Any]
 ) -> list[dict[str, Any]]:
   """Times the entrants of a pair; `key` is part of their figures."""
@@ -69,7 +69,8 @@ def _entrants(
     participants.append(entrant)
     return facts
 
-  enter(entrants.gemma_loop(pair.verifier, pair.prompts[:batch], *sizes))
+  if config.get('gemma', True):
+    enter(entrants.gemma_loop(pair.verifier, pair.prompts[:batch], *sizes))
   enter(loop(methods.METHODS['verifier_only'], 0, 0.0, 'alone'))
   enter(entrants.lower_bound(pair, batch, 0, pair.new_tokens))
   for gamma in config.gammas:
@@ -100,10 +101,10 @@ def tables(
     }
     if 'tokens' in row:
       out['tokens/s'] = row['tokens'] / decode_s
-      for arm in ('gemma', 'alone'):
-        reference = next(x for x in group if x['arm'] == arm)
-        speed = reference['tokens'] / median(reference['decode_s'])
-        out[f'x {arm}'] = out['tokens/s'] / speed
+      for reference in group:
+        if (arm := reference['arm']) in ('gemma', 'alone'):
+          speed = reference['tokens'] / median(reference['decode_s'])
+          out[f'x {arm}'] = out['tokens/s'] / speed
     for floor in group if row['arm'] in ('alone', 'strict') else ():
       # Only loops with the same number of blocks are comparable.
       if floor['arm'] == 'floor' and all(
