@@ -42,26 +42,6 @@ _CACHE = flags.DEFINE_bool(
 flags.disclaim_key_flags()
 
 
-def define_colour() -> None:
-  """Defines the flag of commands that print in colours."""
-  _define_enum(
-    'colour',
-    'auto',
-    ['auto', 'always', 'never'],
-    'When to print in colours; auto prints colours on a terminal only.',
-  )
-
-
-def define_chat() -> flags.FlagHolder[bool]:
-  """Defines the flag of commands that continue one prompt."""
-  return flags.DEFINE_bool(
-    'chat',
-    False,
-    "Wraps the prompt, as a user message, in the model's chat template; for"
-    ' instruction-tuned models.',
-  )
-
-
 def define_dtype() -> None:
   """Defines the flag of commands that load models by name."""
   _define_enum(
@@ -147,13 +127,6 @@ def _define_enum(
   """Defines a flag, unless another command of the process has defined it."""
   if name not in flags.FLAGS:
     flags.DEFINE_enum(name, default, values, help_text)
-
-
-def colours() -> bool:
-  """Returns True if the command prints in colours."""
-  mode = flags.FLAGS.colour
-  is_terminal = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
-  return mode == 'always' or (mode == 'auto' and is_terminal)
 
 
 # Errors whose message is written for the user. Other errors are bugs, and keep

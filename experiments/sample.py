@@ -7,6 +7,8 @@ Shows: the text, its tokens coloured by source, and the counts; with --explain
 """
 
 import math
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +30,12 @@ _DRAFTER = flags.DEFINE_string(
   "Drafter: a model, as for --verifier; 'ngram'; or 'self:3' for the verifier's"
   ' first 3 layers.',
 )
-_CHAT = cli.define_chat()
+_CHAT = flags.DEFINE_bool(
+  'chat',
+  False,
+  "Wraps the prompt, as a user message, in the model's chat template; for"
+  ' instruction-tuned models.',
+)
 _SYSTEM = flags.DEFINE_string(
   'system', None, 'System message before the prompt; needs --chat.'
 )
@@ -59,7 +66,12 @@ _EXPLAIN = flags.DEFINE_bool(
   'Prints a line for each draft that was examined, with the numbers that'
   ' decided whether it was accepted.',
 )
-cli.define_colour()
+_COLOUR = flags.DEFINE_enum(
+  'colour',
+  'auto',
+  ['auto', 'always', 'never'],
+  'When to print in colours; auto prints colours on a terminal only.',
+)
 cli.define_dtype()
 
 # By index into `records.SOURCES`: name, ANSI colour, and the marks that replace
@@ -190,7 +202,11 @@ def main() -> None:
   prompt, options = _read_prompt(), _sample_options()
   cli.say('compiling, then decoding')
   answer = decoder.sample(prompt, seed=_SEED.value, echo=True, **options)
-  colour = cli.colours()
+  colour = _COLOUR.value == 'always' or (
+    _COLOUR.value == 'auto'
+    and sys.stdout.isatty()
+    and 'NO_COLOR' not in os.environ
+  )
   print(paint(answer.token_strings, answer.sources, colour))
   print(f'\n{legend(colour)}')
   has_rule = answer.deferred is not None
