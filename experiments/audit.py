@@ -19,6 +19,7 @@ To audit your own rule, put `cascades.register(...)` into a file and give
 --import=my_rules.py. --method=all audits every registered method.
 """
 
+import functools
 import json
 import pathlib
 import sys
@@ -62,38 +63,24 @@ def _leniences() -> list[float] | None:
 
 
 def _certify(leniences: list[float] | None) -> None:
-  """Compares a verification of the user with a rule."""
-  file, _, name = _FUNCTION.value.rpartition(':')
-  if not pathlib.Path(file).is_file():
-    raise ValueError(
-      f'function: there is no file {file!r}; give FILE:FUNCTION.'
-    )
-  verify = getattr(cli.load_config_module(file), name, None)
-  if not callable(verify):
-    raise ValueError(f'function: {file} has no function {name!r}; define it.')
-  from cascades.contrib.engine_audits import engines
+  """Compares a function of the user's, or recorded blocks, with a rule."""
+  from cascades.contrib.engine_audits import engines, traces
 
+  if _TRACE.value is not None:
+    name = pathlib.Path(_TRACE.value).stem
+    certify = functools.partial(traces.certify, _TRACE.value)
+  else:
+    file, _, name = _FUNCTION.value.rpartition(':')
+    if not pathlib.Path(file).is_file():
+      raise ValueError(
+        f'function: there is no file {file!r}; give FILE:FUNCTION.'
+      )
+    verify = getattr(cli.load_config_module(file), name, None)
+    if not callable(verify):
+      raise ValueError(f'function: {file} has no function {name!r}; define it.')
+    certify = functools.partial(engines.certify, verify, seed=_SEED.value)
   cli.say(f'auditing {name}')
-  certificates = [
-    engines.certify(verify, _METHOD.value, lenience, seed=_SEED.value)
-    for lenience in leniences or [None]
-  ]
-  _report_certificates(name, certificates)
-
-
-def _certify_trace(leniences: list[float] | None) -> None:
-  """Compares the recorded blocks of an engine with a rule."""
-  from cascades.contrib.engine_audits import traces
-
-  certificates = [
-    traces.certify(_TRACE.value, _METHOD.value, lenience)
-    for lenience in leniences or [None]
-  ]
-  _report_certificates(pathlib.Path(_TRACE.value).stem, certificates)
-
-
-def _report_certificates(name: str, certificates: list) -> None:
-  """Writes and prints certificates; exits with code 1 if one fails."""
+  certificates = [certify(_METHOD.value, x) for x in leniences or [None]]
   _write(name, [certificate.to_dict() for certificate in certificates])
   print('\n'.join(map(str, certificates)))
   if not all(certificate.passed for certificate in certificates):
@@ -115,11 +102,8 @@ def main() -> None:
   if _METHOD.value is None:
     raise app.UsageError("method: no name is given; give one, or 'all'.")
   leniences = _leniences()
-  if _FUNCTION.value is not None:
+  if _FUNCTION.value is not None or _TRACE.value is not None:
     _certify(leniences)
-    return
-  if _TRACE.value is not None:
-    _certify_trace(leniences)
     return
   import jax
 

@@ -426,12 +426,7 @@ def of_task(task: str) -> Metric | None:
 
 def describe_error(error: BaseException) -> str:
   """Returns the type and the message of an error of others' code, a line."""
-  try:
-    text = str(error)
-  # Making the message is code of the error's author too.
-  except Exception:
-    text = ''
-  return ' '.join(f'{type(error).__name__}: {text}'.split()).rstrip(': ')
+  return ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip(': ')
 
 
 @contextlib.contextmanager

@@ -21,11 +21,7 @@ left to `lm_eval:NAME`; it draws worked examples from the set, and
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.tasks import (
-  numerals,
-  roman,
-  word_problems,
-)
+from experiments.tasks import numerals, word_problems
 from experiments.tasks.answer_metrics import UNANSWERABLE, normalise
 from experiments.tasks.data_files import (
   RowError,
@@ -108,7 +104,7 @@ CATALOG: tuple[Task, ...] = (
   ),
   Task(
     name='roman',
-    problem=roman.draw,
+    problem=numerals.draw_roman,
     metrics=('exact_match',),
     max_new_tokens=24,
   ),
