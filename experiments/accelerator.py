@@ -41,7 +41,7 @@ from cascades.config import DecodingConfig
 from cascades.models import memory
 from cascades.proof import sampled
 from experiments import cli, measuring, tasks
-from experiments.benchmarks import answering, entrants, loops
+from experiments.benchmarks import answering, loops
 from experiments.measuring import median
 from experiments.sweeps import costs
 
@@ -277,7 +277,7 @@ def _model(name: str) -> Any:
     query_pre_attn_scalar=head_dim,
     sliding_window=window,
   )
-  return entrants.random_checkpoint(fields, _DTYPE, seed=0)
+  return loops.random_checkpoint(fields, _DTYPE, seed=0)
 
 
 def _costs(tiny: bool) -> _Plan:
@@ -338,7 +338,7 @@ def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
   vocab = models[0].model.vocab_size
   prompts = list(np.random.default_rng(0).integers(300, vocab, (11, 64)))
   gamma, repeats, new_tokens = (2, 2, 12) if tiny else (4, 5, 128)
-  pair = entrants.Pair('', *models, prompts, new_tokens, repeats)
+  pair = loops.Pair('', *models, prompts, new_tokens, repeats)
   config = ConfigDict(dict(gamma=gamma, gammas=(gamma,), gemma=False))
   config.acceptances = config.leniences = (0.6, 0.8, 0.9)
   figures = loops.measure(config, pair, {'pair': '', 'batch': batch})
@@ -349,10 +349,10 @@ def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
     met = None if floor is None else floor <= _FLOOR_BOUND
     yield f'{row["arm"]}{rate}', _describe(row, names), met
   # Acceptance from the lowest of a curve to the highest, a row for each.
-  method = entrants.force_acceptance(methods.METHODS['token_v3'], True)
+  method = loops.force_acceptance(methods.METHODS['token_v3'], True)
   runs = []
   for rows, rate in (1, 0.5), (leniences, np.linspace(0.5, 0.95, leniences)):
-    run = entrants.project_loop(pair, rows, method, gamma, rate, 'token_v3')
+    run = loops.project_loop(pair, rows, method, gamma, rate, 'token_v3')
     runs.append(measuring.warm_up(run)[0])
   point, curve = (
     1e3 * median(row['decode_s']) / row['blocks']

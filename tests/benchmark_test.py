@@ -17,7 +17,7 @@ from cascades import decoding, methods
 from cascades.proof import law_checks
 from configs import common
 from experiments import accelerator, benchmarks, cli, measuring
-from experiments.benchmarks import answering, entrants, loops, peers
+from experiments.benchmarks import answering, loops, peers
 from experiments.sweeps import workdirs
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
@@ -111,7 +111,7 @@ def test_a_table_has_the_columns_that_have_values():
 
 def test_a_forced_method_keeps_as_many_as_it_is_told():
   d = jax.tree.map(jnp.asarray, law_checks.draw_distributions('random', 8))
-  method = entrants.force_acceptance(methods.METHODS['token_v3'], True)
+  method = loops.force_acceptance(methods.METHODS['token_v3'], True)
   kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
   np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
 
@@ -134,7 +134,7 @@ def test_the_floor_makes_the_passes_of_a_strict_block(gamma, monkeypatch):
   )
   start = (jnp.int32(90), jnp.int32(90)), jnp.int32(0)
   with jax.disable_jit():
-    caches, token = entrants.block(
+    caches, token = loops.block(
       (verifier, drafter),
       gamma,
       cache_length=64,

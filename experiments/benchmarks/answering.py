@@ -25,7 +25,7 @@ from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language
 from cascades.sampler import batching, sampler
 from experiments import measuring, tasks
-from experiments.benchmarks import entrants, peers
+from experiments.benchmarks import loops, peers
 from experiments.measuring import median
 
 _Figures = list[dict[str, Any]]
@@ -177,9 +177,7 @@ def _measure_answers(
   if config.gemma and models.dtype != 'int8' and not copies:
     length = batching.bucket(max(map(len, ids)) + config.new_tokens, 64)
     sizes = config.new_tokens, length
-    participants.append(
-      entrants.gemma_loop(models.verifier, ids[:batch], *sizes)
-    )
+    participants.append(loops.gemma_loop(models.verifier, ids[:batch], *sizes))
   for name, peer in {} if copies else start().items():
     for mode, max_batch in peers.MODES[name].items():
       if batch <= max_batch:

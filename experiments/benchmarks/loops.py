@@ -8,19 +8,327 @@ Each pair at each batch size has these entrants:
   token_v3  The same loop with token_v3, at several leniences.
   floor     The lower bound: the forward passes of a strict entrant in a loop
             without any rule.
+
+A pair of bundled models solves word problems. A pair of shapes has random
+weights, which are made on the device, and reads random tokens. Such models
+never agree, so their method has a forced acceptance (`force_acceptance`).
+All loops are greedy and write equally many tokens after the same prompts.
 """
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
-from cascades import methods
-from experiments import measuring
-from experiments.benchmarks import entrants
+from cascades import decoding, drafters, load_model, methods
+from cascades.methods import processing
+from cascades.models import checkpoints, gemma_library, language
+from cascades.sampler import batching
+from experiments import measuring, tasks
 from experiments.measuring import median
+
+
+class Pair(NamedTuple):
+  """Two models and their prompts."""
+
+  name: str
+  verifier: checkpoints.Checkpoint
+  drafter: checkpoints.Checkpoint
+  prompts: list[np.ndarray]
+  new_tokens: int
+  repeats: int
+
+  @property
+  def params(self) -> decoding.Params:
+    """Parameters of both models."""
+    return decoding.Params(self.verifier.params, self.drafter.params)
+
+  @property
+  def cache_length(self) -> int:
+    """Cache slots of every entrant, gemma's included."""
+    longest = max(map(len, self.prompts))
+    return batching.bucket(longest + self.new_tokens + 16, 64)
+
+
+def _load(config: ConfigDict, spec: ConfigDict) -> Pair:
+  """Loads or makes a pair."""
+  sizes = [spec.get(x, config[x]) for x in ('new_tokens', 'repeats')]
+  rows = max(config.batch_sizes)
+  if isinstance(spec.verifier, str):
+    models = load_model(spec.verifier), load_model(spec.drafter)
+    task = tasks.TASKS['word_problems']
+    examples = task.load(split='test', seed=config.seed, num_examples=rows)
+    encode = functools.partial(models[0].tokenizer.encode, add_bos=True)
+    prompts = [
+      np.array(encode(example.prompt), np.int32) for example in examples
+    ]
+    return Pair(spec.name, *models, prompts, *sizes)
+  dtype = jnp.dtype(config.dtype)
+  models = [
+    random_checkpoint(dict(shape), dtype, config.seed + i)
+    for i, shape in enumerate((spec.verifier, spec.drafter))
+  ]
+  rng = np.random.default_rng(config.seed)
+  size = rows, config.prompt_tokens
+  # Above the ids that gemma's sampler forbids or stops at.
+  prompts = list(rng.integers(300, models[0].model.vocab_size, size))
+  return Pair(spec.name, *models, prompts, *sizes)
+
+
+def random_checkpoint(
+  shape: dict[str, Any], dtype: jnp.dtype, seed: int
+) -> checkpoints.Checkpoint:
+  """Makes a model with random weights on the device."""
+  model = language.from_config(shape, dtype)
+  # Not compiled as a whole: arrays of one shape share a program.
+  params = model.init_params(jax.random.key(seed))
+  checkpoint = checkpoints.Checkpoint(model, params, None)
+  return checkpoint.pack() if jax.default_backend() == 'cpu' else checkpoint
+
+
+def force_acceptance(
+  method: methods.Method, law_uses_q: bool
+) -> methods.Method:
+  """Makes a method that accepts drafts with a fixed probability, its lenience.
+
+  The method computes acceptance and residual of the original at its strict
+  lenience, and so has its costs.
+  """
+  strict = jnp.float32(method.strict)
+
+  def acceptance(d, rate):
+    # A compiler cannot remove the term: 0 times nan would be nan.
+    return rate + 0 * method.acceptance(d, strict)
+
+  return methods.Method(
+    name=f'forced {method.name}',
+    equation='a = lam',
+    reference='benchmark',
+    acceptance=acceptance,
+    residual=lambda d, rate: method.residual(d, strict),
+    law=lambda d, rate: method.law(d, strict),
+    strict=None,
+    drafter_only=None,
+    law_uses_q=law_uses_q,
+    rule=method.rule,
+  )
+
+
+def project_loop(
+  pair: Pair,
+  batch: int,
+  method: methods.Method,
+  gamma: int,
+  lenience: float,
+  name: str,
+) -> measuring.Entrant:
+  """Makes an entrant of this project's loop."""
+  drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
+  if gamma:
+    model, params, _ = pair.drafter
+    drafter = drafters.BoundDrafter(drafters.ModelDrafter(model), params)
+  models = decoding.Models(pair.verifier.model, drafter.drafter)
+  engine = batching.Engine(
+    decoding.StepConfig(models, method, gamma),
+    decoding.Params(pair.verifier.params, drafter.params),
+    processing.SamplingParams(temperature=np.float32(0)),
+    # No stop token: only the length ends an answer.
+    stop_tokens=np.array([-1], np.int32),
+  )
+  prompts = pair.prompts[:batch]
+  limits = [len(prompt) + pair.new_tokens for prompt in prompts]
+
+  def prefill() -> decoding.Row:
+    keys = jax.random.split(jax.random.key(0), batch)
+    rows = engine.prefill(prompts, keys, limits, pair.cache_length)
+    return rows.replace(lenience=jnp.full(batch, lenience, jnp.float32))
+
+  def facts(state: tuple[decoding.Row, jax.Array]) -> dict[str, Any]:
+    rows, blocks = state
+    counts = decoding.count(rows)
+    examined = int(counts.examined.sum())
+    return {
+      'tokens': int((rows.length - rows.prompt_length).sum()),
+      'blocks': int(blocks),
+      'acceptance': int(counts.accepted.sum()) / examined if examined else None,
+      'first': np.asarray(rows.tokens[0, len(prompts[0]) : limits[0]]),
+    }
+
+  fields = {'arm': name, 'gamma': gamma}
+  if gamma:
+    fields['lenience'] = lenience
+  return measuring.two_part_entrant(fields, prefill, engine.decode, facts)
+
+
+def gemma_loop(
+  checkpoint: checkpoints.Checkpoint,
+  prompts: Sequence[Sequence[int]],
+  new_tokens: int,
+  cache_length: int,
+) -> measuring.Entrant:
+  """Makes an entrant of gemma's sampler."""
+  checkpoint = checkpoint.unpack()
+  padded, _ = batching.pad(prompts, max(map(len, prompts)))
+  prefill, decode = _split_sampler(
+    checkpoint.model,
+    checkpoint.params,
+    padded,
+    cache_length=cache_length,
+    new_tokens=new_tokens,
+  )
+
+  def facts(state: Any) -> dict[str, Any]:
+    return {
+      'tokens': len(prompts) * int(state.step),
+      'blocks': int(state.step),
+      'first': np.asarray(state.predicted_tokens[0]),
+    }
+
+  return measuring.two_part_entrant(
+    {'arm': 'gemma', 'gamma': 0}, prefill, decode, facts
+  )
+
+
+def lower_bound(
+  pair: Pair, batch: int, gamma: int, blocks: int
+) -> measuring.Entrant:
+  """Makes an entrant of the forward passes of strict decoding."""
+  models, length = (pair.verifier.model, pair.drafter.model), pair.cache_length
+  row_block = functools.partial(block, models, gamma, length)
+
+  @functools.partial(jax.jit, donate_argnums=0)
+  def decode(state, *params):
+    rows = jax.vmap(row_block, (None, 0, None))
+    return jax.lax.fori_loop(0, blocks, lambda i, s: rows(i, s, params), state)
+
+  def prefill():
+    caches = [
+      side.model.init_cache(side.params, length)
+      for side in (pair.verifier, pair.drafter)
+    ]
+    repeated = jax.tree.map(lambda x: jnp.stack([x] * batch), caches)
+    return tuple(repeated), jnp.full((batch,), 5, jnp.int32)
+
+  return measuring.two_part_entrant(
+    {'arm': 'floor', 'gamma': gamma, 'blocks': blocks},
+    prefill,
+    lambda state: decode(state, *pair.params),
+    lambda state: {},
+  )
+
+
+def block(
+  models: tuple[language.LanguageModel, language.LanguageModel],
+  gamma: int,
+  cache_length: int,
+  index: jax.Array,
+  state: Any,
+  params: tuple[Any, Any],
+) -> Any:
+  """Runs the forward passes of one block of one row."""
+  (verifier_cache, drafter_cache), token = state
+  start = index % (cache_length // (gamma + 1)) * (gamma + 1)
+  verifier_cache = models[0].rewind(verifier_cache, start)
+  tokens = token[None]
+  if gamma:
+    drafter_cache, tokens = _draft(
+      models[1], params[1], drafter_cache, gamma, token=token, start=start
+    )
+  reader = functools.partial(decoding.read_hidden, models[0], params[0])
+  logits, _, verifier_cache = reader(verifier_cache, tokens, start)
+  return (verifier_cache, drafter_cache), _next_token(logits)
+
+
+def _next_token(logits: jax.Array) -> jax.Array:
+  """Returns a token that depends on all logits, so that no pass is removed."""
+  return processing.argmax_lowest_id(logits.sum(0))
+
+
+def _draft(
+  model: language.LanguageModel,
+  params: Any,
+  cache: Any,
+  gamma: int,
+  token: jax.Array,
+  start: jax.Array,
+) -> tuple[Any, jax.Array]:
+  """Runs the drafter passes after a token at position `start`."""
+  read = functools.partial(decoding.read_hidden, model, params)
+  # Strict decoding does not read its last draft, and catches up here.
+  first = jnp.maximum(start - 1, 0)
+  logits, _, cache = read(
+    model.rewind(cache, first), jnp.stack([token, token]), first
+  )
+  cache, second = model.rewind(cache, start + 1), _next_token(logits)
+
+  def step(carry, j):
+    cache, last = carry
+    logits, _, cache = read(cache, last[None], start + j)
+    last = _next_token(logits)
+    return (cache, last), last
+
+  (cache, _), rest = jax.lax.scan(step, (cache, second), jnp.arange(1, gamma))
+  return cache, jnp.concatenate([jnp.stack([token, second]), rest])
+
+
+def _split_sampler(
+  model: language.LanguageModel,
+  params: language.Params,
+  prompts: Int[Array, 'B P'],
+  *,
+  cache_length: int,
+  new_tokens: int,
+) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+  """Makes the prefill and the greedy decoding of gemma's sampler.
+
+  The router of a mixture of experts is patched here too (see `products`), as
+  gemma's modules are compiled once for both samplers.
+  """
+  gm = gemma_library.import_gemma()
+  from gemma.gm.text import _prefill, _sampler_loop
+  from gemma.gm.utils import _types
+
+  text = _types.Input(
+    text=jnp.asarray(prompts),
+    images=None,
+    config=model.module.config.input_config,
+  )
+  loop = _sampler_loop.SamplerLoop(
+    model=model.module,
+    # No token ends a row, so that all rows have one length.
+    end_tokens=(),
+    forbidden_tokens=None,
+    sampling=gm.text.Greedy(),
+    cache_length=cache_length,
+    special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
+  )
+
+  @language.intercept_modules()
+  def prefill():
+    return _prefill.prefill(
+      model=model.module,
+      params=params,
+      input=text,
+      last_state=None,
+      cache_length=cache_length,
+      max_out_length=new_tokens,
+      pad_length=prompts.shape[1],
+      rng=jax.random.key(0),
+      sharding=None,
+    )
+
+  @language.intercept_modules()
+  def decode(state):
+    return loop.sample(
+      params=params, init_state=state, max_new_tokens=jnp.asarray(new_tokens)
+    )
+
+  return prefill, decode
 
 
 def parts(
@@ -31,14 +339,14 @@ def parts(
     if not 0 < rate <= 1:
       raise ValueError(f'acceptances: must be above 0, up to 1, got {rate}.')
   for spec in config.pairs:
-    load = functools.cache(functools.partial(entrants.load, config, spec))
+    load = functools.cache(functools.partial(_load, config, spec))
     for batch in config.batch_sizes:
       key = {'pair': spec.name, 'batch': batch}
       yield key, lambda load=load, key=key: measure(config, load(), key)
 
 
 def measure(
-  config: ConfigDict, pair: entrants.Pair, key: dict[str, Any]
+  config: ConfigDict, pair: Pair, key: dict[str, Any]
 ) -> list[dict[str, Any]]:
   """Times the entrants of a pair; `key` is part of their figures."""
   participants = _entrants(config, pair, key['batch'])
@@ -50,16 +358,16 @@ def measure(
 
 
 def _entrants(
-  config: ConfigDict, pair: entrants.Pair, batch: int
+  config: ConfigDict, pair: Pair, batch: int
 ) -> list[measuring.Entrant]:
   """Makes and compiles the entrants of a pair at a batch size."""
-  loop = functools.partial(entrants.project_loop, pair, batch)
+  loop = functools.partial(project_loop, pair, batch)
   sizes = pair.new_tokens, pair.cache_length
   speed, token_v3 = methods.METHODS['speed'], methods.METHODS['token_v3']
   rates, leniences = [speed.strict], config.leniences
   if pair.verifier.tokenizer is None:
-    speed = entrants.force_acceptance(speed, law_uses_q=False)
-    token_v3 = entrants.force_acceptance(token_v3, law_uses_q=True)
+    speed = force_acceptance(speed, law_uses_q=False)
+    token_v3 = force_acceptance(token_v3, law_uses_q=True)
     rates = leniences = config.acceptances
   median_rate = rates[len(rates) // 2]
   participants = []
@@ -70,15 +378,15 @@ def _entrants(
     return facts
 
   if config.get('gemma', True):
-    enter(entrants.gemma_loop(pair.verifier, pair.prompts[:batch], *sizes))
+    enter(gemma_loop(pair.verifier, pair.prompts[:batch], *sizes))
   enter(loop(methods.METHODS['verifier_only'], 0, 0.0, 'alone'))
-  enter(entrants.lower_bound(pair, batch, 0, pair.new_tokens))
+  enter(lower_bound(pair, batch, 0, pair.new_tokens))
   for gamma in config.gammas:
     for rate in rates if gamma == config.gamma else [median_rate]:
       blocks = enter(loop(speed, gamma, rate, 'strict'))['blocks']
       if rate == median_rate:
         # The bound runs as many blocks as the strict entrant.
-        enter(entrants.lower_bound(pair, batch, gamma, blocks))
+        enter(lower_bound(pair, batch, gamma, blocks))
   for lenience in leniences:
     enter(loop(token_v3, config.gamma, lenience, 'token_v3'))
   return participants
