@@ -27,7 +27,6 @@ from experiments.tasks import (
   METRICS,
   TASKS,
   Example,
-  answer_metrics,
   quality_metric,
 )
 from experiments.tasks.halves import half_of
@@ -436,9 +435,8 @@ def test_rows_are_read_as_a_stream(name, tmp_path):
 
 def test_metrics_of_names_of_tasks():
   assert TASKS['file'].metrics == ()
-  assert answer_metrics.of_task('file:bleu').scale == 100
-  assert answer_metrics.of_task('file:os:system') is None
-  assert answer_metrics.of_task('file') is None
+  assert quality_metric('file:bleu').scale == 100
+  assert quality_metric('file:os:system') is quality_metric('file') is None
   assert quality_metric('file:rouge1') is METRICS['rouge1']
   assert quality_metric('squad_v2') is METRICS['squad']
   assert quality_metric('lm_eval:x') is quality_metric('spec_bench') is None

@@ -101,7 +101,7 @@ def test_a_function_returns_a_number_from_0_to_1(monkeypatch, tmp_path):
     metric = answer_metrics.find(f'metrics_of_mine:{name}')
     said = rf'^metric: metrics_of_mine:{name} wi'
     with pytest.raises(ValueError, match=said):
-      answer_metrics.check_first(metric, 'reference')
+      metric.score('', 'reference')
   vars(module)['stop'] = lambda answer, reference: _raise(KeyboardInterrupt())
   with pytest.raises(KeyboardInterrupt):
     _score('metrics_of_mine:stop', 'a')

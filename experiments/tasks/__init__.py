@@ -5,7 +5,7 @@
 
 from cascades import arguments
 from cascades.arguments import Registry
-from experiments.tasks import answer_metrics, file_task
+from experiments.tasks import file_task
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.catalog import CATALOG
 from experiments.tasks.task import Example, Reference, Task
@@ -18,11 +18,15 @@ GENERATED = tuple(task.name for task in CATALOG if task.problem)
 
 
 def quality_metric(task: str) -> Metric | None:
-  """Returns the metric of a record's quality."""
+  """Returns the metric of a record's quality.
+
+  Names no module to import, so that records of others can be read.
+  """
+  kind, _, name = task.partition(':')
+  if kind == file_task.NAME:
+    return METRICS.get(name, None)
   entry = TASKS.get(task, None)
-  if entry is None:
-    return answer_metrics.of_task(task)
-  return entry.metrics[0] if entry.metrics else None
+  return entry.metrics[0] if entry and entry.metrics else None
 
 
 def harness_tasks(name: str) -> dict[str, Task]:

@@ -415,15 +415,6 @@ def find(spec: str, option: str = 'metric') -> Metric:
   return METRICS[name]
 
 
-def of_task(task: str) -> Metric | None:
-  """Returns the metric that the name of a task of a file holds.
-
-  Names no module to import, so that records of others can be read.
-  """
-  kind, _, name = task.partition(':')
-  return METRICS.get(name, None) if kind == 'file' else None
-
-
 def describe_error(error: BaseException) -> str:
   """Returns the type and the message of an error of others' code, a line."""
   return ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip(': ')
@@ -443,14 +434,6 @@ def external_code(problem: str, advice: str) -> Iterator[None]:
       cause = cause.__cause__
     reason = describe_error(cause)[:400].rstrip('.')
     raise ValueError(f'{problem} ({reason}); {advice}.') from error
-
-
-def check_first(metric: Metric | None, reference: Reference) -> None:
-  """Tries a function of the user's before anything is decoded."""
-  if metric is None or ':' not in metric.name:
-    return
-  for answer in ('', *accepted_answers(reference)[:1]):
-    metric.score(answer, reference)
 
 
 def _regex_metric(pattern: str, option: str) -> Metric:

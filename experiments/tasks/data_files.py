@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import pathlib
+import re
 import string
 import urllib.parse
 from collections.abc import Collection, Iterator, Mapping
@@ -334,16 +335,11 @@ class Source:
 
   def files(self, path: str) -> list[pathlib.Path]:
     """Lists the files of a path; of pairs, packed ones if none are plain."""
-    given_path = pathlib.Path(path)
     if not self.pairs:
-      return [given_path]
-    stem = (
-      given_path.with_suffix('') if given_path.suffix == '.gz' else given_path
-    )
-    if stem.suffix.removeprefix('.') in _LANGUAGES:
-      stem = stem.with_suffix('')
-    plain = [stem.with_name(f'{stem.name}.{end}') for end in _LANGUAGES]
-    packed = [file.with_name(f'{file.name}.gz') for file in plain]
+      return [pathlib.Path(path)]
+    stem = re.sub(r'(\.(en|de))?(\.gz)?$', '', path)
+    plain = [pathlib.Path(f'{stem}.{end}') for end in _LANGUAGES]
+    packed = [pathlib.Path(f'{file}.gz') for file in plain]
     return [
       b if b.exists() and not a.exists() else a
       for a, b in zip(plain, packed, strict=True)

@@ -17,12 +17,13 @@ from typing import Any, get_args
 
 from cascades import Conversation, arguments
 from cascades.models.chat import as_conversation
-from experiments.tasks import answer_metrics, halves
+from experiments.tasks import halves
 from experiments.tasks.answer_metrics import (
   METRICS,
   Metric,
   Reference,
   accepted_answers,
+  find,
 )
 from experiments.tasks.data_files import (
   DataFile,
@@ -160,8 +161,10 @@ class FileTask(Task):
             f'has the same id {arguments.quote(name)} as {first_places[name]}',
             'remove it, or give each row its own id with --config.file.id',
           )
-      if not first_places:
-        answer_metrics.check_first(self.metric, reference)
+      if not first_places and self.metric and ':' in self.metric.name:
+        # A function of the user's is tried before anything is decoded.
+        for answer in ('', *accepted_answers(reference)[:1]):
+          self.metric.score(answer, reference)
       first_places[name] = place
       contents.add(content)
       if isinstance(prompt, str):
@@ -270,7 +273,7 @@ def _configure(config: Mapping[str, Any]) -> Task:
       'tasks: the task file needs a file; run --config=configs/your_data.py.'
     )
   fields = _DEFAULTS | dict(config['file'] or {})
-  metric = answer_metrics.find(fields['metric']) if fields['metric'] else None
+  metric = find(fields['metric']) if fields['metric'] else None
   # After worked examples, a model goes on with examples of its own.
   stop_strings = (_END_OF_EXAMPLE,) if fields['examples'] else ()
   return FileTask(
