@@ -201,21 +201,6 @@ def test_answers_are_compared_within_their_group():
   assert strict['acceptance'] == 0.75
 
 
-@pytest.mark.slow
-def test_drafters_are_timed(tmp_path, no_cache):
-  fields = dict(num_examples=3, new_tokens=40, repeats=1, gamma=2)
-  config = _config('benchmark_drafters', **fields)
-  config.problems = config.problems[0], config.problems[2]
-  figures = _figures(config, tmp_path)
-  rows = {(r['part'], r['arm']): r for r in answering.tables(figures)[0]}
-  assert len(rows) == 4
-  assert rows['problems', 'none']['tokens per call'] == 1
-  assert rows['problems', 'model, 4']['tokens per call'] > 1.5
-  # What stands in the prompt already is found there.
-  assert rows['copies', 'n-gram']['tokens per call'] > 1
-  assert rows['copies', 'n-gram']['same tokens']
-
-
 _LLAMA = """
 class CommonParams:
   class model: path = ''

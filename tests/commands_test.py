@@ -26,7 +26,6 @@ _USUAL = {
 _MISTAKES = {
   'accelerator': [
     (['--phases=speeds'], 'flag --phases=speeds: value should be one of'),
-    (['--import=nowhere.py'], 'there is no file nowhere.py'),
     (['--minutes=0'], 'flag --minutes=0: '),
     (['--workdir=/dev/null/x'], 'workdir: /dev/null/x cannot be written'),
   ],
@@ -34,7 +33,6 @@ _MISTAKES = {
     ([], 'method: no name is given; give one'),
     (['--method=tokenv3'], 'did you mean'),
     (['--method=chow', '--lenience=much'], 'lenience: could not convert'),
-    (['--method=chow', '--import=nowhere.py'], 'there is no file nowhere.py'),
   ],
   'export': [(['--folder=/proc'], 'folder: /proc cannot be written')],
   'report': [

@@ -4,10 +4,8 @@ import functools
 import gzip
 import http.server
 import json
-import os
 import pathlib
 import random
-import re
 import threading
 from math import nan
 
@@ -294,25 +292,12 @@ def test_a_row_that_is_a_worked_example_is_named(tmp_path):
   assert len(_load(path, examples=str(shots), shots=1)[0]) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('rows', 'message'),
-  [
-    (_ROWS[:1], r'data: a.jsonl, line 1, is a worked example of .*'),
-    ([_ROW], r'metric: exits:f with the answer .* \(SystemExit: 3\).*'),
-  ],
-)
-def test_the_command_refuses_in_one_sentence(rows, message, tmp_path):
-  (tmp_path / 'exits.py').write_text('def f(*_): raise SystemExit(3)')
-  shots = _write(tmp_path / 'shots.jsonl', rows)
-  done = launching.python(
-    *('-m', 'experiments.sweep', '--config=configs/your_data.py'),
-    *(f'--data={_write(tmp_path / "a.jsonl")}', '--metric=exits:f'),
-    f'--config.file.examples={shots}',
-    env=os.environ | {'PYTHONPATH': str(tmp_path)},
-  )
-  assert done.returncode == 2
-  assert re.fullmatch(f'error: {message}\n', done.stderr)
+def test_a_function_is_tried_before_anything_is_decoded(tmp_path, monkeypatch):
+  (tmp_path / 'exiting.py').write_text('def f(*_): raise SystemExit(3)')
+  monkeypatch.syspath_prepend(tmp_path)
+  message = r'^metric: exiting:f with the answer .* \(SystemExit: 3\)'
+  with pytest.raises(ValueError, match=message):
+    _load(_write(tmp_path / 'a.jsonl'), metric='exiting:f')
 
 
 def test_a_reference_that_a_metric_cannot_score_is_one_sentence(tmp_path):
