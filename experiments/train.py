@@ -48,8 +48,7 @@ def main() -> None:
       for name in [_ONLY.value] if _ONLY.value else names:
         _train_model(config, name, workdir, command)
       return
-    train = _train_head if 'depth' in config else _train_drafter
-    train(config, workdir, command)
+    _train_drafter(config, workdir, command)
 
 
 def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
@@ -90,23 +89,17 @@ def _overrides() -> str:
   )
 
 
-def _train_head(config, workdir: pathlib.Path, command: str) -> None:
-  """Trains a recurrent head for a verifier."""
-  from experiments.training import recurrent_heads
-
-  folder, verifier = recurrent_heads.train_head(config, workdir)
-  figures = recurrent_heads.evaluate(folder, verifier, config)
-  recurrent_heads.write_card(folder, config, figures, command)
-  print(f'{folder}: {json.dumps(figures)}')
-
-
 def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
-  """Trains a drafter of some of a verifier's layers."""
-  from experiments.training import layer_drafters
+  """Trains a recurrent head, or a drafter of some of a verifier's layers."""
+  from experiments.training import layer_drafters, recurrent_heads
 
-  folder, held_out = layer_drafters.train_drafter(config, workdir)
-  figures = layer_drafters.evaluate(folder, held_out, config)
-  layer_drafters.write_card(folder, config, figures, command)
+  if 'depth' in config:
+    module, train = recurrent_heads, recurrent_heads.train_head
+  else:
+    module, train = layer_drafters, layer_drafters.train_drafter
+  folder, evaluated = train(config, workdir)
+  figures = module.evaluate(folder, evaluated, config)
+  module.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 

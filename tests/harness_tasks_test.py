@@ -165,7 +165,6 @@ def test_prompts_filters_and_scores_are_the_harness_s(folder, filter_name):
   assert prompt.startswith('Numbers in words.\n\nThe number ')
   assert prompt.count('The number') == 3
   bare = next(task.load(shots=0)).prompt
-  assert 'have 0 worked examples, but the task declares 2' in task.notes()[0]
   assert bare == 'Numbers in words.\n\nThe number 4302 in words:'
   assert next(task.load()).prompt == prompt
 

@@ -277,18 +277,13 @@ class HarnessTask(Task):
 
   def notes(self) -> tuple[str, ...]:
     """Returns lines on what differs from the harness's own numbers."""
-    lines, count = [], self.inner.config.num_fewshot or 0
-    if count != self.shots:
-      lines.append(
-        f'task.shots: prompts of {self.name} have {count} worked examples, but'
-        f' the task declares {self.shots}; None uses the declared number.'
-      )
-    if not self._is_mean():
-      lines.append(
-        f'tasks: the quality of {self.name} is the mean {self.metric} of single'
-        f' answers; the harness computes {self.metric} of all answers together.'
-      )
-    return (*lines, *self.warnings)
+    if self._is_mean():
+      return tuple(self.warnings)
+    line = (
+      f'tasks: the quality of {self.name} is the mean {self.metric} of single'
+      f' answers; the harness computes {self.metric} of all answers together.'
+    )
+    return (line, *self.warnings)
 
   def check_kind(self) -> dict[str, Any]:
     """Refuses tasks whose answers are not one generated text each."""
