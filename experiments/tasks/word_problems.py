@@ -7,6 +7,7 @@ line each, and ends in a line `#### N` as GSM8K's answers do (Cobbe et al.
 not its equation, and only the number at the end is scored.
 """
 
+import operator
 import random
 
 from experiments.tasks.answer_metrics import MARK
@@ -20,8 +21,6 @@ NAMES = (
 ITEMS = 'apples books cards coins eggs marbles pens shells stamps tickets'
 ITEMS = ITEMS.split()
 _LARGEST = 999
-# Numbers that a phrasing style may write out, by their words.
-SPOKEN = {number_in_words(n): n for n in range(21)}
 
 # Sentences of a story by operation: {n} acts, {f} is a friend, {k} a number.
 _STORY = {
@@ -49,7 +48,7 @@ _STORY = {
   ),
 }
 # Worked steps by operation: {n} acts, {p} is the pronoun; {k} is the number,
-# {w} the number as `spoken` has it; {e} is 'a+b=c'.
+# {w} the number, in words up to twenty; {e} is 'a+b=c'.
 _STEP = (
   '[Then|Next|Now|Later] [{n}|{p}] %s, [so|thus|hence|and]'
   ' [[{n}|{p}] [has|owns|holds|keeps] {e} [now|then|here|overall]'
@@ -65,11 +64,6 @@ _WORKED = {
   '/': '[keeps|takes|holds|saves] one of [{k}|{w}] [equal|fair|like|even]'
   ' [groups|sets|heaps|lots]',
 }
-
-
-def spoken(number: int) -> str:
-  """Returns a number in words up to twenty, else in figures."""
-  return number_in_words(number) if number in SPOKEN.values() else str(number)
 
 
 def _operand(rng: random.Random, op: str, value: int) -> int | None:
@@ -89,10 +83,10 @@ def _operand(rng: random.Random, op: str, value: int) -> int | None:
 
 
 _APPLY = {
-  '+': lambda a, b: a + b,
-  '-': lambda a, b: a - b,
-  '*': lambda a, b: a * b,
-  '/': lambda a, b: a // b,
+  '+': operator.add,
+  '-': operator.sub,
+  '*': operator.mul,
+  '/': operator.floordiv,
 }
 
 
@@ -119,22 +113,6 @@ def _opening(rng: random.Random, words: dict[str, str]):
     op = '*'
   sentence = sentence.format(a=a, b=b, **words)
   return sentence, [(op, a, b)], _APPLY[op](a, b)
-
-
-def _work(
-  phraser: Phraser, words: dict[str, str], step: tuple[str, int, int]
-) -> str:
-  """Returns the worked line of a step (operation, operand, operand)."""
-  op, _, k = step
-  return phraser.write(
-    _STEP % _WORKED[op], k=k, w=spoken(k), e=_equation(step), **words
-  )
-
-
-def _equation(step: tuple[str, int, int]) -> str:
-  """Returns the equation of a step, such as '2+3=5'."""
-  op, a, b = step
-  return f'{a}{op}{b}={_APPLY[op](a, b)}'
 
 
 def draw(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
@@ -168,6 +146,11 @@ def draw(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
     )
   )
   prompt = f'Question: {" ".join(story)} {question}\nAnswer:'
-  worked = [_work(phraser, words, step) for step in steps]
+  equations = [f'{a}{op}{b}={_APPLY[op](a, b)}' for op, a, b in steps]
+  worked = []
+  for (op, _, k), equation in zip(steps, equations, strict=True):
+    spoken = number_in_words(k) if k <= 20 else k
+    template = _STEP % _WORKED[op]
+    worked.append(phraser.write(template, k=k, w=spoken, e=equation, **words))
   reference = ' ' + '\n'.join([*worked, f'{MARK} {value}'])
-  return ' '.join(map(_equation, steps)), prompt, reference
+  return ' '.join(equations), prompt, reference
