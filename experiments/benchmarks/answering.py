@@ -32,23 +32,17 @@ _Figures = list[dict[str, Any]]
 _Peers = dict[str, peers.Peer]
 
 
-def _options(config: ConfigDict, arm: ConfigDict) -> dict[str, Any]:
-  """Returns the options of an entrant of strict decoding."""
-  options = {name: arm[name] for name in arm if name not in ('name', 'drafter')}
+def _configs(
+  config: ConfigDict, arm: ConfigDict, **options: Any
+) -> tuple[DecodingConfig, dict[str, Any]]:
+  """Returns the options of decoding, strict by default, and of the drafter."""
   gamma = config.gamma if arm.get('drafter') else 0
-  return dict(method='speed', lenience=0.0, gamma=gamma) | options
-
-
-def _split(options: dict[str, Any]) -> tuple[DecodingConfig, dict[str, Any]]:
-  """Splits options into those of decoding and those of the drafter."""
-  decoding_options = {
-    name: options[name]
-    for name in options_of(DecodingConfig)
-    if name in options
-  }
-  return DecodingConfig(**decoding_options), {
-    k: v for k, v in options.items() if k not in decoding_options
-  }
+  of_arm = {x: arm[x] for x in arm if x not in ('name', 'drafter')}
+  strict = dict(method='speed', lenience=0.0, gamma=gamma)
+  options = strict | of_arm | options
+  names = options.keys() & options_of(DecodingConfig).keys()
+  of_decoding = {name: options.pop(name) for name in names}
+  return DecodingConfig(**of_decoding), options
 
 
 class Models(NamedTuple):
@@ -105,7 +99,7 @@ def parts(
   """Yields all parts; models and peers are loaded on demand."""
   # Before anything is timed.
   for arm in (*config.problems, *config.copies):
-    _split(_options(config, arm) | {'temperature': config.temperature})
+    _configs(config, arm, temperature=config.temperature)
   for dtype in config.dtypes:
     checkpoints.check_dtype(dtype)
   _load_prompts(config)
@@ -194,13 +188,11 @@ def entrant(
   models: Models, arm: ConfigDict, prompts: Sequence[str], **options: Any
 ) -> measuring.Entrant:
   """Makes an entrant that answers prompts with the sampler of `arm`."""
-  decoding_config, drafter_options = _split(
-    _options(models.config, arm) | options
-  )
+  config, drafter_options = _configs(models.config, arm, **options)
   drafter = models.drafters[arm.get('drafter')]
   if drafter is not None:
     drafter = drafter.replace(**drafter_options)
-  decoder = sampler.Sampler(models.verifier, drafter, config=decoding_config)
+  decoder = sampler.Sampler(models.verifier, drafter, config=config)
 
   def run() -> dict[str, Any]:
     answers = models.sample(decoder, prompts)
