@@ -95,12 +95,6 @@ def paint(token_strings: list[str], sources: list[int], colour: bool) -> str:
   return ''.join(out)
 
 
-def legend(colour: bool) -> str:
-  """Returns the legend of the colours, or of the marks."""
-  names = [name for name, _, _ in _STYLES]
-  return '  '.join(paint([x], [i], colour) for i, x in enumerate(names))
-
-
 def _read_prompt() -> Prompt:
   """Returns the prompt, with the system message before it."""
   if _SYSTEM.value is None:
@@ -208,7 +202,8 @@ def main() -> None:
     and 'NO_COLOR' not in os.environ
   )
   print(paint(answer.token_strings, answer.sources, colour))
-  print(f'\n{legend(colour)}')
+  legend = (paint([x], [i], colour) for i, (x, *_) in enumerate(_STYLES))
+  print(f'\n{"  ".join(legend)}')
   has_rule = answer.deferred is not None
   counts = ', '.join(
     f'{name} {count if has_rule or name != "deferred" else "-"}'
