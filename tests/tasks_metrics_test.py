@@ -8,11 +8,7 @@ from decimal import Decimal
 import inventory
 import pytest
 
-from experiments.tasks import (
-  METRICS,
-  TASKS,
-  answer_metrics,
-)
+from experiments.tasks import METRICS, TASKS, answer_metrics
 from experiments.tasks.answer_metrics import choice_letter
 
 
