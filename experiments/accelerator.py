@@ -321,9 +321,10 @@ def _passes(tiny: bool, name: str, batch: int) -> _Rows:
 
 def _loops(tiny: bool) -> _Plan:
   """Yields the loops of each pair and batch size."""
-  small, medium, large, largest = [*_GEMMAS][:4]
-  pairs = [('tiny 2', 'tiny 1')] if tiny else [(large, small)]
-  pairs += [] if tiny else [(largest, medium)]
+  small, medium, large, largest, *_ = _GEMMAS
+  pairs = (large, small), (largest, medium)
+  if tiny:
+    pairs = (('tiny 2', 'tiny 1'),)
   for pair, batch in itertools.product(pairs, (2,) if tiny else (1, 8)):
     name = f'{pair[1]} drafts for {pair[0]}, batch {batch}'
     yield name, functools.partial(_loop, tiny, pair, batch)
@@ -338,16 +339,15 @@ def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
   vocab = models[0].model.vocab_size
   prompts = list(np.random.default_rng(0).integers(300, vocab, (11, 64)))
   gamma, repeats, new_tokens = (2, 2, 12) if tiny else (4, 5, 128)
-  pair = loops.Pair('', *models, prompts, new_tokens, repeats)
+  pair = loops.Pair('random weights', *models, prompts, new_tokens, repeats)
   config = ConfigDict(dict(gamma=gamma, gammas=(gamma,), gemma=False))
   config.acceptances = config.leniences = (0.6, 0.8, 0.9)
   figures = loops.measure(config, pair, {'pair': '', 'batch': batch})
   for row in loops.tables(figures)[0]:
-    names = 'ms/block', 'tokens/s', 'x alone', 'x floor', 'compile s'
     rate = f', rate {row["lenience"]}' if row['lenience'] else ''
     floor = row.get('x floor')
     met = None if floor is None else floor <= _FLOOR_BOUND
-    yield f'{row["arm"]}{rate}', _describe(row, names), met
+    yield f'{row["arm"]}{rate}', _describe(row), met
   # Acceptance from the lowest of a curve to the highest, a row for each.
   method = loops.force_acceptance(methods.METHODS['token_v3'], True)
   runs = []
@@ -364,8 +364,12 @@ def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
     yield 'peak memory', f'{stats["peak_bytes_in_use"] / 1e9:.2f} GB', None
 
 
-def _describe(row: dict[str, Any], names: Sequence[str]) -> str:
+def _describe(row: dict[str, Any]) -> str:
   """Returns the figures of a row that have values."""
+  names = (
+    *('ms/block', 'tokens/s', 'x alone', 'x floor'),
+    *('acceptance', 'compile s'),
+  )
   values = {x: row[x] for x in names if row.get(x) is not None}
   return ', '.join(f'{name} {value:.4g}' for name, value in values.items())
 
@@ -406,9 +410,7 @@ def _translate(tiny: bool, batch: int) -> _Rows:
   key = {'part': 'problems', 'dtype': dtype, 'batch': batch}
   figures = measuring.race(runs, 2 if tiny else 5)
   for row in answering.tables([key | x for x in figures])[0]:
-    names = 'tokens/s', 'x alone', 'acceptance', 'same tokens'
-    title = f'{verifier}, {dtype}, {row["arm"]}'
-    yield title, _describe(row, names), None
+    yield f'{verifier}, {dtype}, {row["arm"]}', _describe(row), None
 
 
 if __name__ == '__main__':
