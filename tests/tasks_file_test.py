@@ -289,7 +289,7 @@ def test_a_function_is_tried_before_anything_is_decoded(tmp_path, monkeypatch):
 def test_a_reference_that_a_metric_cannot_score_is_one_sentence(tmp_path):
   path = _write(tmp_path / 'a.jsonl', [{'prompt': 'p', 'reference': 'two'}])
   assert _load(path, metric='rouge1')[0]
-  for name in ('final_number', 'marked_number', 'multiple_choice'):
+  for name in ('final_number', 'marked_number'):
     with pytest.raises(ValueError, match=r'cannot score') as error:
       _load(path, metric=name)
     assert str(error.value) == (

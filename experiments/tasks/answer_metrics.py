@@ -47,12 +47,6 @@ _NUMBER = re.compile(
   r'|(?<![0-9])\.[0-9]+)'
   r'(?:/(?P<denominator>[0-9]+))?'
 )
-# In the order of preference: after 'answer', at the beginning, in brackets.
-_LETTERS = (
-  re.compile(r'(?i:answer)(?: is)?:? *[(*]*(?P<letter>[A-Z])\b(?!\')'),
-  re.compile(r'\A[\s(*]*(?P<letter>[A-Za-z])(?=[).:,*]|\s*\Z|\s*\n)'),
-  re.compile(r'\((?P<letter>[A-Za-z])\)'),
-)
 _REGEX = 'regex'
 # A pattern may take exponential time on an answer.
 _TIMEOUT_S = 2.0
@@ -193,18 +187,6 @@ def final_number(text: str) -> tuple[Decimal | None, bool]:
   return (values[-1] if values else None), False
 
 
-def choice_letter(text: str) -> str | None:
-  """Returns the letter that an answer chooses, as a capital, or None.
-
-  It is the last one after the word 'answer', else one that begins the text and
-  stands apart, else the last one in brackets.
-  """
-  for pattern in _LETTERS:
-    if letters := [match['letter'] for match in pattern.finditer(text)]:
-      return letters[-1].upper()
-  return None
-
-
 @_builtin('exact_match', 'exact_match')
 def _exact_match(answer: str, reference: Reference) -> dict[str, float]:
   """The answer is the reference, up to white space around it."""
@@ -241,24 +223,6 @@ def _marked_number(answer: str, reference: Reference) -> dict[str, float]:
 def _short_answer(answer: str, reference: Reference) -> dict[str, float]:
   """The answer is an accepted one, after SQuAD's normalisation."""
   return {'exact_match': exact_match(answer, reference)}
-
-
-@_builtin('token_f1', 'f1')
-def _token_f1(answer: str, reference: Reference) -> dict[str, float]:
-  """F1 of words with the best reference, normalised as in SQuAD."""
-  return {'f1': f1(answer, reference)}
-
-
-@_builtin(
-  'multiple_choice',
-  'exact_match',
-  accepts=lambda text: choice_letter(text) is not None,
-)
-def _multiple_choice(answer: str, reference: Reference) -> dict[str, float]:
-  """The letter that the answer chooses is right."""
-  letter = choice_letter(answer)
-  references = map(choice_letter, accepted_answers(reference))
-  return {'exact_match': float(letter is not None and letter in references)}
 
 
 @_builtin('json', 'valid', needs_reference=False)
