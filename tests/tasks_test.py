@@ -203,18 +203,9 @@ def test_a_pair_of_files_may_be_packed_beside_its_worked_examples(tmp_path):
 
 def _hub_rows(name, split):
   """The rows of a file in the shape of the hub's."""
-  if name.startswith('multi30k'):
-    stem = _FOLDER / (name if split == 'test' else 'val')
-    sides = (
-      stem.with_suffix(end).read_text(encoding='utf-8').splitlines()
-      for end in ('.en', '.de')
-    )
-    return [{'en': en, 'de': de} for en, de in zip(*sides, strict=True)]
-  if name == 'xsum':
-    frame = pd.read_csv(_FOLDER / 'xsum.csv', dtype=str, keep_default_na=False)
-    return frame.to_dict('records')
-  text = pathlib.Path(fixture_of(name)).read_text(encoding='utf-8')
-  return [json.loads(line) for line in text.splitlines()]
+  is_worked = name.startswith('multi30k') and split == 'validation'
+  path = str(_FOLDER / 'val.de') if is_worked else fixture_of(name)
+  return [row for _, row in TASKS[name].source.rows(path, split)]
 
 
 @pytest.mark.parametrize(
