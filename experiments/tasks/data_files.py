@@ -195,12 +195,8 @@ class DataFile:
     first = next(texts, '')
     delimiter = max(',;\t', key=first.count)
     csv.field_size_limit(files.MAX_LINE)
-
-    def all_texts() -> Iterator[str]:
-      yield first
-      yield from texts
-
-    reader = csv.reader(all_texts(), delimiter=delimiter, strict=True)
+    lines = itertools.chain([first], texts)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
       place = f'line {reader.line_num + 1}'
       try:
@@ -300,9 +296,7 @@ class Source:
       return self._hub_rows(split)
     names = _LANGUAGES if self.pairs else ()
     sides = [DataFile('path', str(x), names) for x in self.files(path)]
-    if not self.pairs:
-      return sides[0].rows()
-    return self._pair_rows(*sides)
+    return self._pair_rows(*sides) if self.pairs else sides[0].rows()
 
   def _pair_rows(self, first: DataFile, second: DataFile) -> Iterator[Row]:
     """Yields pairs of sentences."""
