@@ -93,13 +93,10 @@ def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
   """Trains a recurrent head, or a drafter of some of a verifier's layers."""
   from experiments.training import layer_drafters, recurrent_heads
 
-  if 'depth' in config:
-    module, train = recurrent_heads, recurrent_heads.train_head
-  else:
-    module, train = layer_drafters, layer_drafters.train_drafter
-  folder, evaluated = train(config, workdir)
-  figures = module.evaluate(folder, evaluated, config)
-  module.write_card(folder, config, figures, command)
+  kind = recurrent_heads if 'depth' in config else layer_drafters
+  folder = kind.train(config, workdir)
+  figures = kind.evaluate(folder, config)
+  kind.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 

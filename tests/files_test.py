@@ -333,17 +333,17 @@ def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
   config = ConfigDict(dict(log_every=1, checkpoint_every=1))
   rows = np.random.default_rng(0).normal(size=(100, 1000))
   start = jnp.asarray(rows, jnp.float32)
-  training = training_loop.TrainingRun(
-    config=config, name='one', steps=2, workdir=tmp_path
-  )
 
   def run():
     return training_loop.fit(
-      training,
+      config,
+      tmp_path,
       start,
       optax.sgd(1.0),
       loss_fn=lambda x: (x.sum(), {}),
       batch=lambda step: (),
+      name='one',
+      steps=2,
     )
 
   folder = tmp_path / 'checkpoints/one'

@@ -11,7 +11,7 @@ import pytest
 import small
 
 from cascades.models import checkpoints, language
-from experiments.training import reduced_folders
+from experiments.training import layer_drafters
 
 _SAID = np.union1d(np.arange(4, 768, 2), [1, 7, 9])
 
@@ -19,7 +19,7 @@ _SAID = np.union1d(np.arange(4, 768, 2), [1, 7, 9])
 def save(folder, stored='bfloat16'):
   """The bundled drafter, which says some tokens."""
   drafter = checkpoints.load_model('tiny-drafter').unpack()
-  reduced_folders.save(
+  layer_drafters.save(
     folder, drafter, _SAID, verifier='tiny-drafter', stored=stored
   )
   return folder
@@ -86,7 +86,7 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
   scaled = whole._replace(params=params)
   checkpoints.save_model(tmp_path / 'whole', scaled)
   part = tmp_path / 'part'
-  reduced_folders.save(part, scaled, _SAID, verifier=str(tmp_path / 'whole'))
+  layer_drafters.save(part, scaled, _SAID, verifier=str(tmp_path / 'whole'))
   # A multimodal model has its vocabulary's size further down.
   config = tmp_path / 'whole/config.json'
   text = dict(model_type='gemma3', text_config=json.loads(config.read_text()))

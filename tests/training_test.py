@@ -213,12 +213,12 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   config.update(eval_examples=3, checkpoint_every=2, name='head', tasks=())
   config.update(verifier='tiny-verifier', dtype='float32')
   config.update(text=str(tmp_path / 'texts.jsonl'))
-  folder, verifier = recurrent_heads.train_head(config, tmp_path)
+  folder = recurrent_heads.train(config, tmp_path)
   (line,) = (tmp_path / 'head.jsonl').read_text().splitlines()[1:]
   assert np.isfinite(json.loads(line)['loss'])
   loaded = recurrent.RecurrentHead.load(folder)
   assert loaded.draft_vocab_ids.shape == (20,)
-  bound_drafter = loaded.bind(verifier)
+  bound_drafter = loaded.bind(load_model('tiny-verifier'))
   state = jnp.ones(320)
   _, logits = recurrent.step(
     *(bound_drafter.drafter.model, bound_drafter.params[1], loaded.head),
@@ -226,7 +226,7 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   )
   drafted = np.flatnonzero(np.isfinite(logits))
   assert drafted.tolist() == loaded.draft_vocab_ids.tolist()
-  figures = recurrent_heads.evaluate(folder, verifier, config)
+  figures = recurrent_heads.evaluate(folder, config)
   assert figures['held_out']['tokens per verifier call, temperature 0'] >= 1
   recurrent_heads.write_card(folder, config, figures, 'a command')
   card = (folder / 'README.md').read_text()

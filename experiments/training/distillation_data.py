@@ -7,9 +7,9 @@ stored in the workdir.
 
 import functools
 import hashlib
-import os
+import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -70,7 +70,6 @@ class DistillationData(NamedTuple):
   train: DistillationBatch
   validation: DistillationBatch
   draft_vocab_ids: np.ndarray
-  held_out: list[texts.Document]
 
 
 def hidden_at(
@@ -103,68 +102,44 @@ def cast(dtype: Any, tree: Any) -> Any:
   return jax.tree.map(lambda x: x.astype(dtype), tree)
 
 
-def load_hidden(
-  file: pathlib.Path, verifier: checkpoints.Checkpoint, rows: texts.Rows
-) -> np.ndarray:
-  """Returns hidden states of rows, computing those that a file lacks."""
-  model, params, _ = verifier
-  shape = (*rows.positions.shape, model.hidden_size(params))
-  # The number of rows that are done, and what they were computed from.
-  progress = file.with_suffix('.done')
+def read_rows(
+  verifier: checkpoints.Checkpoint,
+  rows: texts.Rows,
+  dtype: str,
+  workdir: pathlib.Path,
+) -> DistillationBatch:
+  """Returns rows with their hidden states, computing those not in the workdir.
+
+  Their file is named by all that they are computed from.
+  """
+  model, params = verifier.model, cast(dtype, verifier.params)
   inputs = hashlib.sha256(decisions.fingerprint(params).encode())
   for array in rows:
     inputs.update(np.ascontiguousarray(array).tobytes())
-  name, done = inputs.hexdigest(), 0
-  if progress.exists() and file.exists():
-    count, *names = progress.read_text().split()
-    if names != [name]:
-      raise ValueError(
-        f'workdir: {file} belongs to another training; delete it.'
-      )
-    done = int(count)
-  file.parent.mkdir(parents=True, exist_ok=True)
-  dtype = model.dtype(params)
+  file = workdir / f'hidden-{inputs.hexdigest()[:16]}.bin'
+  shape = (*rows.positions.shape, model.hidden_size(params))
+  states_dtype, count = model.dtype(params), len(rows.tokens)
   # numpy has no bfloat16, whose bits are stored instead.
-  bits = np.uint16 if dtype == jnp.bfloat16 else np.float32
-  if done:
-    states = np.lib.format.open_memmap(file, 'r+', None, shape)
-  else:
-    states = _reserve(file, bits, shape)
+  bits = np.uint16 if states_dtype == jnp.bfloat16 else np.float32
+  row_bytes = math.prod(shape[1:]) * np.dtype(bits).itemsize
   compute = jax.jit(functools.partial(hidden_at, model))
-  count = len(rows.tokens)
-  with cli.progress(count, 'reading texts', initial=done) as bar:
-    while done < count:
-      indices = np.arange(done, min(done + _BATCH_SIZE, count))
-      # Repeats rows of the last batch, which would be compiled for its size.
-      batch = np.resize(indices, _BATCH_SIZE)
-      hidden = compute(params, rows.tokens[batch], rows.positions[batch])
-      states[indices] = np.asarray(hidden).view(bits)[: len(indices)]
-      done += len(indices)
-      bar.update(len(indices))
-      if done == count or done % (64 * _BATCH_SIZE) == 0:
-        states.flush()
-        files.write_text(progress, f'{done} {name}')
-  return states.view(dtype)
-
-
-def _reserve(
-  file: pathlib.Path, bits: Any, shape: tuple[int, ...]
-) -> np.memmap:
-  """Creates an array file whose disk space is reserved.
-
-  Writing to a memory map without disk space kills the process.
-  """
-  try:
-    with files.name_path_in_errors(file):
-      array = np.lib.format.open_memmap(file, 'w+', bits, shape)
-      # Not every system can reserve space.
-      if hasattr(os, 'posix_fallocate'):
-        with file.open('r+b') as out:
-          os.posix_fallocate(out.fileno(), 0, file.stat().st_size)
-  except BaseException:
-    file.unlink(missing_ok=True)
-    raise
-  return array
+  with files.name_path_in_errors(file), file.open('ab') as out:
+    done = file.stat().st_size // row_bytes
+    if done < count:
+      # After an interruption, the last batch may be incomplete.
+      done -= done % _BATCH_SIZE
+      out.truncate(done * row_bytes)
+    with cli.progress(count, 'reading texts', initial=done) as bar:
+      while done < count:
+        indices = np.arange(done, min(done + _BATCH_SIZE, count))
+        # Repeats rows of the last batch, which would be compiled for its size.
+        batch = np.resize(indices, _BATCH_SIZE)
+        hidden = compute(params, rows.tokens[batch], rows.positions[batch])
+        out.write(np.asarray(hidden).view(bits)[: len(indices)].tobytes())
+        done += len(indices)
+        bar.update(len(indices))
+  states = np.memmap(file, bits, 'r', shape=shape).view(states_dtype)
+  return DistillationBatch(*rows, states)
 
 
 def draft_logits(
@@ -198,9 +173,8 @@ def prepare(
     for x in documents[config.held_out :]
     if (x.prompt or x.answer) not in excluded
   ]
-  pack = functools.partial(
-    texts.pack_rows, config, tokenizer=verifier.tokenizer
-  )
+  tokenizer = verifier.tokenizer
+  pack = functools.partial(texts.pack_rows, config, tokenizer=tokenizer)
   # Before the verifier answers, so that short rows are refused at once.
   validation_rows = pack([held_out], count=_VALIDATION_ROWS, seed='held_out')
   if not validation_rows.mask.any():
@@ -208,25 +182,19 @@ def prepare(
       f'row_length: rows of {config.row_length} tokens have no room for an'
       ' answer after a worked example; give a larger number.'
     )
-  document_sets = [
-    documents,
-    *_answered_by_verifier(config, documents, workdir, fields),
-  ]
+  answered = _answered_by_verifier(config, documents, workdir, fields)
+  document_sets = [documents, *answered]
   train_rows = pack(document_sets, count=config.texts, seed='train')
-  reader = verifier._replace(params=cast(config.dtype, verifier.params))
-  batches = [
-    DistillationBatch(*rows, load_hidden(workdir / name, reader, rows))
-    for name, rows in (
-      ('train.npy', train_rows),
-      ('held_out.npy', validation_rows),
-    )
-  ]
-  tokenizer = verifier.tokenizer
   required = {*tokenizer.stops, *tokenizer.encode(texts.SEPARATOR)}
-  draft_vocab_ids = texts.frequent_tokens(
-    document_sets, tokenizer, config.vocabulary, [*required]
+  return DistillationData(
+    *(
+      read_rows(verifier, rows, config.dtype, workdir)
+      for rows in (train_rows, validation_rows)
+    ),
+    texts.frequent_tokens(
+      document_sets, tokenizer, config.vocabulary, [*required]
+    ),
   )
-  return DistillationData(*batches, draft_vocab_ids, held_out)
 
 
 def _answered_by_verifier(
@@ -245,26 +213,6 @@ def _answered_by_verifier(
     # Chunks of prompts take the temperatures in turn.
     return number // texts.CHUNK_SIZE % len(temperatures)
 
-  answers = texts.resume_answers(
-    file,
-    [prompt for prompt, _ in prompts],
-    _answerer(config, temperature_index),
-  )
-  answered: list[list[texts.Document]] = [[] for _ in temperatures]
-  for i, (_, document) in enumerate(prompts):
-    # A document with an empty answer means one without an answer.
-    if answers[i] or not document.answer:
-      answered[temperature_index(i)].append(
-        document._replace(answer=answers[i])
-      )
-  return [*filter(None, answered)]
-
-
-def _answerer(
-  config: ConfigDict, temperature_index: Callable[[int], int]
-) -> Callable[[Sequence[str], int], list[str]]:
-  """Returns the function by which the verifier answers chunks of prompts."""
-
   @functools.cache
   def sampler_at(temperature: float) -> sampler.Sampler:
     model = checkpoints.load_model(config.verifier)
@@ -272,8 +220,7 @@ def _answerer(
     return sampler.Sampler(model, config=options)
 
   def answer(prompts: Sequence[str], first: int) -> list[str]:
-    temperature = config.temperatures[temperature_index(first)]
-    answers = sampler_at(temperature).sample(
+    answers = sampler_at(temperatures[temperature_index(first)]).sample(
       prompts,
       max_new_tokens=config.answer_length,
       seed=config.seed + first,
@@ -281,4 +228,40 @@ def _answerer(
     )
     return [answer.text for answer in answers]
 
-  return answer
+  answers = texts.resume_answers(file, [x for x, _ in prompts], answer)
+  answered: list[list[texts.Document]] = [[] for _ in temperatures]
+  for i, (text, (_, document)) in enumerate(zip(answers, prompts, strict=True)):
+    # A document with an empty answer means one without an answer.
+    if text or not document.answer:
+      answered[temperature_index(i)].append(document._replace(answer=text))
+  return [*filter(None, answered)]
+
+
+# With more rows at a time, logits over a large vocabulary exceed a CPU's cache.
+_PROMPTS = 8
+
+
+def measure_acceptance(
+  verifier: checkpoints.Checkpoint,
+  drafter: Any,
+  prompts: Sequence[str],
+  gamma: int,
+  **sample_options: Any,
+) -> dict[str, dict[str, float]]:
+  """Measures acceptance and tokens per call of strict decoding."""
+  figures = {}
+  options = dict(method='speed', lenience=0.0, gamma=gamma, batch_size=_PROMPTS)
+  for temperature in (1.0, 0.0):
+    config = DecodingConfig(**options, temperature=temperature)
+    strict_sampler = sampler.Sampler(verifier, drafter, config=config)
+    answers = strict_sampler.sample(prompts, **sample_options)
+    accepted, examined, calls = (
+      sum(answer.counts[name] for answer in answers)
+      for name in ('accepted', 'examined', 'verifier_calls')
+    )
+    emitted = sum(len(answer.logprobs) for answer in answers)
+    figures[f'temperature {temperature:g}'] = {
+      'acceptance': accepted / examined,
+      'tokens per verifier call': emitted / calls,
+    }
+  return figures

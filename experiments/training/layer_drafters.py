@@ -20,18 +20,21 @@ import optax
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from cascades import drafters
-from cascades.models import checkpoints, language, tensor_files
+from cascades import arguments, drafters, files
+from cascades.contrib import cpu
+from cascades.models import (
+  checkpoints,
+  config_json,
+  language,
+  param_mapping,
+  tensor_files,
+)
 from experiments import records
 from experiments.sweeps import costs
-from experiments.training import (
-  acceptance_eval,
-  cards,
-  distillation_data,
-  reduced_folders,
-  texts,
-  training_loop,
-)
+from experiments.training import cards, distillation_data, texts, training_loop
+
+# Types that tensors are stored in; None for their own.
+_STORED = None, 'bfloat16', 'float32', 'int8'
 
 
 def begin(
@@ -47,22 +50,17 @@ def begin(
     return _trained_before(config.init, verifier)
   model, params, tokenizer = verifier
   c = model.module.config
-  layers = tuple(config.layers)
-  if not layers or not set(layers) <= set(range(c.num_layers)):
+  layers, types = tuple(config.layers), c.attention_types
+  is_global = [i for i, kind in enumerate(types) if kind.name == 'GLOBAL']
+  if {*layers} - {*range(c.num_layers)} or not {*layers} & {*is_global}:
     raise ValueError(
-      f'layers: must be one or more of 0 to {c.num_layers - 1}, got {layers}.'
+      f'layers: must be of 0 to {c.num_layers - 1}, and include one with global'
+      f' attention ({", ".join(map(str, is_global))}), got {layers}.'
     )
   # Refuses models whose layers cannot run alone.
   model.first_layers(1)
-  attention_types = [c.attention_types[i] for i in layers]
-  if all(kind.name != 'GLOBAL' for kind in attention_types):
-    is_global = [kind.name == 'GLOBAL' for kind in c.attention_types]
-    indices = ', '.join(str(i) for i, x in enumerate(is_global) if x)
-    raise ValueError(
-      f'layers: must include one with global attention ({indices}), got'
-      f' {layers}.'
-    )
-  module_config = dataclasses.replace(c, attention_types=tuple(attention_types))
+  attention_types = tuple(types[i] for i in layers)
+  module_config = dataclasses.replace(c, attention_types=attention_types)
   module = dataclasses.replace(model.module, config=module_config)
   layer_params = {
     f'layer_{i}': params[f'layer_{j}'] for i, j in enumerate(layers)
@@ -153,13 +151,15 @@ def _make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
   )
 
 
-def train_drafter(
-  config: ConfigDict, workdir: pathlib.Path
-) -> tuple[pathlib.Path, list[texts.Document]]:
+def train(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
   """Trains a drafter, resuming from its last checkpoint if there is one."""
   checkpoints.check_dtype(config.dtype, tensor_files.FLOATS)
   distillation_data.check_rows(config)
-  reduced_folders.check_stored(config.stored)
+  if config.stored not in _STORED:
+    raise ValueError(
+      f'stored: must be None (unchanged), {" or ".join(_STORED[1:])}, got'
+      f' {arguments.quote(config.stored)}.'
+    )
   # In gemma's layout, which is faster for long rows.
   verifier = checkpoints.load_model(config.verifier, 'float32').unpack()
   start = begin(config, verifier)
@@ -182,47 +182,39 @@ def train_drafter(
   def validation_figures(params, *inputs):
     return loss_fn(params, start.model, LossInputs(*inputs, True))[1]
 
-  def validate(params):
-    return validation_figures(
-      params, cast_embedder, draft_table, data.validation
-    )
-
   trained = training_loop.fit(
-    training_loop.TrainingRun(
-      config=config, name=config.name, steps=config.steps, workdir=workdir
-    ),
+    config,
+    workdir,
     params,
     _make_optimizer(config),
     loss_fn=loss,
     batch=batch,
-    validate=validate,
+    name=config.name,
+    steps=config.steps,
+    validate=lambda params: validation_figures(
+      params, cast_embedder, draft_table, data.validation
+    ),
   )
   folder = workdir / config.name
-  reduced_folders.save(
+  trained_model = start._replace(params=trained | {'embedder': embedder})
+  save(
     folder,
-    checkpoints.Checkpoint(
-      start.model, trained | {'embedder': embedder}, start.tokenizer
-    ),
+    trained_model,
     data.draft_vocab_ids,
     verifier=config.verifier,
     stored=config.stored,
   )
-  return folder, data.held_out
+  return folder
 
 
-def evaluate(
-  folder: pathlib.Path, held_out: list[texts.Document], config: ConfigDict
-) -> dict[str, Any]:
+def evaluate(folder: pathlib.Path, config: ConfigDict) -> dict[str, Any]:
   """Measures acceptance and costs of a drafter."""
   verifier = checkpoints.load_model(config.verifier, 'float32')
   drafter = checkpoints.load_model(folder, 'float32')
-  prompts = texts.few_shot_prompts(
-    config, held_out, config.eval_examples, 'held out', allow_repeats=False
-  )
-  figures: dict[str, Any] = acceptance_eval.measure_acceptance(
+  figures: dict[str, Any] = distillation_data.measure_acceptance(
     verifier,
     drafter,
-    [prompt for prompt, _ in prompts],
+    texts.held_out_prompts(config),
     config.eval_gamma,
     max_new_tokens=config.answer_length,
     stop_strings=('\n',),
@@ -259,3 +251,37 @@ def write_card(
   )
   text = json.dumps(figures, indent=2) + '\n'
   records.write_text(folder / 'figures.json', text)
+
+
+def save(
+  folder: str | pathlib.Path,
+  checkpoint: checkpoints.Checkpoint,
+  draft_vocab_ids: np.ndarray,
+  *,
+  verifier: str,
+  stored: str | None = None,
+) -> None:
+  """Writes a model without its embedding table; see `cpu.stored`."""
+  model, params, _ = checkpoint
+  folder = pathlib.Path(folder)
+  config = checkpoints.make_config(model, params, (1,))
+  tensors = {cpu.stored.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
+  resolved = config_json.read(config)
+  for tensor in param_mapping.tensors(params, resolved, model.gate_by_rows):
+    if tensor.name == param_mapping.TABLE_TENSOR:
+      continue
+    name, x = tensor.name, tensor.make()
+    if stored == 'int8' and x.ndim == 2:
+      x, scales = cpu.int8.round_rows(x.astype(np.float32))
+      tensors[name + cpu.stored.SCALE] = scales[:, None]
+    elif stored and stored != 'int8':
+      x = x.astype(jnp.dtype(stored))
+    tensors[name] = x
+  table = params['embedder']['input_embedding']
+  owner = dict(
+    verifier=verifier, checksum=cpu.stored.checksum(model.vocab_size, table)
+  )
+  with files.replace_files(folder) as part:
+    tensor_files.save_tensors(part / 'model.safetensors', tensors)
+    tensor_files.write_json(part / 'config.json', config)
+    tensor_files.write_json(part / language.OWNER_FILE, owner)

@@ -24,13 +24,7 @@ from cascades.drafters import recurrent
 from cascades.models import checkpoints, tensor_files
 from cascades.sampler import sampler
 from experiments.tasks import TASKS
-from experiments.training import (
-  acceptance_eval,
-  cards,
-  distillation_data,
-  texts,
-  training_loop,
-)
+from experiments.training import cards, distillation_data, texts, training_loop
 from experiments.training.small_models import problem_stream
 
 
@@ -100,9 +94,7 @@ def loss_fn(
 _AXES = {'state': (0, 1), 'input': (0, 1), 'join': (0, 1), 'mix': (1, 2)}
 
 
-def train_head(
-  config: ConfigDict, workdir: pathlib.Path
-) -> tuple[pathlib.Path, checkpoints.Checkpoint]:
+def train(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
   """Trains a head, resuming from its last checkpoint if there is one."""
   checkpoints.check_dtype(config.dtype, tensor_files.FLOATS)
   distillation_data.check_rows(config)
@@ -110,21 +102,16 @@ def train_head(
   # In gemma's layout, which is faster for long rows.
   unpacked = verifier.unpack()
   model, params, _ = unpacked
-  draft_vocab_ids = None
+  embedder = distillation_data.cast(config.dtype, params['embedder'])
+  table, draft_vocab_ids = embedder['input_embedding'][: model.vocab_size], None
   if 'text' in config:
     data = distillation_data.prepare(config, unpacked, workdir)
-    train, draft_vocab_ids = data.train, data.draft_vocab_ids
-  else:
-    rows = generate_rows(config, verifier)
-    reader = unpacked._replace(
-      params=distillation_data.cast(config.dtype, params)
-    )
-    hidden = distillation_data.load_hidden(workdir / 'train.npy', reader, rows)
-    train = distillation_data.DistillationBatch(*rows, hidden)
-  embedder = distillation_data.cast(config.dtype, params['embedder'])
-  table = embedder['input_embedding'][: model.vocab_size]
-  if draft_vocab_ids is not None:
+    rows, draft_vocab_ids = data.train, data.draft_vocab_ids
     table = table[draft_vocab_ids]
+  else:
+    rows = distillation_data.read_rows(
+      unpacked, generate_rows(config, verifier), config.dtype, workdir
+    )
 
   @jax.jit
   def init():
@@ -134,58 +121,50 @@ def train_head(
   def loss(head, params, table, rows):
     return loss_fn(head, params, model, table, batch=rows, depth=config.depth)
 
-  def batch(step):
-    return {'embedder': embedder}, table, train.sample(config, step)
-
   head = training_loop.fit(
-    training_loop.TrainingRun(
-      config=config, name=config.name, steps=config.steps, workdir=workdir
-    ),
+    config,
+    workdir,
     init(),
     training_loop.make_optimizer(config.steps, config.learning_rate, _AXES),
     loss_fn=loss,
-    batch=batch,
+    batch=lambda step: (
+      {'embedder': embedder},
+      table,
+      rows.sample(config, step),
+    ),
+    name=config.name,
+    steps=config.steps,
   )
   folder = workdir / config.name
   recurrent.save(folder, head, verifier, draft_vocab_ids)
-  return folder, verifier
+  return folder
 
 
 def evaluate(
-  folder: pathlib.Path, verifier: checkpoints.Checkpoint, config: ConfigDict
+  folder: pathlib.Path, config: ConfigDict
 ) -> dict[str, dict[str, float]]:
   """Measures the acceptance of strict decoding on held-out problems."""
-  head, gamma = recurrent.RecurrentHead.load(folder), config.eval_gamma
+  verifier = checkpoints.load_model(config.verifier)
+  head = recurrent.RecurrentHead.load(folder)
+  sets: dict[str, tuple[list[str], dict[str, Any]]] = {}
+  if 'text' in config:
+    options = dict(max_new_tokens=config.answer_length, stop_strings=('\n',))
+    sets['held_out'] = texts.held_out_prompts(config), options
+  else:
+    for task in (TASKS[name] for name in config.mixture):
+      examples = task.load(split='test', num_examples=config.eval_examples)
+      options = dict(max_new_tokens=task.max_new_tokens)
+      sets[task.name] = [example.prompt for example in examples], options
   return {
     name: {
       f'{score}, {temperature}': value
-      for temperature, scores in acceptance_eval.measure_acceptance(
-        verifier, head, prompts, gamma, **sample_options
+      for temperature, scores in distillation_data.measure_acceptance(
+        verifier, head, prompts, config.eval_gamma, **options
       ).items()
       for score, value in scores.items()
     }
-    for name, prompts, sample_options in _held_out_prompts(config)
+    for name, (prompts, options) in sets.items()
   }
-
-
-def _held_out_prompts(
-  config: ConfigDict,
-) -> list[tuple[str, list[str], dict[str, Any]]]:
-  """Returns names of tasks, their held-out prompts, and options to sample."""
-  if 'text' not in config:
-    loaded = []
-    for task in (TASKS[name] for name in config.mixture):
-      examples = task.load(split='test', num_examples=config.eval_examples)
-      prompts = [example.prompt for example in examples]
-      options = dict(max_new_tokens=task.max_new_tokens)
-      loaded.append((task.name, prompts, options))
-    return loaded
-  held_out = texts.load_documents(config)[: config.held_out]
-  pairs = texts.few_shot_prompts(
-    config, held_out, config.eval_examples, 'held out', allow_repeats=False
-  )
-  options = dict(max_new_tokens=config.answer_length, stop_strings=('\n',))
-  return [('held_out', [prompt for prompt, _ in pairs], options)]
 
 
 def write_card(

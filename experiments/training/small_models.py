@@ -165,13 +165,14 @@ def train_model(
     return [rows]
 
   params = training_loop.fit(
-    training_loop.TrainingRun(
-      config=config, name=name, steps=spec.steps, workdir=workdir
-    ),
+    config,
+    workdir,
     params,
     optimizer,
     loss_fn=lambda params, batch: loss_fn(params, model, batch),
     batch=batch,
+    name=name,
+    steps=spec.steps,
   )
   folder = workdir / name.replace('_', '-')
   trained = start._replace(params=params)

@@ -139,6 +139,15 @@ def few_shot_prompts(
   return prompts
 
 
+def held_out_prompts(config: ConfigDict) -> list[str]:
+  """Returns the held-out prompts on which a drafter is evaluated."""
+  held_out = load_documents(config)[: config.held_out]
+  pairs = few_shot_prompts(
+    config, held_out, config.eval_examples, 'held out', allow_repeats=False
+  )
+  return [prompt for prompt, _ in pairs]
+
+
 class Rows(NamedTuple):
   """Training rows of joined documents, and the positions to train at.
 

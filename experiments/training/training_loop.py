@@ -5,7 +5,6 @@ last checkpoint with the same result, and one seed gives one model.
 """
 
 import contextlib
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -82,23 +81,16 @@ def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
   return fields | (config.models[name].to_dict() if 'models' in config else {})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingRun:
-  """The identity and length of a training."""
-
-  config: ConfigDict
-  name: str
-  steps: int
-  workdir: pathlib.Path
-
-
 def fit(
-  run: TrainingRun,
+  config: ConfigDict,
+  workdir: pathlib.Path,
   params: Any,
   optimizer: optax.GradientTransformation,
   *,
   loss_fn: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
   batch: Callable[[int], Sequence[Any]],
+  name: str,
+  steps: int,
   validate: Callable[[Any], dict[str, Any]] = lambda params: {},
 ) -> Any:
   """Minimizes a loss, resuming from the last checkpoint if there is one."""
@@ -115,7 +107,6 @@ def fit(
     return {'params': params, 'opt_state': opt_state}, {'loss': loss} | figures
 
   state = {'params': params, 'opt_state': jax.jit(optimizer.init)(params)}
-  config, name, workdir = run.config, run.name, run.workdir
   folder = (workdir / 'checkpoints' / name).absolute()
   with _manage_checkpoints(folder) as manager:
     first = manager.latest_step() or 0
@@ -124,20 +115,20 @@ def fit(
     if first:
       state = manager.restore(first, args=ocp.args.StandardRestore(state))
     with (
-      cli.progress(run.steps, name, initial=first) as bar,
+      cli.progress(steps, name, initial=first) as bar,
       (workdir / f'{name}.jsonl').open('a') as log,
     ):
-      for step in range(first, run.steps):
+      for step in range(first, steps):
         state, figures = update(state, *batch(step))
         done = step + 1
-        if done % config.log_every == 0 or done == run.steps:
+        if done % config.log_every == 0 or done == steps:
           figures |= validate(state['params'])
           figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
           postfix = {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
           bar.set_postfix(postfix, refresh=False)
           line = dict(step=done, time=time.time(), **figures)
           print(json.dumps(line), file=log, flush=True)
-        if done % config.checkpoint_every == 0 or done == run.steps:
+        if done % config.checkpoint_every == 0 or done == steps:
           manager.save(done, args=ocp.args.StandardSave(state))
         bar.update()
   return state['params']

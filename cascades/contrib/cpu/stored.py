@@ -8,7 +8,7 @@ A model that shares another model's embedding table is a few layers that draft
 for a verifier, read every token and can decode alone. Its folder has Hugging
 Face layout, with `vocabulary`, the ids that it can emit, but neither table nor
 tokenizer; both belong to the model that reduced.json names, with a checksum of
-the table. `experiments.training.reduced_folders` writes such folders.
+the table. `experiments.training.layer_drafters` writes such folders.
 """
 
 import pathlib
