@@ -205,7 +205,7 @@ def _answered_by_verifier(
 ) -> list[list[texts.Document]]:
   """Returns documents with the verifier's answers, a set per temperature."""
   prompts = texts.few_shot_prompts(config, documents, config.answers, 'answers')
-  file = workdir / 'answers.jsonl'
+  file = workdir / 'answers.json'
   records.claim(workdir / _DATA_FILE, fields, 'training', file.exists())
   temperatures = tuple(config.temperatures)
 

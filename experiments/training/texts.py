@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from cascades import files
 from cascades.models import tokenizers
 from experiments import records
 from experiments.tasks import TASKS, Task
@@ -244,30 +243,10 @@ def resume_answers(
   file: pathlib.Path, prompts: Sequence[str], answer: Any
 ) -> list[str]:
   """Returns answers to prompts, reading those that a file has already."""
-  answers: list[str] = []
-  if file.exists():
-    # The last line may be incomplete after an interruption.
-    for line in files.read_lines(file, lambda _, reason: ValueError(reason)):
-      try:
-        text = files.parse_json(line)
-      except ValueError:
-        break
-      if not isinstance(text, str):
-        break
-      answers.append(text)
-    if len(answers) < len(prompts):
-      # A chunk has one seed, and is answered and written as a whole.
-      del answers[len(answers) // CHUNK_SIZE * CHUNK_SIZE :]
-    text = ''.join(json.dumps(x) + '\n' for x in answers)
-    records.write_text(file, text)
-  with (
-    files.name_path_in_errors(file),
-    file.open('a', encoding='utf-8') as out,
-  ):
-    while len(answers) < len(prompts):
-      chunk = prompts[len(answers) : len(answers) + CHUNK_SIZE]
-      for text in answer(chunk, len(answers)):
-        answers.append(text)
-        out.write(json.dumps(text) + '\n')
-      out.flush()
+  answers = json.loads(file.read_text('utf-8')) if file.exists() else []
+  while len(answers) < len(prompts):
+    # A chunk has one seed, and is answered and written as a whole.
+    first = len(answers) // CHUNK_SIZE * CHUNK_SIZE
+    answers[first:] = answer(prompts[first : first + CHUNK_SIZE], first)
+    records.write_text(file, json.dumps(answers))
   return answers[: len(prompts)]
