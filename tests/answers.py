@@ -10,6 +10,12 @@ COSTS = unit_costs.Costs(
 )
 
 
+def measured(*costs) -> unit_costs.CostMeasurements:
+  """Makes unit costs that were measured in turn, each without a spread."""
+  times = [unit_costs.CostRange(low=x, high=x) for x in costs]
+  return unit_costs.CostMeasurements(times=times)
+
+
 def make_record(sources='drb', **changes) -> records.Record:
   """Makes a record whose counts are those of blocks of two drafts.
 

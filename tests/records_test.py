@@ -13,6 +13,7 @@ from answers import (
   make_failure,
   make_record,
   make_trace,
+  measured,
 )
 
 from cascades.config import DecodingConfig
@@ -240,32 +241,22 @@ def test_a_cascade_without_speculation_pays_for_what_it_calls():
 
 def slower(costs, token, block):
   """Costs of which the verifier's take so many times as long."""
-  return dataclasses.replace(
-    costs,
-    verifier_token_s=costs.verifier_token_s * token,
-    verify_s={k: s * block for k, s in costs.verify_s.items()},
-  )
-
-
-def measured(start, end):
-  """Unit costs that were measured twice, each time without a spread."""
-  return unit_costs.CostMeasurements(
-    (unit_costs.CostRange(start, start), unit_costs.CostRange(end, end))
-  )
+  changes = dict(verifier_token_s=costs.verifier_token_s * token)
+  changes |= dict(verify_s={k: s * block for k, s in costs.verify_s.items()})
+  return costs.model_copy(update=changes)
 
 
 def test_of_costs_measured_twice_on_a_processor_the_lower_count():
   assert measured(slower(COSTS, 2, 1), slower(COSTS, 1, 3)).costs == COSTS
   # A sweep may go on on another processor.
   fast = slower(COSTS, 0.5, 0.1)
-  times = (
-    unit_costs.CostRange(fast, slower(fast, 1.5, 2), 'one'),
-    unit_costs.CostRange(COSTS, COSTS, 'other'),
-  )
-  both = unit_costs.CostMeasurements(times)
+  high, make = slower(fast, 1.5, 2), unit_costs.CostRange
+  times = [make(low=fast, high=high, processor='first')]
+  times += [make(low=COSTS, high=COSTS, processor='other')]
+  both = unit_costs.CostMeasurements(times=times)
   assert both.costs == COSTS
   assert both.drift()[1] == 1
-  assert unit_costs.CostMeasurements.from_json(both.to_json()) == both
+  assert unit_costs.CostMeasurements.from_json(both.model_dump_json()) == both
 
 
 def test_drift_is_of_what_a_latency_is_made_of():
@@ -273,9 +264,10 @@ def test_drift_is_of_what_a_latency_is_made_of():
     return measured(COSTS, end).drift()
 
   # A machine that is slower in all it does models the same latencies.
-  drafter = dataclasses.replace(COSTS, drafter_token_s=0.002)
+  drafter = COSTS.model_copy(update=dict(drafter_token_s=0.002))
   assert drift(slower(drafter, 2, 2))[1] == pytest.approx(1)
-  block = dataclasses.replace(COSTS, verify_s=COSTS.verify_s | {4: 0.026})
+  verify_s = COSTS.verify_s | {4: 0.026}
+  block = COSTS.model_copy(update=dict(verify_s=verify_s))
   assert drift(block) == ('a block of 4 drafts', pytest.approx(2))
   assert drift(drafter) == ("the drafter's token", pytest.approx(2))
 

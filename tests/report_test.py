@@ -12,7 +12,7 @@ import answers
 import launching
 import pandas as pd
 import pytest
-from answers import COSTS
+from answers import COSTS, measured
 
 from cascades import methods
 from experiments import records, tasks
@@ -24,7 +24,6 @@ from experiments.analysis import (
   reference_points,
   runs,
 )
-from experiments.records import unit_costs
 from experiments.reports import AnalysisConfig, styles, write_report
 from experiments.sweeps import sequence
 
@@ -74,8 +73,8 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
       for i in sorted({line.id for line in lines})
     ]
     records.write(path / 'examples' / f'{task}.jsonl', asked)
-  costs = unit_costs.CostMeasurements((unit_costs.CostRange(COSTS, COSTS),))
-  (path / 'costs.json').write_text(costs.to_json())
+  costs = measured(COSTS)
+  (path / 'costs.json').write_text(costs.model_dump_json())
   known = {x.task: tasks.quality_metric(x.task) for x in lines}
   scales = {k: dict(scale=m.scale if m else 1.0) for k, m in known.items()}
   config = {'data': scales} | (config or {})
@@ -369,10 +368,8 @@ def test_the_sentences_need_the_models_alone(tmp_path):
 def test_costs_that_changed_are_spoken_of(tmp_path, block):
   workdir = make_workdir(tmp_path, make_records(['sums']))
   verify_s = {k: s * block for k, s in COSTS.verify_s.items()}
-  later = dataclasses.replace(COSTS, verify_s=verify_s)
-  times = tuple(unit_costs.CostRange(c, c) for c in (COSTS, later))
-  costs = unit_costs.CostMeasurements(times)
-  (workdir / 'costs.json').write_text(costs.to_json())
+  costs = measured(COSTS, COSTS.model_copy(update=dict(verify_s=verify_s)))
+  (workdir / 'costs.json').write_text(costs.model_dump_json())
   for words in ('Unit costs of', '1.50 times as long at the end'):
     assert (words in read_page(workdir)) == (block == 1.5)
 
@@ -568,7 +565,7 @@ def test_examples_of_two_tasks_are_timed_apart_though_their_ids_are_equal():
     for method, lenience in (('verifier_only', math.nan), ('opt', 0.0))
     for example in range(3)
   ]
-  costs = unit_costs.CostMeasurements((unit_costs.CostRange(COSTS, COSTS),))
+  costs = measured(COSTS)
   path = pathlib.Path('run')
   run = runs.Run(path, {}, {}, costs, {}, race=timed)
   frame = race.compare(race.timed_points(run), USUAL)

@@ -4,11 +4,8 @@ They are the units of the modelled latency. A workdir keeps its measurements in
 `costs.json`.
 """
 
-import dataclasses
-import json
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import pydantic
 
@@ -16,35 +13,10 @@ from cascades import files
 from cascades.files import Positive, Schema
 
 # JSON has only strings for keys.
-_Table = dict[Annotated[str, pydantic.Field(pattern='^[0-9]{1,6}$')], Positive]
+_Number = Annotated[files.Count, pydantic.BeforeValidator(int)]
 
 
-class _CostFields(Schema):
-  """The fields of unit costs in a file."""
-
-  model_config = pydantic.ConfigDict(extra='forbid')
-  verifier_token_s: Positive
-  drafter_token_s: Positive
-  verify_s: _Table
-  drafts_s: _Table = pydantic.Field(default_factory=dict)
-
-
-class _RangeFields(Schema):
-  """The fields of one measurement in a file."""
-
-  low: dict[str, Any]
-  high: dict[str, Any]
-  processor: str | None = None
-
-
-class _MeasurementFields(Schema):
-  """The fields of a costs.json."""
-
-  times: Annotated[list[_RangeFields], pydantic.Field(min_length=1)]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Costs:
+class Costs(Schema):
   """Measured unit costs of the decoding loop, in seconds for one sequence.
 
   Attributes:
@@ -56,10 +28,11 @@ class Costs:
     drafts_s: Time of a token of each of several drafts, by drafts per block.
   """
 
-  verifier_token_s: float
-  drafter_token_s: float
-  verify_s: dict[int, float]
-  drafts_s: dict[int, float] = dataclasses.field(default_factory=dict)
+  model_config = pydantic.ConfigDict(extra='forbid')
+  verifier_token_s: Positive
+  drafter_token_s: Positive
+  verify_s: dict[_Number, Positive]
+  drafts_s: dict[_Number, Positive] = pydantic.Field(default_factory=dict)
 
   def drafter(self, drafts: int) -> float:
     """Returns the seconds of a drafter call on a token of each draft."""
@@ -93,16 +66,6 @@ class Costs:
       seconds += (tokens - calls) * more / gamma
     return seconds
 
-  @classmethod
-  def from_dict(cls, fields: Mapping[str, Any]) -> 'Costs':
-    """Reads unit costs from the fields of a file."""
-    values = dict(_CostFields.check(fields, 'costs', 'measure them again'))
-    tables = {
-      name: {int(k): s for k, s in values[name].items()}
-      for name in ('verify_s', 'drafts_s')
-    }
-    return cls(**values | tables)
-
   def units(self) -> dict[str, float]:
     """Returns every cost in seconds, by its name in words."""
     return {
@@ -113,8 +76,7 @@ class Costs:
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class CostRange:
+class CostRange(Schema):
   """The range of unit costs over the repeats of one measurement."""
 
   low: Costs
@@ -122,11 +84,10 @@ class CostRange:
   processor: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class CostMeasurements:
+class CostMeasurements(Schema):
   """All measurements of unit costs in the course of a sweep."""
 
-  times: tuple[CostRange, ...]
+  times: Annotated[list[CostRange], pydantic.Field(min_length=1)]
 
   @property
   def _lows(self) -> list[Costs]:
@@ -163,26 +124,14 @@ class CostMeasurements:
     ratios = {name: last[name] / first[name] for name in first}
     return max(ratios.items(), key=lambda item: abs(math.log(item[1])))
 
-  def to_json(self) -> str:
-    """Returns the text of a `costs.json`."""
-    return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
-
   @classmethod
   def from_json(cls, text: str | bytes) -> 'CostMeasurements':
     """Reads the text of a `costs.json`."""
-    advice = 'measure them again'
     try:
-      fields = files.parse_json(text)
+      measured = cls.parse(files.parse_json(text))
+      names = [{*c.units()} for t in measured.times for c in (t.low, t.high)]
+      if any(units != names[0] for units in names):
+        raise ValueError('measurements must have the same units')
     except ValueError as e:
-      raise ValueError(f'costs: {e}; {advice}.') from None
-    measurements = _MeasurementFields.check(fields, 'costs', advice)
-    times = tuple(
-      CostRange(Costs.from_dict(x.low), Costs.from_dict(x.high), x.processor)
-      for x in measurements.times
-    )
-    names = [set(c.units()) for t in times for c in (t.low, t.high)]
-    if not names or any(units != names[0] for units in names[1:]):
-      raise ValueError(
-        'costs: measurements must have the same units; measure them again.'
-      )
-    return cls(times)
+      raise ValueError(f'costs: {e}; measure them again.') from None
+    return measured

@@ -104,7 +104,8 @@ def measure(
       drafts_s={k: s for k, s in unit.items() if k > 1},
     )
 
-  return CostRange(costs_at(_LOW), costs_at(_HIGH), _processor())
+  low, high = map(costs_at, (_LOW, _HIGH))
+  return CostRange(low=low, high=high, processor=_processor())
 
 
 def _processor() -> str:

@@ -319,9 +319,11 @@ class Sweep:
     """Measures unit costs, and adds them to earlier measurements."""
     self._bar.set_description('measuring unit costs')
     self._share('costs')
-    times = self._measured.times if self._measured else ()
-    costs = unit_costs.CostMeasurements((*times, self._launcher.costs()))
-    records.write_text(self.workdir / 'costs.json', costs.to_json())
+    times = self._measured.times if self._measured else []
+    times = [*times, self._launcher.costs()]
+    costs = unit_costs.CostMeasurements(times=times)
+    text = costs.model_dump_json(indent=2) + '\n'
+    records.write_text(self.workdir / 'costs.json', text)
     self._measured = costs
 
   def _write_examples(self) -> dict[str, dict[str, Any]]:
