@@ -346,7 +346,7 @@ TABLE = {
   ],
   'page': [
     # What disagrees is left out of a page, which says so.
-    (_traces(sources=[99, 1, 1]), 'sources must be'),
+    (_traces(sources=[99, 1, 1]), 'sources.0 must be'),
     (_traces(skip=12), 'has no trace'),
     (functools.partial(_asked, ids='x'), 'there is no example 0'),
     # No value ends a page; nor do settings that nobody reads, however deep.

@@ -8,37 +8,33 @@ JSON object a line:
   traces/POINT.jsonl.gz   tokens of each answer: a `Trace` for each record
   race.jsonl              answers that were timed against each other: `Record`s
 
-`record_schema` declares the fields, `files` reads and writes the files,
+A record is one example decoded at one point (task, method, lenience, gamma,
+options, temperature). Numbers that JSON cannot hold, such as an infinite
+lenience, are strings that `float` reads. No count includes the prompt or tokens
+after an end-of-sequence token.
+
+A file is written under another name and renamed when it is complete, so that
+no file is partial. Traces are written before their records.
 `metrics` computes the numbers of a point, and `stats` their intervals.
 """
 
-from cascades.files import digest, plain
+import dataclasses
+import functools
+import gzip
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import pydantic
+
+from cascades import Conversation, files
+from cascades.arguments import options_of
+from cascades.config import DecodingConfig
+from cascades.files import Count, digest, plain, write_bytes, write_text
 from cascades.verification_config import SOURCES
-from experiments.records.files import (
-  claim,
-  read,
-  read_all,
-  read_examples,
-  read_json,
-  read_points,
-  read_race,
-  read_starts,
-  read_traces,
-  write,
-  write_text,
-)
-from experiments.records.record_schema import (
-  OPTIONS,
-  Outcome,
-  Record,
-  Trace,
-  decoding_fields,
-  dumps,
-  failed_example,
-  hash_examples,
-  loads,
-  variant,
-)
+from experiments import tasks
 
 __all__ = [
   'OPTIONS',
@@ -66,3 +62,389 @@ __all__ = [
   'write',
   'write_text',
 ]
+
+# Numbers that JSON cannot hold are strings; see `plain`.
+_Float = Annotated[
+  float,
+  pydantic.Field(allow_inf_nan=True),
+  pydantic.BeforeValidator(
+    lambda x: float(x) if x in ('nan', 'inf', '-inf') else x
+  ),
+]
+_Source = Annotated[int, pydantic.Field(ge=0, le=len(SOURCES) - 1)]
+_Bit = Annotated[int, pydantic.Field(ge=0, le=1)]
+_Counts = Annotated[list[Count], files.FailFast]
+_Texts = Annotated[list[str], files.FailFast]
+# How the name of a curve shows each option that is not at its default.
+_VARIANT_WORDS = {
+  'verification': '{}',
+  'gate': 'gate {}',
+  'bonus': 'bonus {}',
+  'drafts': '{} drafts',
+}
+# These options and their defaults, by the names of configs.
+OPTIONS = {
+  name: options_of(DecodingConfig)[name].default for name in _VARIANT_WORDS
+}
+
+
+def variant(method: str, **options: Any) -> str:
+  """Returns the name of a method and of its options that are not standard.
+
+  For example 'token_v3', 'token_v3 block', 'diff gate processed',
+  'speed bonus verifier', 'opt k_seq 4 drafts'.
+  """
+  words = [
+    words.format(options[name])
+    for name, words in _VARIANT_WORDS.items()
+    if options.get(name, OPTIONS[name]) != OPTIONS[name]
+  ]
+  return ' '.join([method, *words])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trace:
+  """An answer, token by token.
+
+  Attributes:
+    id: Id of the example.
+    tokens: Ids of the emitted tokens, end-of-sequence included.
+    token_strings: The text of each token; '' for a stop token.
+    sources: Index into `SOURCES` for each token.
+    deferred: 1 for each token where the rule defers to the verifier, else 0;
+      see `SampleOutput.deferred` for bonus tokens. None for a method without a
+      deferral rule.
+    logprobs: The verifier's log-probability of each token at temperature 1; for
+      the drafter alone, the drafter's.
+    rejected: Id of the draft that each residual token replaces; None for the
+      other tokens, and with several drafts.
+  """
+
+  id: str
+  tokens: _Counts
+  token_strings: _Texts
+  sources: Annotated[list[_Source], files.FailFast]
+  deferred: Annotated[list[_Bit], files.FailFast] | None
+  logprobs: Annotated[list[_Float], files.FailFast]
+  rejected: Annotated[list[Count | None], files.FailFast]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+  """One example decoded at one point.
+
+  Attributes:
+    task: Key of `TASKS`.
+    method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
+    lenience: Lenience of the method; nan for a method without lenience.
+    gamma: Tokens drafted per block; 0 for plain decoding.
+    verification: Verification of blocks; a name of `VERIFICATIONS`.
+    gate: Distributions that the deferral rule reads: 'raw' or 'processed'.
+    bonus_from: Distribution of bonus tokens: 'target' or 'verifier'.
+    drafts: Drafts per block.
+    temperature: Temperature of both models.
+    id: Id of the example.
+    failure: Why there is no answer, in a sentence; None for an answer. A
+      failure has no score and counts of zero.
+    text: Text of the answer.
+    quality: The task's quality score; nan for a task without one.
+    scores: All scores of the task, by name.
+    emitted: Tokens of the answer, end-of-sequence included.
+    ended: True if a stop token or text ended the answer, not the length limit.
+    drafted: Tokens that the drafter proposed.
+    examined: Drafted tokens that verification reached.
+    accepted: Examined tokens that were accepted.
+    deferred: Examined tokens where the rule defers to the verifier; None for a
+      method without a deferral rule.
+    deferrals: Emitted tokens, bonus tokens included, where the rule defers;
+      None unless chow or diff decoded with `token` verification, one draft a
+      block and bonus tokens from the target.
+    last_deferral: The place of the last of them, from 1 on; 0 if there is none.
+    residual: Emitted tokens sampled after a rejection.
+    bonus: Emitted tokens sampled after a block of accepted drafts.
+    verifier_calls: Forward passes of the verifier, prefill excluded.
+    verifier_tokens: Tokens that the verifier read in these passes.
+    drafter_calls: Forward passes of the drafter, prefill excluded.
+    wall_s: Seconds of decoding, prefill included and compilation excluded, as
+      this row's share of its batch.
+  """
+
+  task: str
+  method: str
+  lenience: _Float
+  gamma: Count
+  verification: str
+  gate: str
+  bonus_from: str
+  drafts: Count
+  temperature: _Float
+  id: str
+  failure: str | None
+  text: str
+  quality: _Float
+  scores: dict[str, _Float]
+  emitted: Count
+  ended: bool
+  drafted: Count
+  examined: Count
+  accepted: Count
+  deferred: Count | None
+  deferrals: Count | None
+  last_deferral: Count | None
+  residual: Count
+  bonus: Count
+  verifier_calls: Count
+  verifier_tokens: Count
+  drafter_calls: Count
+  wall_s: _Float
+
+  @property
+  def variant(self) -> str:
+    """The name of the method and of its options that are not standard."""
+    options = dict(zip(OPTIONS, self.options, strict=True))
+    return variant(method=self.method, **options)
+
+  @property
+  def point(self) -> tuple:
+    """The values that all records of a row of the summary share."""
+    # nan is not equal to itself; None is.
+    lenience = None if math.isnan(self.lenience) else self.lenience
+    return (
+      self.task,
+      self.method,
+      lenience,
+      self.gamma,
+      *self.options,
+      self.temperature,
+    )
+
+  @property
+  def options(self) -> tuple[str, str, str, int]:
+    """The options of verification, in the order of `OPTIONS`."""
+    return self.verification, self.gate, self.bonus_from, self.drafts
+
+
+def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
+  """Returns the fields of a record that hold the options of decoding."""
+  return dict(
+    method=config.method.name,
+    gamma=config.gamma,
+    verification=config.verification,
+    gate=config.gate,
+    bonus_from=config.bonus,
+    drafts=config.drafts,
+    temperature=config.temperature,
+    **more,
+  )
+
+
+class Outcome(NamedTuple):
+  """The record and the trace of an example at one lenience of a curve."""
+
+  record: Record
+  trace: Trace
+
+
+def failed_example(reason: str, **fields: Any) -> Outcome:
+  """Returns the outcome of an example without an answer."""
+  counts = 'emitted drafted examined accepted residual bonus verifier_calls'
+  counts += ' verifier_tokens drafter_calls'
+  record = Record(
+    **fields,
+    failure=reason,
+    text='',
+    quality=math.nan,
+    scores={},
+    ended=False,
+    deferred=None,
+    deferrals=None,
+    last_deferral=None,
+    wall_s=0.0,
+    **dict.fromkeys(counts.split(), 0),
+  )
+  lists = 'tokens token_strings sources logprobs rejected'.split()
+  trace = Trace(id=record.id, deferred=None, **{name: [] for name in lists})
+  return Outcome(record, trace)
+
+
+def hash_examples(examples: Iterable[tasks.Example]) -> str:
+  """Hashes the ids, prompts and references of examples."""
+  return digest([[e.id, e.prompt, e.reference] for e in examples])
+
+
+def dumps(line: Any) -> str:
+  """Returns a dataclass of this module, or an example, as a line of JSON."""
+  return json.dumps(plain(dataclasses.asdict(line)), allow_nan=False)
+
+
+def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
+  """Reads a line that `dumps` wrote."""
+  fields = dict(_schema(kind).parse(files.parse_json(text)))
+  if kind is tasks.Example:
+    if isinstance(fields['reference'], list):
+      fields['reference'] = tuple(fields['reference'])
+    if isinstance(fields['prompt'], list):
+      fields['prompt'] = Conversation(fields['prompt'])
+  line = kind(**fields)
+  if isinstance(line, Record) and not (
+    line.emitted == line.accepted + line.residual + line.bonus
+    and line.accepted <= line.examined <= line.drafted
+  ):
+    raise ValueError(
+      'emitted must be accepted + residual + bonus, accepted at most examined,'
+      ' and examined at most drafted'
+    )
+  if isinstance(line, Trace):
+    for name, values in vars(line).items():
+      # A method without a deferral rule has no deferrals.
+      if isinstance(values, list) and len(values) != len(line.tokens):
+        raise ValueError(f'{name} must be as long as tokens')
+  return line
+
+
+class _Line(files.Schema):
+  """A line, which has no unknown fields."""
+
+  model_config = pydantic.ConfigDict(extra='forbid')
+
+
+class _ExampleLine(_Line):
+  id: str
+  prompt: str | Annotated[list[_Texts], files.FailFast]
+  reference: str | _Texts
+
+
+@functools.cache
+def _schema(kind: type) -> type[files.Schema]:
+  """Returns the schema of a type of lines."""
+  if kind is tasks.Example:
+    return _ExampleLine
+  fields: dict[str, Any] = {
+    field.name: (field.type, ...) for field in dataclasses.fields(kind)
+  }
+  return pydantic.create_model(kind.__name__, __base__=_Line, **fields)
+
+
+def claim(
+  path: pathlib.Path,
+  fields: Mapping[str, Any],
+  kind: str,
+  bound: bool = True,
+  replaceable: Sequence[str] = (),
+  write: bool = True,
+) -> None:
+  """Writes the settings of a workdir, or checks that they have not changed."""
+  text = json.dumps(fields, indent=2) + '\n'
+  if bound and path.exists():
+    previous = read_json(path)
+    current = json.loads(text)
+    names = sorted(
+      name
+      for name in (set(previous) | set(current)) - {*replaceable}
+      if previous.get(name) != current.get(name)
+    )
+    if names:
+      raise ValueError(
+        f'workdir: {path.parent} holds a {kind} with another'
+        f' {", ".join(names)}; choose another --workdir, or delete it.'
+      )
+  if write or not bound:
+    write_text(path, text)
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a JSON object from a file of a workdir."""
+  return files.read_fields(path, 'workdir', 'delete it')
+
+
+class _Start(files.Schema):
+  """The fields of a start of a sweep that are read."""
+
+  code: str | None = None
+  commit: str | None = None
+
+
+class _Provenance(files.Schema):
+  """The fields of a provenance.json that are read."""
+
+  starts: list[_Start]
+
+
+def read_starts(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """Reads the starts of a sweep; returns none if the file is missing."""
+  path = workdir / 'provenance.json'
+  if not path.is_file():
+    return []
+  fields = read_json(path)
+  _Provenance.check(fields, f'workdir: {path}', 'delete it')
+  return fields['starts']
+
+
+def write(path: str | pathlib.Path, values: Iterable[Any]) -> None:
+  """Writes lines as a whole; compresses them if the name ends in `.gz`."""
+  path = pathlib.Path(path)
+  content = ''.join(dumps(line) + '\n' for line in values).encode()
+  if path.suffix == '.gz':
+    # Without a time, so that equal lines are equal bytes.
+    content = gzip.compress(content, compresslevel=6, mtime=0)
+  write_bytes(path, content)
+
+
+def read(path: str | pathlib.Path, kind: type = Record) -> list:
+  """Reads a file that `write` wrote."""
+  path = pathlib.Path(path)
+
+  def refuse(number: int, reason: object) -> ValueError:
+    return ValueError(f'{path}:{number}: damaged record ({reason})')
+
+  values = []
+  for number, line in enumerate(files.read_lines(path, refuse), 1):
+    # A line that was cut off may be valid JSON.
+    if not line.endswith(b'\n'):
+      raise refuse(number, 'it has no line break at its end')
+    try:
+      values.append(loads(line, kind))
+    except ValueError as e:
+      raise refuse(number, e) from None
+  return values
+
+
+def read_all(workdir: str | pathlib.Path) -> list[Record]:
+  """Reads all records of a workdir, in the order of the names of files."""
+  return [r for point in read_points(workdir).values() for r in point]
+
+
+def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
+  """Reads the records of each point of a workdir, sorted by its name."""
+  paths = sorted(pathlib.Path(workdir).glob('records/*.jsonl'))
+  points = {path.stem: read(path) for path in paths}
+  if not any(points.values()):
+    raise ValueError(
+      f'workdir: {workdir}/records has no records; run experiments.sweep first.'
+    )
+  return points
+
+
+def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
+  """Reads the traces of a point, in the order of its records."""
+  path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
+  if not path.is_file():
+    raise ValueError(f'workdir: {path} is missing; run experiments.sweep.')
+  return read(path, Trace)
+
+
+def read_examples(
+  workdir: str | pathlib.Path,
+) -> dict[str, dict[str, tasks.Example]]:
+  """Reads the examples of a workdir, by task and id."""
+  paths = sorted(pathlib.Path(workdir).glob('examples/*.jsonl'))
+  return {
+    path.stem: {example.id: example for example in read(path, tasks.Example)}
+    for path in paths
+  }
+
+
+def read_race(workdir: str | pathlib.Path) -> list[Record]:
+  """Reads the records of a race; returns none if there was no race."""
+  path = pathlib.Path(workdir) / 'race.jsonl'
+  return read(path) if path.is_file() else []
