@@ -195,7 +195,8 @@ def test_metrics_are_ratios_of_totals():
 
 def test_no_records_have_no_metric():
   assert all(math.isnan(f([])) for f in metrics.POINT_METRICS.values())
-  assert math.isnan(metrics.deferral_rate([make_record(deferred=None)]))
+  unknown = [make_record(deferred=None)]
+  assert math.isnan(metrics.POINT_METRICS['deferral_rate'](unknown))
 
 
 def test_relative_latency_counts_calls_times_costs():
@@ -314,7 +315,7 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
   assert frame.wall_s[1] == pytest.approx(0.5)
   frame = metrics.summarize([], COSTS)
   assert frame.empty
-  assert list(frame.columns) == metrics.summary_columns()
+  assert list(frame.columns) == metrics.SUMMARY_COLUMNS
 
 
 def test_a_failure_is_counted_and_is_no_answer():

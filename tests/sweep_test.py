@@ -71,7 +71,7 @@ def workdir(tmp_path_factory):
 
 def test_a_row_for_every_point(workdir):
   frame = pd.read_csv(workdir / 'summary.csv')
-  assert list(frame.columns) == metrics.summary_columns()
+  assert list(frame.columns) == metrics.SUMMARY_COLUMNS
   assert len(frame) == 1 + 1 + 2 + 3 + 1 + 1 + 3 + 3 + 2 + 3
   assert (frame.n == 5).all()
   assert (frame.failed == 0).all()

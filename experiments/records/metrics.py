@@ -18,6 +18,7 @@ from experiments.records.stats import bootstrap_sums_interval, mean_interval
 from experiments.records.unit_costs import Costs
 from experiments.tasks import quality_metric
 
+Metric = Callable[[Sequence[Record]], float]
 # The verification of a cascade that does not speculate and has no blocks.
 SEQUENTIAL = 'sequential'
 # Columns that distinguish the curves of a task.
@@ -55,17 +56,17 @@ def quality(records: Sequence[Record]) -> float:
   A task whose quality is not a mean, such as BLEU, computes it from the sums
   of the scores over all examples.
   """
-  corpus = _corpus(records)
-  if corpus:
-    return corpus(_scores(records).sum(0))
+  if corpus := _corpus(records):
+    function, scores = corpus
+    return function(scores.sum(0))
   return _ratio(_total(records, 'quality'), len(records))
 
 
 def _quality_interval(records: Sequence[Record]) -> tuple[float, float]:
   """Returns the 95 % interval of `quality` over examples; see `stats`."""
-  corpus = _corpus(records)
-  if corpus:
-    return bootstrap_sums_interval(_scores(records), corpus)
+  if corpus := _corpus(records):
+    function, scores = corpus
+    return bootstrap_sums_interval(scores, function)
   values = np.array([[r.quality] for r in records], dtype=np.float64)
   if not len(records) or np.isnan(values).any():
     return math.nan, math.nan
@@ -77,25 +78,25 @@ def _quality_interval(records: Sequence[Record]) -> tuple[float, float]:
 
 def _corpus(
   records: Sequence[Record],
-) -> Callable[[Sequence[float]], float] | None:
-  """Returns the function of sums of scores that is the quality, if any."""
+) -> tuple[Callable[[Sequence[float]], float], np.ndarray] | None:
+  """Returns the function of sums that is the quality, and [n, scores]."""
   metric = quality_metric(records[0].task) if records else None
-  corpus = metric and metric.corpus
-  if corpus is None:
+  if metric is None or metric.corpus is None:
     return None
-  names = list(records[0].scores)
-  return lambda sums: corpus(dict(zip(names, sums, strict=True)))
+  corpus, names = metric.corpus, list(records[0].scores)
+  scores = np.array([[r.scores[name] for name in names] for r in records])
+  return lambda sums: corpus(dict(zip(names, sums, strict=True))), scores
 
 
-def _scores(records: Sequence[Record]) -> np.ndarray:
-  """Returns the scores of each record, [n, scores]."""
-  names = records[0].scores
-  return np.array([[r.scores[name] for name in names] for r in records])
+def _ratio_of(numerator: str, denominator: str) -> Metric:
+  """Returns the ratio of the totals of two fields; nan if one is unknown."""
 
+  def metric(records: Sequence[Record]) -> float:
+    if any(getattr(r, numerator) is None for r in records):
+      return math.nan
+    return _ratio(_total(records, numerator), _total(records, denominator))
 
-def acceptance_rate(records: Sequence[Record]) -> float:
-  """Returns accepted over examined drafted tokens."""
-  return _ratio(_total(records, 'accepted'), _total(records, 'examined'))
+  return metric
 
 
 def rejection_rate(records: Sequence[Record]) -> float:
@@ -104,67 +105,26 @@ def rejection_rate(records: Sequence[Record]) -> float:
   return _ratio(examined - _total(records, 'accepted'), examined)
 
 
-def deferral_rate(records: Sequence[Record]) -> float:
-  """Returns deferred over examined positions; nan without a deferral rule."""
-  if any(r.deferred is None for r in records):
-    return math.nan
-  return _ratio(_total(records, 'deferred'), _total(records, 'examined'))
-
-
-def block_efficiency(records: Sequence[Record]) -> float:
-  """Returns emitted tokens per verifier call, 1 to gamma + 1.
-
-  The value is higher for baseline cascades whose drafter continues without the
-  verifier.
-  """
-  return _ratio(_total(records, 'emitted'), _total(records, 'verifier_calls'))
-
-
-def verifier_calls_per_token(records: Sequence[Record]) -> float:
-  """Returns forward passes of the verifier per emitted token."""
-  return _ratio(_total(records, 'verifier_calls'), _total(records, 'emitted'))
-
-
-def drafter_calls_per_token(records: Sequence[Record]) -> float:
-  """Returns forward passes of the drafter per emitted token."""
-  return _ratio(_total(records, 'drafter_calls'), _total(records, 'emitted'))
-
-
-def mean_output_tokens(records: Sequence[Record]) -> float:
-  """Returns emitted tokens per example, end-of-sequence included."""
-  return _ratio(_total(records, 'emitted'), len(records))
-
-
-def unended_rate(records: Sequence[Record]) -> float:
-  """Returns the share of answers that the length limit cut off."""
-  return _ratio(sum(not r.ended for r in records), len(records))
-
-
-# Numbers of a point's records without failures, columns of the summary.
-POINT_METRICS: dict[str, Callable[[Sequence[Record]], float]] = dict(
+# Numbers of a point's records without failures, columns of the summary. The
+# block efficiency, emitted tokens per verifier call, is 1 to gamma + 1; it is
+# higher for baseline cascades whose drafter continues without the verifier.
+POINT_METRICS: dict[str, Metric] = dict(
   quality=quality,
-  acceptance_rate=acceptance_rate,
+  acceptance_rate=_ratio_of('accepted', 'examined'),
   rejection_rate=rejection_rate,
-  deferral_rate=deferral_rate,
-  block_efficiency=block_efficiency,
-  verifier_calls_per_token=verifier_calls_per_token,
-  drafter_calls_per_token=drafter_calls_per_token,
-  mean_output_tokens=mean_output_tokens,
-  unended_rate=unended_rate,
+  # Of examined positions; nan without a deferral rule.
+  deferral_rate=_ratio_of('deferred', 'examined'),
+  block_efficiency=_ratio_of('emitted', 'verifier_calls'),
+  verifier_calls_per_token=_ratio_of('verifier_calls', 'emitted'),
+  drafter_calls_per_token=_ratio_of('drafter_calls', 'emitted'),
+  mean_output_tokens=lambda records: _ratio(
+    _total(records, 'emitted'), len(records)
+  ),
+  # The share of answers that the length limit cut off.
+  unended_rate=lambda records: _ratio(
+    sum(not r.ended for r in records), len(records)
+  ),
 )
-
-
-def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:
-  """Returns the modelled seconds of an answer."""
-  drafted = _drafted_per_call(r)
-  if r.verification == SEQUENTIAL and costs.verify_s:
-    # A sequential cascade has no gamma: the verifier reads all tokens up to a
-    # deferral. Their cost is closest to their share of the longest block.
-    drafted = max(costs.verify_s)
-  return (
-    r.drafter_calls * costs.drafter(r.drafts),
-    costs.verifier_s(r.verifier_calls, r.verifier_tokens, drafted),
-  )
 
 
 def relative_latency(records: Sequence[Record], costs: Costs) -> float:
@@ -185,15 +145,18 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
 
 def latency(r: Record, costs: Costs) -> float:
   """Returns an answer's modelled time, in times of a verifier token."""
-  return sum(modelled_s(r, costs)) / costs.verifier_token_s
-
-
-def _drafted_per_call(r: Record) -> int:
-  """Returns the drafted tokens that a verifier call of a full block reads."""
-  # With a single draft, calls of empty blocks would lower the mean.
-  if r.drafts == 1 or not r.verifier_calls:
-    return r.gamma
-  return r.verifier_tokens // r.verifier_calls - 1
+  # The drafted tokens that a verifier call of a full block reads. With a single
+  # draft, calls of empty blocks would lower the mean.
+  drafted = r.gamma
+  if r.drafts > 1 and r.verifier_calls:
+    drafted = r.verifier_tokens // r.verifier_calls - 1
+  if r.verification == SEQUENTIAL and costs.verify_s:
+    # A sequential cascade has no gamma: the verifier reads all tokens up to a
+    # deferral. Their cost is closest to their share of the longest block.
+    drafted = max(costs.verify_s)
+  verifier = costs.verifier_s(r.verifier_calls, r.verifier_tokens, drafted)
+  seconds = r.drafter_calls * costs.drafter(r.drafts) + verifier
+  return seconds / costs.verifier_token_s
 
 
 def on_common_examples(records: Iterable[Record]) -> list[Record]:
@@ -250,6 +213,14 @@ def without_speculation(records: Iterable[Record]) -> list[Record]:
   ]
 
 
+# Columns of every summary.
+_NAMES = [*POINT_METRICS]
+SUMMARY_COLUMNS = [
+  *(*_POINT_COLUMNS, 'n', 'failed', 'quality', 'quality_low', 'quality_high'),
+  *(*_NAMES[1:-2], 'relative_latency', *_NAMES[-2:], 'wall_s'),
+]
+
+
 def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
   """Computes a row per point, in order of first appearance."""
   points: dict[tuple, list[Record]] = {}
@@ -270,7 +241,7 @@ def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
         'wall_s': _total(group, 'wall_s'),
       }
     )
-  return pd.DataFrame(rows, columns=summary_columns())
+  return pd.DataFrame(rows, columns=SUMMARY_COLUMNS)
 
 
 def variants(summary: pd.DataFrame) -> pd.Series:
@@ -281,12 +252,3 @@ def variants(summary: pd.DataFrame) -> pd.Series:
     for row in summary[CURVE_COLUMNS].itertuples(index=False)
   ]
   return pd.Series(values, summary.index, dtype=object)
-
-
-def summary_columns() -> list[str]:
-  """Returns the columns that every summary has, in order."""
-  names = [*POINT_METRICS]
-  start = names.index('quality') + 1
-  names[start:start] = ['quality_low', 'quality_high']
-  names.insert(names.index('mean_output_tokens'), 'relative_latency')
-  return [*_POINT_COLUMNS, 'n', 'failed', *names, 'wall_s']
