@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from experiments.analysis import (
+  certification,
   comparisons,
   headline,
   method_kinds,
   mixture,
   reference_points,
-  risk,
 )
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points
@@ -475,7 +475,7 @@ def expected(wrong):
   ],
 )
 def test_what_is_guaranteed_is_kept(wrong, n):
-  counts = risk.loosest(sample_losses(wrong, n), RISK, DELTA)
+  counts = certification.loosest(sample_losses(wrong, n), RISK, DELTA)
   # What the lenience that was chosen really loses; strict loses nothing.
   lost = np.concatenate([[0.0], expected(wrong)])[counts]
   failed = (lost > RISK).mean()
@@ -485,7 +485,9 @@ def test_what_is_guaranteed_is_kept(wrong, n):
 
 @pytest.mark.parametrize(('n', 'share'), [(100, 0.5), (400, 0.95)])
 def test_more_than_strict_is_found_where_little_is_lost(n, share):
-  counts = risk.loosest(sample_losses([0.01, 0.01, 0.5], n), RISK, DELTA)
+  counts = certification.loosest(
+    sample_losses([0.01, 0.01, 0.5], n), RISK, DELTA
+  )
   assert (counts >= 1).mean() >= share
   assert (counts == 3).mean() == 0
 
@@ -493,8 +495,8 @@ def test_more_than_strict_is_found_where_little_is_lost(n, share):
 def test_a_p_value_is_no_less_than_it_should_be():
   for share in (0.01, 0.05, 0.1, 0.3):
     losses = sample_losses([(RISK + 0.01) / 0.9], 200, seed=1)
-    p = risk.p_value(losses, RISK, DELTA)
+    p = stats.p_value(losses, RISK, DELTA)
     error = math.sqrt(share * (1 - share) / DRAWS)
     assert (p <= share).mean() <= share + 3 * error
   # Nor where the easy examples come first, as in some files.
-  assert risk.p_value(np.repeat([0.0, 1.0], 200), RISK, DELTA) > 0.9
+  assert stats.p_value(np.repeat([0.0, 1.0], 200), RISK, DELTA) > 0.9

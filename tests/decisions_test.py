@@ -16,7 +16,7 @@ from cascades.config import DecodingConfig
 from cascades.decisions import Decision
 from cascades.sampler import sampler
 from experiments import records, sweep, tasks
-from experiments.analysis import certification, fixed_setting, risk
+from experiments.analysis import certification
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Answers, Setting
 from experiments.reports import page, styles
@@ -121,8 +121,8 @@ def test_where_the_verifier_scores_nothing_it_decodes_alone():
   nothing = dataclasses.replace(answers, quality=0 * answers.quality)
   verdict = certification.decide(nothing, _CONFIG)
   assert verdict.setting == _VERIFIER
-  fixed = fixed_setting.judge(nothing, *nothing.settings[:0:-1], _CONFIG)
-  assert (fixed.is_shown, fixed.fallback) == (False, _VERIFIER)
+  fixed = certification.judge(nothing, *nothing.settings[:0:-1], _CONFIG)
+  assert (fixed.is_shown, fixed.use) == (False, _VERIFIER)
   for judged in (verdict, fixed):
     text = deciding.sentence(judged, _CONFIG, 'rouge2')
     assert text.startswith('The verifier scores 0.00 on t: look at the prompts')
@@ -169,7 +169,11 @@ def test_more_curves_need_more_examples():
 def test_the_least_risk_is_the_one_that_so_many_examples_certify():
   for n in 20, 60, 200:
     least = certification.least_risk(n, 0.01)
-    assert risk.needed(least, 0.01) <= n < risk.needed(least - 0.001, 0.01)
+    assert (
+      certification.needed(least, 0.01)
+      <= n
+      < certification.needed(least - 0.001, 0.01)
+    )
 
 
 def test_the_estimate_certifies():
@@ -203,7 +207,7 @@ def test_too_few_examples_are_foreseen():
   said = foreseen(200)
   assert said.startswith('decision: 200 examples, of which ')
   assert 'cannot certify a loss of 0.03 with delta 0.1 and 2 curves;' in said
-  needed = risk.needed(0.03, 0.05)
+  needed = certification.needed(0.03, 0.05)
   assert f'give about {2 * needed} examples' in said
   assert foreseen(3 * needed) is None
   least = said.partition('decision.risk=')[2].partition('. ')[0]

@@ -12,7 +12,7 @@ import small
 
 from cascades.decisions import Decision
 from experiments import records, sweep
-from experiments.analysis import fixed_setting
+from experiments.analysis import certification
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Setting
 from experiments.sweeps import deciding
@@ -26,7 +26,7 @@ def _judge(loss=0.0, speed=3.0, n=400, setting=_CASCADE, strict=2.0):
   """The judgement of constant times, and a loss of each answer, [n] or one."""
   settings = _STRICT, _CASCADE
   answers = decisions_test._answers([0.0, loss], [strict, speed], settings, n)
-  return fixed_setting.judge(answers, setting, _STRICT, _CONFIG)
+  return certification.judge(answers, setting, _STRICT, _CONFIG)
 
 
 def test_a_fixed_setting_is_stated_with_its_intervals():
@@ -78,7 +78,7 @@ def test_a_strict_setting_needs_no_examples_for_its_quality():
   faster = _CASCADE._replace(is_strict=True)
   speeds, settings = [2.0, 3.0], (_STRICT, faster)
   answers = decisions_test._answers([0.0, 0.1], speeds, settings, n=20)
-  assert fixed_setting.judge(answers, faster, _STRICT, _CONFIG).is_shown
+  assert certification.judge(answers, faster, _STRICT, _CONFIG).is_shown
   # But a sweep without an answer is refused.
   with pytest.raises(ValueError, match=r'^decision: the verifier alone'):
     _judge(n=0)

@@ -4,8 +4,7 @@ runs               The contents of workdirs, as one set of points.
 analysis_config    Margins, targets and bootstrap settings.
 comparisons        Quality against cost, with intervals.
 method_kinds       Kinds of decoding, each by its best point.
-risk               Tests of the loss of leniences, for a guarantee.
-certification      The fastest setting whose quality is certified.
+certification      The setting to use, certified or fixed.
 race               Points timed against each other on the clock.
 headline           Summary of a sweep in three headline results.
 mixture            Scores over all tasks together.

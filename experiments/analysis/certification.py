@@ -1,19 +1,32 @@
-"""The setting to use: the fastest one whose quality is certified.
+"""The setting to use: the fastest certified one, or one that a config fixes.
 
-The examples are split by a hash of their ids (`tasks.halves`). On one half a
-setting is chosen, on the other it is reported, so that the reported numbers are
-not those that it was chosen for.
+A certified setting: the examples are split by a hash of their ids
+(`tasks.halves`). On one half a setting is chosen, on the other it is reported,
+so that the reported numbers are not those that it was chosen for.
 
 The loss of an example is 1 less its quality, in [0, 1], a sentence's score for
 BLEU and chrF. A setting is certified if its mean loss is above the verifier's
 by at most `risk`, with probability at least 1 - `delta` for all certified
 settings together. Each curve (a method with its options and a gamma) has an
-equal share of delta (Bonferroni), and tests its leniences as a fixed sequence
-from the strictest to the loosest; see `risk`. Strict settings emit the
-verifier's law and need no test. The speed-up has an interval and no guarantee.
+equal share of delta (Bonferroni). Strict settings emit the verifier's law and
+need no test. The speed-up has an interval and no guarantee.
+
+A curve is tested by learn-then-test (Angelopoulos et al. 2021, arXiv
+2110.01052): for each lenience the hypothesis "more than `risk` is lost" is
+tested (`stats.p_value`), from the strictest lenience to the loosest, until the
+first hypothesis that is not rejected. Such a fixed sequence needs no further
+correction for the number of leniences, and the guarantee holds for any
+distribution that the examples were drawn from.
+
+A setting that was fixed beforehand is judged on all examples. It is shown to
+pay if its modelled speed-ups over strict decoding and over the verifier alone
+are above 1, and its quality is not below the verifier's by more than `margin`;
+all by intervals of 95 % that are paired over the examples.
 """
 
+import bisect
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,17 +36,16 @@ import numpy as np
 
 from cascades import methods
 from experiments import records
-from experiments.analysis import reference_points, risk
+from experiments.analysis import reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import metrics, stats, unit_costs
+from experiments.records.stats import p_value
 from experiments.tasks import Task, halves
 
 # Most examples of an estimate of how many would be needed.
 _MOST_NEEDED = 100_000
-NO_ANSWERS = (
-  'decision: the verifier alone answered no example; read the field failure in'
-  ' records/*.jsonl of the workdir.'
-)
+# Level of one end of an interval of 95 %.
+_ONE_SIDED = 0.025
 
 
 class EmptyHalfError(ValueError):
@@ -203,11 +215,12 @@ class Trial:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Verdict:
   """A setting against the verifier alone and against strict decoding.
 
   Attributes:
-    setting: The setting.
+    setting: The setting that the numbers are of.
+    use: The setting to use; another if a fixed setting is not shown to pay.
     trials: All settings that were tried, in the order of the sweep.
     reporting: Number of examples of the intervals.
     lost: Loss above the verifier's with its interval: (mean, low, high).
@@ -215,52 +228,42 @@ class Comparison:
     speedup_over_strict: The same over strict decoding; None if there is none,
       or the setting is it.
     strict: The strict setting that drafts; None if there is none.
+    needed: Fewest examples that could certify the risk, or show the margin.
     slow: The setting that would be used if the interval of its speed over the
       verifier alone were above 1, with this speed; None if there is none.
     unsolved: Tasks on which the verifier scores 0.
+    choosing: Number of examples of the choosing half; 0 for a fixed setting.
+    share: The share of delta of each curve.
+    least_risk: The least risk that so many examples could certify.
+    estimate: Examples of the choosing half that would certify the fastest
+      setting whose loss there is below the risk; None if it is certified, if
+      there is none, or if more than 100,000 would be needed.
+    keeps_quality: True if a fixed setting has the verifier's quality.
+    is_shown: True if it is also faster, and thus to be used.
   """
 
   setting: Setting
+  use: Setting
   trials: tuple[Trial, ...]
   reporting: int
   lost: tuple[float, float, float]
   speedup: tuple[float, float, float]
   speedup_over_strict: tuple[float, float, float] | None
   strict: Setting | None
+  needed: int
   slow: tuple[Setting, tuple[float, float, float]] | None = None
   unsolved: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict(Comparison):
-  """The setting to use, chosen on one half and compared on the other.
-
-  Attributes:
-    share: The share of delta of each curve.
-    choosing: Number of examples of the choosing half.
-    least_risk: The least risk that so many examples could certify.
-    needed: Fewest examples of the choosing half that could certify the risk.
-    estimate: Examples of the choosing half that would certify the fastest
-      setting whose loss there is below the risk; None if it is certified, if
-      there is none, or if more than 100,000 would be needed.
-  """
-
-  share: float
-  choosing: int
-  least_risk: float
-  needed: int
-  estimate: tuple[Setting, int] | None
-
-  @property
-  def has_certified_loss(self) -> bool:
-    """True if a setting that may lose quality is certified."""
-    return any(x.is_certified and not x.setting.is_strict for x in self.trials)
+  choosing: int = 0
+  share: float = 0.0
+  least_risk: float = 0.0
+  estimate: tuple[Setting, int] | None = None
+  keeps_quality: bool = False
+  is_shown: bool = False
 
 
 def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
   """Chooses the fastest certified setting, and reports it."""
-  if not answers.ids:
-    raise EmptyHalfError(NO_ANSWERS)
+  _check_answers(answers)
   is_choosing = np.array(
     [halves.half_of(name) == 'choose' for _, name in answers.ids], bool
   )
@@ -281,25 +284,108 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
   )
   if answers.unsolved:
     index = 0
-  compared, slow = compare(reported_on, config, index, strict), None
+  compared, slow = _compare(reported_on, config, index, strict), None
   if index and not compared['speedup'][1] > 1:
     slow = compared['setting'], compared['speedup']
-    compared = compare(reported_on, config, 0, strict)
+    compared = _compare(reported_on, config, 0, strict)
   n = int(is_choosing.sum())
   return Verdict(
     **compared,
+    use=compared['setting'],
     slow=slow,
     unsolved=answers.unsolved,
     trials=tuple(trials),
     share=share,
     choosing=n,
     least_risk=least_risk(n, share),
-    needed=risk.needed(config.risk, share),
+    needed=needed(config.risk, share),
     estimate=_estimate(chosen_on, trials, config, share),
   )
 
 
-def compare(
+def judge(
+  answers: Answers, setting: Setting, strict: Setting, config: AnalysisConfig
+) -> Verdict:
+  """Judges a setting that no choice on these examples has led to."""
+  _check_answers(answers)
+  index, strict_index = map(answers.settings.index, (setting, strict))
+  compared = _compare(answers, config, index, strict_index)
+  # None if strict decoding is compared with itself.
+  compared['speedup_over_strict'] = faster = compared[
+    'speedup_over_strict'
+  ] or (1.0, 1.0, 1.0)
+  of_strict = _speedup_over(answers, config, strict_index)
+  is_slow, unsolved = not of_strict[1] > 1, answers.unsolved
+  keeps_quality = setting.is_strict or compared['lost'][2] < config.margin
+  is_faster = min(faster[1], compared['speedup'][1]) > 1
+  is_shown = is_faster and keeps_quality and not unsolved
+  time, losses = answers.seconds_per_token(), answers.losses()
+  return Verdict(
+    **compared,
+    use=setting
+    if is_shown
+    else answers.settings[0]
+    if is_slow or unsolved
+    else strict,
+    trials=tuple(
+      Trial(
+        setting=x,
+        speedup=float(time[0] / time[i]),
+        loss=float(losses[i].mean()),
+        p=0.0 if x.is_strict else math.nan,
+        is_certified=x.is_strict or is_shown,
+      )
+      for i, x in enumerate(answers.settings)
+    ),
+    needed=_needed_for_margin(answers.quality[[0, index]], config.margin),
+    keeps_quality=keeps_quality,
+    is_shown=is_shown,
+    slow=(strict, of_strict) if is_slow else None,
+    unsolved=unsolved,
+  )
+
+
+def _check_answers(answers: Answers) -> None:
+  if not answers.ids:
+    raise EmptyHalfError(
+      'decision: the verifier alone answered no example; read the field failure'
+      ' in records/*.jsonl of the workdir.'
+    )
+
+
+@functools.cache
+def needed(risk: float, delta: float) -> int:
+  """Returns the fewest examples for a guarantee, if no example has a loss."""
+
+  def is_rejected(n: int) -> bool:
+    return p_value(np.zeros(n), risk, delta) <= delta
+
+  high = next(n for i in itertools.count() if is_rejected(n := 2**i))
+  return bisect.bisect_left(range(high + 1), True, high // 2, key=is_rejected)
+
+
+def loosest(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
+  """Counts the leniences, from the strictest on, that lose at most `risk`."""
+  is_rejected = p_value(losses, risk, delta) <= delta
+  return np.cumprod(is_rejected, -1).sum(-1)
+
+
+def _needed_for_margin(quality: np.ndarray, margin: float) -> int:
+  """Returns the fewest examples that can show a quality within the margin."""
+  if not margin:
+    return 0
+  if not np.isin(quality, (0, 1)).all():
+    return needed(margin, _ONE_SIDED)
+  zeros = np.zeros((100_000, 1))
+  return bisect.bisect_left(
+    range(len(zeros)),
+    True,
+    lo=1,
+    key=lambda n: stats.paired_interval(zeros[:n], zeros[:n])[0][0] > -margin,
+  )
+
+
+def _compare(
   answers: Answers, config: AnalysisConfig, index: int, strict: int | None
 ) -> dict[str, Any]:
   """Compares a setting with the verifier alone and with strict decoding."""
@@ -307,11 +393,11 @@ def compare(
     setting=answers.settings[index],
     reporting=len(answers.ids),
     lost=_lost(answers, index),
-    speedup=speedup_over(answers, config, index),
+    speedup=_speedup_over(answers, config, index),
     speedup_over_strict=(
       None
       if strict in (None, index)
-      else speedup_over(answers, config, index, over=strict)
+      else _speedup_over(answers, config, index, over=strict)
     ),
     strict=None if strict is None else answers.settings[strict],
   )
@@ -320,7 +406,7 @@ def compare(
 def least_risk(n: int, delta: float) -> float:
   """Returns the least risk that n examples without a loss certify."""
   for thousandths in range(1, 1000):
-    if risk.p_value(np.zeros(n), thousandths / 1000, delta) <= delta:
+    if p_value(np.zeros(n), thousandths / 1000, delta) <= delta:
       return thousandths / 1000
   return 1.0
 
@@ -349,8 +435,8 @@ def _try_all(
   losses = answers.losses()
   if answers.has_quality:
     for indices in _curves(answers.settings).values():
-      p[indices] = risk.p_value(losses[indices], config.risk, share)
-      count = int(risk.loosest(losses[indices], config.risk, share))
+      p[indices] = p_value(losses[indices], config.risk, share)
+      count = int(loosest(losses[indices], config.risk, share))
       is_certified[indices[:count]] = True
   time = answers.seconds_per_token()
   return [
@@ -386,7 +472,7 @@ def _lost(answers: Answers, index: int) -> tuple[float, float, float]:
   return float(loss), float(low[0]), float(high[0])
 
 
-def speedup_over(
+def _speedup_over(
   answers: Answers, config: AnalysisConfig, index: int, over: int = 0
 ) -> tuple[float, float, float]:
   """Returns the speed of a setting over that of another, with its interval."""
@@ -424,7 +510,7 @@ def _estimate(
   for count in 2 ** np.arange(1, 20):
     if n * count > _MOST_NEEDED:
       return None
-    p = risk.p_value(np.tile(losses, count), config.risk, share)
+    p = p_value(np.tile(losses, count), config.risk, share)
     if p <= share:
       return trials[index].setting, int(n * count)
   return None

@@ -12,15 +12,9 @@ from cascades import files
 from cascades.decisions import Decision
 from cascades.files import plain
 from experiments import cli, records
-from experiments.analysis import (
-  certification,
-  fixed_setting,
-  reference_points,
-  risk,
-)
+from experiments.analysis import certification, reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.certification import Comparison, Setting, Verdict
-from experiments.analysis.fixed_setting import Judgement
+from experiments.analysis.certification import Setting, Verdict
 from experiments.records import unit_costs
 from experiments.sweeps.curve_plan import Curve
 from experiments.sweeps.plan import Point
@@ -73,7 +67,7 @@ def shortfall(
   choosing = sum(halves.half_of(name) == 'choose' for name in ids)
   count = len({x.points_name for x in lossy})
   share = statistics.delta / count
-  needed = risk.needed(statistics.risk, share)
+  needed = certification.needed(statistics.risk, share)
   # With one half alone nothing is decided, which the end of the sweep explains.
   if choosing >= needed or choosing in (0, len(ids)):
     return None
@@ -109,7 +103,7 @@ def decide(
   options = {name: fields[name] for name in _STATISTICS if name in fields}
   config = AnalysisConfig(**options)
   decoded = [x for point in sweep.points for x in sweep.records[point.name]]
-  verdict: Judgement | Verdict
+  fixed = ()
   if fields.get('method'):
     fixed = _fixed_settings(fields, sweep.config)
     settings = {_VERIFIER, *fixed}
@@ -119,17 +113,17 @@ def decide(
       names = ' and '.join(sorted(map(str, missing)))
       say(f'decision: not made, because the sweep did not decode {names}.')
       return None
-    answers = certification.collect(decoded, sweep.tasks, sweep.costs)
-    verdict = fixed_setting.judge(answers, *fixed, config)
-    setting = verdict.setting if verdict.is_shown else verdict.fallback
-  else:
-    answers = certification.collect(decoded, sweep.tasks, sweep.costs)
-    try:
-      verdict = certification.decide(answers, config)
-    except certification.EmptyHalfError as error:
-      say(str(error))
-      return None
-    setting = verdict.setting
+  answers = certification.collect(decoded, sweep.tasks, sweep.costs)
+  try:
+    verdict = (
+      certification.judge(answers, *fixed, config)
+      if fixed
+      else certification.decide(answers, config)
+    )
+  except certification.EmptyHalfError as error:
+    say(str(error))
+    return None
+  setting = verdict.use
   curve = next(
     point.curve
     for point in sweep.points
@@ -196,7 +190,7 @@ def _quality_name(tasks: Mapping[str, Task]) -> str:
 
 
 def _evidence(
-  sweep: Sweep, verdict: Judgement | Verdict, config: AnalysisConfig
+  sweep: Sweep, verdict: Verdict, config: AnalysisConfig
 ) -> dict[str, Any]:
   over_strict = verdict.speedup_over_strict
   numbers = (
@@ -207,7 +201,7 @@ def _evidence(
       'choosing_examples': verdict.choosing,
       'least_risk': verdict.least_risk,
     }
-    if isinstance(verdict, Verdict)
+    if verdict.choosing
     else {'margin': config.margin, 'choosing_examples': 0}
   )
   return {
@@ -249,7 +243,7 @@ def _evidence(
 
 
 def sentence(
-  verdict: Judgement | Verdict, config: AnalysisConfig, quality_name: str
+  verdict: Verdict, config: AnalysisConfig, quality_name: str
 ) -> str:
   """Returns a verdict in words."""
   if verdict.unsolved:
@@ -257,7 +251,7 @@ def sentence(
       f'The verifier scores 0.00 on {" and ".join(verdict.unsolved)}: look at'
       ' the prompts and the metric. Until then, decode with the verifier alone.'
     )
-  if isinstance(verdict, Judgement):
+  if not verdict.choosing:
     return _judgement(verdict, config, quality_name)
   setting = verdict.setting
   if verdict.slow:
@@ -283,7 +277,7 @@ def sentence(
 
 
 def _judgement(
-  judgement: Judgement, config: AnalysisConfig, quality_name: str
+  judgement: Verdict, config: AnalysisConfig, quality_name: str
 ) -> str:
   setting, points = judgement.setting, f'{100 * config.margin:g}'
   quality = _quality_change(judgement, quality_name)
@@ -313,13 +307,13 @@ def _judgement(
       f' it is {_over_strict(judgement)} and {_over_verifier(judgement)},'
       ' modelled for one answer at a time'
     )
-  advice = f'Use {judgement.fallback}, which loses no quality'
+  advice = f'Use {judgement.use}, which loses no quality'
   if judgement.slow:
     advice += f'; {_slow(judgement)}'
   return f'{setting} {reason}. {advice}.'
 
 
-def _slow(verdict: Comparison) -> str:
+def _slow(verdict: Verdict) -> str:
   setting, speedup = verdict.slow or (None, ())
   return (
     f'{setting} is not shown to be faster: {_with_ends(speedup)} times as fast'
@@ -327,18 +321,18 @@ def _slow(verdict: Comparison) -> str:
   )
 
 
-def _over_strict(verdict: Comparison) -> str:
+def _over_strict(verdict: Verdict) -> str:
   return (
     f'{_with_ends(verdict.speedup_over_strict or ())} times as fast as strict'
     f' decoding ({verdict.strict})'
   )
 
 
-def _over_verifier(verdict: Comparison) -> str:
+def _over_verifier(verdict: Verdict) -> str:
   return f'{_with_ends(verdict.speedup)} times as fast as the verifier alone'
 
 
-def _quality_change(verdict: Comparison, quality_name: str) -> str:
+def _quality_change(verdict: Verdict, quality_name: str) -> str:
   loss, lowest, highest = verdict.lost
   # + 0.0 makes 0.0 of -0.0.
   ends = loss, highest, lowest
@@ -377,7 +371,7 @@ def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
       'Without a metric no other setting can be certified: give --metric and'
       ' references.'
     )
-  if verdict.has_certified_loss:
+  if any(x.is_certified and not x.setting.is_strict for x in verdict.trials):
     return 'No certified setting that may lose quality is faster.'
   points, count = f'{100 * config.risk:g} points', verdict.choosing
   text = f'No setting that may lose quality could be certified at {points}: '
