@@ -9,7 +9,6 @@ import pytest
 from experiments.analysis import (
   certification,
   comparisons,
-  headline,
   method_kinds,
   mixture,
   reference_points,
@@ -82,10 +81,10 @@ def test_without_a_quality_models_and_strict_decoding_are_timed():
   # A point of half the examples is no faster.
   half = made.answers.index[made.answers.point == len(SPECS)][::2]
   made.answers.drop(index=half, inplace=True)
-  names = [f'{x.method} {x.gamma}' for x in headline.entrants(made)]
+  names = [f'{x.method} {x.gamma}' for x in mixture.entrants(made)]
   assert names == ['verifier_only 0', 'drafter_only 0', 'speed 2']
   made.table['method'] = made.table.method.replace(ALONE[0], 'other')
-  assert headline.entrants(made) == []
+  assert mixture.entrants(made) == []
 
 
 def test_what_is_only_counted_is_not_timed_or_recommended():
@@ -94,7 +93,7 @@ def test_what_is_only_counted_is_not_timed_or_recommended():
     made = Points(made.table, made.answers.assign(**changes))
     counted = made.table[made.table.method == 'opt'].index
     made.table.loc[counted, 'variant'] = 'opt sequential'
-    assert 'opt' not in {x.method for x in headline.entrants(made)}
+    assert 'opt' not in {x.method for x in mixture.entrants(made)}
 
 
 @pytest.fixture(scope='module')
@@ -392,7 +391,7 @@ def test_a_method_without_blocks_is_no_point_where_it_has_blocks():
   fastest = comparisons.at_fastest_gamma(frame)
   assert set(fastest[fastest.method == 'opt'].gamma) == {2, 4}
   assert set(fastest[fastest.method == 'token_v3'].gamma) == {0}
-  assert headline.summarize(frame).best.gamma == 4
+  assert mixture.headline(frame).best.gamma == 4
 
 
 # --- The best point of each curve.

@@ -19,8 +19,8 @@ from experiments import records, tasks
 from experiments.analysis import (
   comparisons,
   example_selection,
+  mixture,
   named_points,
-  race,
   reference_points,
   runs,
 )
@@ -568,9 +568,9 @@ def test_examples_of_two_tasks_are_timed_apart_though_their_ids_are_equal():
   costs = measured(COSTS)
   path = pathlib.Path('run')
   run = runs.Run(path, {}, {}, costs, {}, race=timed)
-  frame = race.compare(race.timed_points(run), USUAL)
+  frame = mixture.compare_times(mixture.timed_points(run), USUAL)
   assert frame.n.tolist() == [6]
-  assert len(comparisons.matrices(race.timed_points(run), [0])['id']) == 6
+  assert len(comparisons.matrices(mixture.timed_points(run), [0])['id']) == 6
 
 
 # --- Two points that the command line names, compared.

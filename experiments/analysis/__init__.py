@@ -5,9 +5,7 @@ analysis_config    Margins, targets and bootstrap settings.
 comparisons        Quality against cost, with intervals.
 method_kinds       Kinds of decoding, each by its best point.
 certification      The setting to use, certified or fixed.
-race               Points timed against each other on the clock.
-headline           Summary of a sweep in three headline results.
-mixture            Scores over all tasks together.
+mixture            All tasks together: scores, headline results, the race.
 example_selection  The answers that a page shows token by token.
 reference_points   The models alone, strict leniences and oracles.
 """

@@ -24,7 +24,6 @@ from experiments.analysis import (
   example_selection,
   method_kinds,
   mixture,
-  race,
   reference_points,
   runs,
 )
@@ -196,7 +195,7 @@ def sections(
     return _kinds_section(by_kind, group, point, curve_styles, config)
 
   def compare_times() -> Section | None:
-    points = race.timed_points(contents[0]) if len(contents) == 1 else None
+    points = mixture.timed_points(contents[0]) if len(contents) == 1 else None
     if points is None:
       return None
     return Section(
@@ -208,7 +207,7 @@ def sections(
       Table(
         'race',
         'Speed-ups over the verifier alone',
-        race.compare(points, config),
+        mixture.compare_times(points, config),
         [*group[1:], *point, *tables.RACE],
       ),
     )

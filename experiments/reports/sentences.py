@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from experiments.analysis import comparisons, headline
+from experiments.analysis import comparisons, mixture
 from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.headline import Headline
+from experiments.analysis.mixture import Headline
 from experiments.reports import styles
 
 # Returns the name of a point: its method and lenience.
@@ -29,7 +29,7 @@ def summarize(
     return f'{curve_styles[row.variant].label} at {label}'
 
   for (temperature, run), part in groups:
-    results = headline.summarize(comparisons.at_fastest_gamma(part))
+    results = mixture.headline(comparisons.at_fastest_gamma(part))
     if results is None:
       continue
     caption = f'Temperature {temperature:g}, {run}' if len(groups) > 1 else ''

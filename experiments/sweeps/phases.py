@@ -18,7 +18,7 @@ import jax
 from cascades import arguments
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
-from experiments.analysis import comparisons, headline, runs
+from experiments.analysis import comparisons, mixture, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
@@ -397,7 +397,7 @@ class Sweep:
         row,
         worker.Entrant(curves[row.variant, row.gamma], float(row.lenience)),
       )
-      for row in headline.entrants(self._gathered)
+      for row in mixture.entrants(self._gathered)
       if (row.variant, row.gamma) in curves
     ]
 
