@@ -39,10 +39,8 @@ def select_answers(
   answers: dict[int, SelectedAnswer] = {}
   for name, of_file in points.items():
     indices = [i for i, r in enumerate(of_file) if id(r) in needed]
-    if not indices:
-      continue
     try:
-      traces = records.read_traces(workdir, name)
+      traces = records.read_traces(workdir, name) if indices else []
     except (OSError, ValueError) as error:
       left_out.append(f'{str(error).rstrip(".")}.')
       continue
@@ -50,13 +48,12 @@ def select_answers(
       r = of_file[i]
       example = examples.get(r.task, {}).get(r.id)
       # Both files have the same order, and an id occurs at each lenience.
-      trace = traces[i] if i < len(traces) else None
-      if trace is None or trace.id != r.id:
+      if i >= len(traces) or traces[i].id != r.id:
         left_out.append(f'traces/{name}: record {i + 1} has no trace.')
       elif example is None:
         left_out.append(f'examples/{r.task}: there is no example {r.id}.')
       else:
-        answers[id(r)] = SelectedAnswer(r, trace, example)
+        answers[id(r)] = SelectedAnswer(r, traces[i], example)
   return [
     dataclasses.replace(answers[id(r)], counterpart=answers.get(id(c)))
     for r, c in zip(selected, counterparts, strict=True)

@@ -31,19 +31,6 @@ ACROSS = [*RUN, 'variant']
 CURVE = ['task', *ACROSS]
 GROUP = ['task', 'temperature']
 
-# Settings that must be equal in workdirs whose answers are compared.
-SETTINGS = (
-  'prompts',
-  'data',
-  'seed',
-  'temperature',
-  'truncation',
-  'weights',
-  'max_new_tokens',
-  'shots',
-  'chat',
-  'stop_strings',
-)
 # Fields of a config that truncate distributions.
 _TRUNCATION = ('top_k', 'top_p', 'min_p')
 _WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
@@ -114,7 +101,11 @@ def read(
   path = pathlib.Path(path)
   if not path.is_dir():
     raise ValueError(f'workdir: there is no folder {path}; {_ADVICE}.')
-  config, costs = _fields(path / 'config.json', _Config), path / 'costs.json'
+  config: dict[str, Any] = {}
+  file, costs = path / 'config.json', path / 'costs.json'
+  if file.is_file():
+    config = records.read_json(file)
+    _Config.check(config, f'workdir: {file}', 'delete it')
   if decoded is None:
     decoded = _in_order(records.read_points(path), config)
   if not costs.is_file():
@@ -157,21 +148,17 @@ def _in_order(
   return dict(sorted(by_file.items(), key=rank))
 
 
-def _fields(path: pathlib.Path, kind: type[files.Schema]) -> dict[str, Any]:
-  """Reads and checks a JSON file; returns no fields if it is missing."""
-  if not path.is_file():
-    return {}
-  fields = records.read_json(path)
-  kind.check(fields, f'workdir: {path}', 'delete it')
-  return fields
+def _settings(run: Run) -> dict[str, dict[str, Any]]:
+  """Returns what must be equal in workdirs that are compared, each by task.
 
-
-def settings(run: Run) -> dict[str, dict[str, Any]]:
-  """Returns the `SETTINGS` of a run, each by task, or by '' for all tasks.
-
-  A setting that a run does not record is left out, and differs from nothing.
+  Settings of all tasks are by ''. A setting that a run does not record is left
+  out, and differs from nothing.
   """
   config, task = run.config, run.config.get('task') or {}
+
+  def shared(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {'': fields[name]} if name in fields else {}
+
   return {
     'prompts': {
       name: records.hash_examples(examples.values())
@@ -181,48 +168,31 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
       name: {k: v for k, v in source.items() if k != 'shots'}
       for name, source in (config.get('data') or {}).items()
     },
-    'seed': _shared_field(config, 'seed'),
+    'seed': shared(config, 'seed'),
     'temperature': {'': sorted({r.temperature for r in run.decoded})},
     'truncation': {'': {k: config[k] for k in _TRUNCATION if config.get(k)}},
     'weights': {k: run.start[k] for k in _WEIGHTS if k in run.start}
     or {k: config[k] for k in _WEIGHTS if k in config},
-    'max_new_tokens': _shared_field(task, 'max_new_tokens'),
-    'shots': _shared_field(task, 'shots'),
-    'chat': _shared_field(config, 'chat'),
-    'stop_strings': _shared_field(config.get('file') or {}, 'stop_strings'),
+    'max_new_tokens': shared(task, 'max_new_tokens'),
+    'shots': shared(task, 'shots'),
+    'chat': shared(config, 'chat'),
+    'stop_strings': shared(config.get('file') or {}, 'stop_strings'),
   }
-
-
-def _shared_field(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-  """Returns a field that all tasks share, by ''; empty if it is missing."""
-  return {'': config[name]} if name in config else {}
-
-
-def differences(runs: Sequence[Run]) -> list[str]:
-  """Returns the `SETTINGS` that differ among the runs that record them."""
-  pairs = list(itertools.combinations(map(settings, runs), 2))
-  return [
-    name
-    for name in SETTINGS
-    if any(
-      first[name].get(key, value) != value
-      for first, second in pairs
-      for key, value in second[name].items()
-    )
-  ]
 
 
 def check(runs: Sequence[Run], allow: Sequence[str] = ()) -> list[str]:
   """Checks that runs can be compared, and returns the settings that differ."""
-  unknown = [name for name in allow if name not in SETTINGS]
-  if unknown:
-    raise ValueError(
-      f'allow: must name settings, got {", ".join(unknown)}; the settings are'
-      f' {", ".join(SETTINGS)}.'
+  settings = list(map(_settings, runs))
+  differing = [
+    name
+    for name in settings[0]
+    if any(
+      first[name].get(key, value) != value
+      for first, second in itertools.combinations(settings, 2)
+      for key, value in second[name].items()
     )
-  differing = differences(runs)
-  refused = [name for name in differing if name not in allow]
-  if refused:
+  ]
+  if refused := [name for name in differing if name not in allow]:
     raise ValueError(
       f'workdir: {", ".join(str(run.path) for run in runs)} differ in'
       f' {", ".join(refused)}; report them one by one, or add'
