@@ -145,10 +145,8 @@ def test_no_decision_is_made_without_its_settings():
   config = _config()
   config.decision.gamma = 3
   said = []
-  run = deciding.Sweep(
-    config, [], records={}, tasks={}, costs=None, facts={}, data={}
-  )
-  assert deciding.decide(run, said.append) is None
+  more = dict(tasks={}, costs=None, facts={}, data={}, say=said.append)
+  assert deciding.decide(config, [], {}, **more) is None
   (line,) = said
   assert 'because the sweep did not decode speed at lenience 0' in line
   assert 'token_v2 at lenience 0.7, gamma 3' in line

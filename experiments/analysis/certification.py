@@ -319,7 +319,7 @@ def judge(
   keeps_quality = setting.is_strict or compared['lost'][2] < config.margin
   is_faster = min(faster[1], compared['speedup'][1]) > 1
   is_shown = is_faster and keeps_quality and not unsolved
-  time, losses = answers.seconds_per_token(), answers.losses()
+  lossless = np.array([x.is_strict for x in answers.settings])
   return Verdict(
     **compared,
     use=setting
@@ -328,14 +328,7 @@ def judge(
     if is_slow or unsolved
     else strict,
     trials=tuple(
-      Trial(
-        setting=x,
-        speedup=float(time[0] / time[i]),
-        loss=float(losses[i].mean()),
-        p=0.0 if x.is_strict else math.nan,
-        is_certified=x.is_strict or is_shown,
-      )
-      for i, x in enumerate(answers.settings)
+      _trials(answers, np.where(lossless, 0, math.nan), lossless | is_shown)
     ),
     needed=_needed_for_margin(answers.quality[[0, index]], config.margin),
     keeps_quality=keeps_quality,
@@ -438,7 +431,14 @@ def _try_all(
       p[indices] = p_value(losses[indices], config.risk, share)
       count = int(loosest(losses[indices], config.risk, share))
       is_certified[indices[:count]] = True
-  time = answers.seconds_per_token()
+  return _trials(answers, p, is_certified)
+
+
+def _trials(
+  answers: Answers, p: np.ndarray, is_certified: np.ndarray
+) -> list[Trial]:
+  """Returns the trials of all settings."""
+  time, losses = answers.seconds_per_token(), answers.losses()
   return [
     Trial(
       setting=setting,

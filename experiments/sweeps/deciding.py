@@ -4,7 +4,7 @@ import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -30,18 +30,6 @@ _WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
 # Names of scores that are known as scores of many answers together: the loss
 # of an answer is that of its own score.
 _CORPUS_SCORES = {'sentence_bleu': 'BLEU', 'bleu': 'BLEU', 'chrf': 'chrF'}
-
-
-class Sweep(NamedTuple):
-  """A sweep that is done, from which a decision is made."""
-
-  config: Any
-  points: Sequence[Point]
-  records: Mapping[str, Sequence[records.Record]]
-  tasks: Mapping[str, Task]
-  costs: unit_costs.Costs
-  facts: Mapping[str, Any]
-  data: Mapping[str, Any]
 
 
 def shortfall(
@@ -96,16 +84,23 @@ def _may_lose_quality(curve: Curve) -> bool:
 
 
 def decide(
-  sweep: Sweep, say: Callable[[str], None] = lambda text: None
+  config: Any,
+  points: Sequence[Point],
+  records_of: Mapping[str, Sequence[records.Record]],
+  *,
+  tasks: Mapping[str, Task],
+  costs: unit_costs.Costs,
+  facts: Mapping[str, Any],
+  data: Mapping[str, Any],
+  say: Callable[[str], None],
 ) -> Decision | None:
   """Chooses the setting of a sweep, or judges the one that its config fixes."""
-  fields = sweep.config.decision.to_dict()
+  fields = config.decision.to_dict()
   options = {name: fields[name] for name in _STATISTICS if name in fields}
-  config = AnalysisConfig(**options)
-  decoded = [x for point in sweep.points for x in sweep.records[point.name]]
-  fixed = ()
-  if fields.get('method'):
-    fixed = _fixed_settings(fields, sweep.config)
+  statistics = AnalysisConfig(**options)
+  decoded = [x for point in points for x in records_of[point.name]]
+  fixed = _fixed_settings(fields, config) if fields.get('method') else ()
+  if fixed:
     settings = {_VERIFIER, *fixed}
     decoded = [x for x in decoded if certification.setting_of(x) in settings]
     missing = settings - {certification.setting_of(x) for x in decoded}
@@ -113,40 +108,84 @@ def decide(
       names = ' and '.join(sorted(map(str, missing)))
       say(f'decision: not made, because the sweep did not decode {names}.')
       return None
-  answers = certification.collect(decoded, sweep.tasks, sweep.costs)
+  answers = certification.collect(decoded, tasks, costs)
   try:
-    verdict = (
-      certification.judge(answers, *fixed, config)
-      if fixed
-      else certification.decide(answers, config)
-    )
+    if fixed:
+      verdict = certification.judge(answers, *fixed, statistics)
+    else:
+      verdict = certification.decide(answers, statistics)
   except certification.EmptyHalfError as error:
     say(str(error))
     return None
   setting = verdict.use
   curve = next(
     point.curve
-    for point in sweep.points
+    for point in points
     if not point.curve.confidence
-    for record in sweep.records[point.name][:1]
+    for record in records_of[point.name][:1]
     if certification.setting_of(record).curve == setting.curve
   )
-  lenience, dtype = setting.lenience, sweep.config.get('dtype')
+  lenience, dtype = setting.lenience, config.get('dtype')
   changes = {} if math.isnan(lenience) else {'lenience': lenience}
-  quality = _quality_name(sweep.tasks).replace('_', ' ')
-  uses_drafter = setting.gamma > 0
+  uses_drafter, over_strict = setting.gamma > 0, verdict.speedup_over_strict
+  numbers: dict[str, Any] = {'margin': statistics.margin}
+  if verdict.choosing:
+    numbers = {
+      'risk': statistics.risk,
+      'delta': statistics.delta,
+      'delta_per_curve': verdict.share,
+      'least_risk': verdict.least_risk,
+    }
+  evidence = {
+    'data': dict(data),
+    'tasks': {
+      name: {
+        'metric': _quality_name({name: task}),
+        'max_new_tokens': task.max_new_tokens,
+        'stop_strings': list(task.stop_strings),
+      }
+      for name, task in tasks.items()
+    },
+    'seed': config.seed,
+    'code': facts['code'],
+    'imports': cli.imports(),
+    'device': facts['device'],
+    **numbers,
+    'choosing_examples': verdict.choosing,
+    'reporting_examples': verdict.reporting,
+    'loss': list(verdict.lost),
+    'speedup': list(verdict.speedup),
+    'speedup_over_strict': over_strict and list(over_strict),
+    'strict_setting': verdict.strict and str(verdict.strict),
+    'needed_examples': verdict.needed,
+    'trials': [
+      {
+        'variant': trial.setting.variant,
+        'gamma': trial.setting.gamma,
+        'lenience': trial.setting.lenience,
+        'speedup': trial.speedup,
+        'loss': trial.loss,
+        'p': None
+        if math.isnan(trial.p) or trial.setting.is_strict
+        else trial.p,
+        'is_certified': trial.is_certified,
+      }
+      for trial in verdict.trials
+    ],
+  }
+  quality = _quality_name(tasks).replace('_', ' ')
   return Decision(
     format=1,
-    sentence=sentence(verdict, config, quality),
-    verifier=sweep.config.verifier,
-    drafter=sweep.config.drafter if uses_drafter else None,
+    sentence=sentence(verdict, statistics, quality),
+    verifier=config.verifier,
+    drafter=config.drafter if uses_drafter else None,
     drafter_options=dict(curve.drafter_options) if uses_drafter else {},
     # None for the stored dtype.
     dtype=dtype and jnp.dtype(dtype).name,
-    chat=bool(sweep.config.get('chat', False)),
-    config=curve.config.replace(batch_size=sweep.config.batch_size, **changes),
-    weights={name: sweep.facts[name] for name in _WEIGHTS},
-    evidence=_evidence(sweep, verdict, config),
+    chat=bool(config.get('chat', False)),
+    config=curve.config.replace(batch_size=config.batch_size, **changes),
+    weights={name: facts[name] for name in _WEIGHTS},
+    evidence=evidence,
   )
 
 
@@ -187,59 +226,6 @@ def _quality_name(tasks: Mapping[str, Task]) -> str:
     name = _CORPUS_SCORES.get(score, score)
     names.add(f'sentence-level {name}' if is_of_corpus else name)
   return names.pop() if len(names) == 1 else 'quality'
-
-
-def _evidence(
-  sweep: Sweep, verdict: Verdict, config: AnalysisConfig
-) -> dict[str, Any]:
-  over_strict = verdict.speedup_over_strict
-  numbers = (
-    {
-      'risk': config.risk,
-      'delta': config.delta,
-      'delta_per_curve': verdict.share,
-      'choosing_examples': verdict.choosing,
-      'least_risk': verdict.least_risk,
-    }
-    if verdict.choosing
-    else {'margin': config.margin, 'choosing_examples': 0}
-  )
-  return {
-    'data': dict(sweep.data),
-    'tasks': {
-      name: {
-        'metric': _quality_name({name: task}),
-        'max_new_tokens': task.max_new_tokens,
-        'stop_strings': list(task.stop_strings),
-      }
-      for name, task in sweep.tasks.items()
-    },
-    'seed': sweep.config.seed,
-    'code': sweep.facts['code'],
-    'imports': cli.imports(),
-    'device': sweep.facts['device'],
-    **numbers,
-    'reporting_examples': verdict.reporting,
-    'loss': list(verdict.lost),
-    'speedup': list(verdict.speedup),
-    'speedup_over_strict': over_strict and list(over_strict),
-    'strict_setting': verdict.strict and str(verdict.strict),
-    'needed_examples': verdict.needed,
-    'trials': [
-      {
-        'variant': trial.setting.variant,
-        'gamma': trial.setting.gamma,
-        'lenience': trial.setting.lenience,
-        'speedup': trial.speedup,
-        'loss': trial.loss,
-        'p': None
-        if math.isnan(trial.p) or trial.setting.is_strict
-        else trial.p,
-        'is_certified': trial.is_certified,
-      }
-      for trial in verdict.trials
-    ],
-  }
 
 
 def sentence(

@@ -369,16 +369,14 @@ class Sweep:
     if not self.config.get('decision'):
       return
     self._decision = deciding.decide(
-      deciding.Sweep(
-        config=self.config,
-        points=self._points,
-        records=self._records,
-        tasks=self._tasks,
-        costs=self._measured.costs,
-        facts=self._facts,
-        data=self._provenance,
-      ),
-      self._say,
+      self.config,
+      self._points,
+      self._records,
+      tasks=self._tasks,
+      costs=self._measured.costs,
+      facts=self._facts,
+      data=self._provenance,
+      say=self._say,
     )
     if self._decision:
       deciding.save(self._decision, self.workdir / 'decision.json')
