@@ -4,22 +4,9 @@ The module imports neither pandas nor JAX, because flags are made of the class.
 """
 
 import dataclasses
-from typing import Any
 
-from cascades import arguments
 from cascades.arguments import Declared, option
 from experiments.records import stats
-
-
-def share(name: str, value: Any, low: float, high: float) -> float:
-  """Returns a quality as a share of the best score."""
-  try:
-    return arguments.number(name, value, low, high)
-  except ValueError as error:
-    raise ValueError(
-      f'{str(error)[:-1]}; give a share of the best score: 3 points of BLEU or'
-      ' chrF are 0.03.'
-    ) from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,8 +35,7 @@ class AnalysisConfig(Declared):
   risk: float = option(
     0.05,
     low=0.001,
-    high=1,
-    check=lambda value: share('risk', value, 0.001, 0.999),
+    high=0.999,
     help='Largest quality loss of a certified setting, as a share of the best'
     ' score: 3 points of BLEU or chrF are 0.03.',
   )

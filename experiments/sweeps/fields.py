@@ -15,7 +15,6 @@ import ml_collections
 from cascades import arguments, drafters
 from cascades.arguments import Option, options_of
 from cascades.config import DecodingConfig
-from experiments.analysis import analysis_config
 
 # Takes the name of a field and its value; raises a ValueError of one sentence.
 Check = Callable[[str, Any], object]
@@ -30,11 +29,6 @@ def integer(low: int, high: int = arguments.MAX_INT32) -> Check:
 def number(low: float, high: float = math.inf) -> Check:
   """Checks for a number from low to high."""
   return lambda name, value: arguments.number(name, value, low, high)
-
-
-def share(low: float, high: float) -> Check:
-  """Checks for a share of the best score from low to high."""
-  return lambda name, value: analysis_config.share(name, value, low, high)
 
 
 def text(name: str, value: Any) -> None:
@@ -142,9 +136,9 @@ FIELDS: dict[str, Check] = dict(
     stop_strings=list_of('texts', text),
   ),
   decision=table(
-    risk=share(0.001, 0.999),
+    risk=number(0.001, 0.999),
     delta=number(0.0001, 0.9999),
-    margin=share(0.001, 0.999),
+    margin=number(0.001, 0.999),
     method=or_empty(text),
     lenience=number(-math.inf),
     gamma=integer(0),
