@@ -15,20 +15,13 @@ import tracemalloc
 from typing import Annotated
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
 import pytest
 import small
-from ml_collections import ConfigDict
 
 from cascades import files
 from cascades.files import Schema
 from cascades.models import checkpoints
 from experiments import cli, escapes
-from experiments.training import (
-  training_loop,
-)
 
 
 class Layer(Schema):
@@ -323,31 +316,3 @@ def test_errors_of_libraries_become_the_systems(error, name):
   if name:
     assert told.value.errno == errno.ENOSPC
     assert told.value.filename == name
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
-  tmp_path, monkeypatch, capfd
-):
-  monkeypatch.setattr(training_loop, '_deciding', lambda config, name: {'a': 1})
-  config = ConfigDict(dict(log_every=1, checkpoint_every=1))
-  rows = np.random.default_rng(0).normal(size=(100, 1000))
-  start = jnp.asarray(rows, jnp.float32)
-
-  def run():
-    return training_loop.fit(
-      config,
-      tmp_path,
-      start,
-      optax.sgd(1.0),
-      loss_fn=lambda x: (x.sum(), {}),
-      batch=lambda step: (),
-      name='one',
-      steps=2,
-    )
-
-  folder = tmp_path / 'checkpoints/one'
-  refuse(run, folder, 100_000)
-  assert not list(folder.iterdir())
-  assert 'Traceback' not in capfd.readouterr().err
-  np.testing.assert_allclose(run(), start - 2, atol=1e-5)

@@ -4,18 +4,15 @@ Every batch is a function of (seed, step): an interrupted run resumes from its
 last checkpoint with the same result, and one seed gives one model.
 """
 
-import contextlib
 import json
 import pathlib
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import optax
-from absl import logging
 from ml_collections import ConfigDict
 
 from cascades import files
@@ -94,7 +91,6 @@ def fit(
   validate: Callable[[Any], dict[str, Any]] = lambda params: {},
 ) -> Any:
   """Minimizes a loss, resuming from the last checkpoint if there is one."""
-  import orbax.checkpoint as ocp
 
   @jax.jit
   def update(state, *batch):
@@ -107,51 +103,34 @@ def fit(
     return {'params': params, 'opt_state': opt_state}, {'loss': loss} | figures
 
   state = {'params': params, 'opt_state': jax.jit(optimizer.init)(params)}
-  folder = (workdir / 'checkpoints' / name).absolute()
-  with _manage_checkpoints(folder) as manager:
-    first = manager.latest_step() or 0
-    fields = _deciding(config, name)
-    records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
-    if first:
-      state = manager.restore(first, args=ocp.args.StandardRestore(state))
-    with (
-      cli.progress(steps, name, initial=first) as bar,
-      (workdir / f'{name}.jsonl').open('a') as log,
-    ):
-      for step in range(first, steps):
-        state, figures = update(state, *batch(step))
-        done = step + 1
-        if done % config.log_every == 0 or done == steps:
-          figures |= validate(state['params'])
-          figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
-          postfix = {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
-          bar.set_postfix(postfix, refresh=False)
-          line = dict(step=done, time=time.time(), **figures)
-          print(json.dumps(line), file=log, flush=True)
-        if done % config.checkpoint_every == 0 or done == steps:
-          manager.save(done, args=ocp.args.StandardSave(state))
-        bar.update()
+  leaves, structure = jax.tree.flatten(state)
+  file = workdir / f'checkpoints/{name}.npz'
+  saved = np.load(file) if file.exists() else {'step': 0}
+  first = int(saved['step'])
+  fields = _deciding(config, name)
+  records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
+  if first:
+    # numpy knows no bfloat16, whose bits it keeps.
+    arrays = [saved[str(i)].view(x.dtype) for i, x in enumerate(leaves)]
+    state = structure.unflatten(arrays)
+  with (
+    cli.progress(steps, name, initial=first) as bar,
+    (workdir / f'{name}.jsonl').open('a') as log,
+  ):
+    for step in range(first, steps):
+      state, figures = update(state, *batch(step))
+      done = step + 1
+      if done % config.log_every == 0 or done == steps:
+        figures |= validate(state['params'])
+        figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
+        postfix = {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
+        bar.set_postfix(postfix, refresh=False)
+        line = dict(step=done, time=time.time(), **figures)
+        print(json.dumps(line), file=log, flush=True)
+      if done % config.checkpoint_every == 0 or done == steps:
+        arrays = map(np.asarray, jax.tree.leaves(state))
+        named = {str(i): x for i, x in enumerate(arrays)}
+        with files.replace_file(file) as part:
+          np.savez(part, step=done, **named)
+      bar.update()
   return state['params']
-
-
-@contextlib.contextmanager
-def _manage_checkpoints(folder: pathlib.Path) -> Iterator[Any]:
-  """Manages a folder with the last two checkpoints."""
-  import orbax.checkpoint as ocp
-
-  options = ocp.CheckpointManagerOptions(max_to_keep=2)
-  verbosity = logging.get_verbosity()
-  # Orbax's threads log tracebacks of errors that are also raised here.
-  logging.set_verbosity(logging.FATAL)
-  try:
-    with (
-      files.name_path_in_errors(folder),
-      ocp.CheckpointManager(folder, options=options) as manager,
-    ):
-      yield manager
-  except OSError:
-    for part in folder.glob('*.orbax-checkpoint-tmp'):
-      shutil.rmtree(part, ignore_errors=True)
-    raise
-  finally:
-    logging.set_verbosity(verbosity)
