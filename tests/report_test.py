@@ -18,13 +18,13 @@ from cascades import methods
 from experiments import records, tasks
 from experiments.analysis import (
   comparisons,
-  example_selection,
   mixture,
   named_points,
   reference_points,
   runs,
 )
 from experiments.reports import AnalysisConfig, styles, write_report
+from experiments.reports import answers as page_answers
 from experiments.sweeps import sequence
 
 LENIENCES = {x: [math.nan] for x in ('verifier_only', 'drafter_only')}
@@ -166,7 +166,7 @@ def test_page_has_a_row_for_each_point_and_says_what_was_run(page):
 
 
 def test_examples_are_of_a_middling_lenience_and_of_every_task():
-  choose = example_selection.choose_records
+  choose = page_answers.choose_records
   chosen = choose(make_records())
   assert [r.task for r in chosen] == ['sums', 'words', 'sums', 'words', 'sums']
   assert {(r.method, r.lenience) for r in chosen} == {('token_v3', 0.25)}
@@ -178,7 +178,7 @@ def test_examples_are_of_a_middling_lenience_and_of_every_task():
 def test_beside_an_answer_stands_the_strict_one_or_the_verifiers_own():
   lines = make_records(['sums'])
   one = next(r for r in lines if (r.method, r.lenience) == ('opt', 0.0))
-  find = example_selection.find_counterpart
+  find = page_answers.find_counterpart
   alone = find(lines, one)
   assert (alone.method, alone.id) == ('verifier_only', one.id)
   failed = dataclasses.replace(alone, failure='too long')

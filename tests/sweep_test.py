@@ -28,8 +28,8 @@ from cascades.config import DecodingConfig
 from cascades.models import checkpoints, tokenizers
 from configs import common
 from experiments import cli, records, sweep
-from experiments.analysis import example_selection
 from experiments.records import metrics, results_version, unit_costs
+from experiments.reports import answers as page_answers
 from experiments.sweeps import (
   curve_plan,
   plan,
@@ -295,9 +295,8 @@ def test_the_report_stands_beside_the_records(workdir):
 
 def test_five_answers_are_shown_beside_strict_decoding(workdir):
   left_out = []
-  pairs = example_selection.select_answers(
-    workdir, records.read_points(workdir), left_out
-  )
+  points = records.read_points(workdir)
+  pairs = page_answers.select_answers(workdir, points, left_out)
   assert not left_out
   assert [x.record.variant for x in pairs] == ['token_v3'] * 5
   assert [x.counterpart.record.variant for x in pairs] == ['speed'] * 5

@@ -7,7 +7,6 @@ import report_test
 from answers import make_trace
 
 from experiments import tasks
-from experiments.analysis.example_selection import SelectedAnswer
 from experiments.reports import answers, styles
 
 _DRAFT, _RESIDUAL, _BONUS = 'drb'
@@ -20,7 +19,7 @@ def _record(trace, method='opt', **changes):
 
 def _selected(trace, record=None):
   example = tasks.Example(id='0', prompt='?', reference='!')
-  return SelectedAnswer(record or _record(trace), trace, example)
+  return answers.SelectedAnswer(record or _record(trace), trace, example)
 
 
 def _tokens(trace, index=None, **changes):

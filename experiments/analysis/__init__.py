@@ -6,6 +6,5 @@ comparisons        Quality against cost, with intervals.
 method_kinds       Kinds of decoding, each by its best point.
 certification      The setting to use, certified or fixed.
 mixture            All tasks together: scores, headline results, the race.
-example_selection  The answers that a page shows token by token.
 reference_points   The models alone, strict leniences and oracles.
 """

@@ -21,7 +21,6 @@ from cascades import files
 from experiments import cli, escapes, records
 from experiments.analysis import (
   comparisons,
-  example_selection,
   method_kinds,
   mixture,
   reference_points,
@@ -86,9 +85,7 @@ def write_report(
   frame = comparisons.compare(points, config)
   mixed = mixture.mix(points, config)
   left_out: list[str] = []
-  selected = example_selection.select_answers(
-    first.path, first.records, left_out
-  )
+  selected = answers.select_answers(first.path, first.records, left_out)
   curves = zip(frame.variant, frame.method, strict=True)
   curve_styles = styles.styles(
     {name: name for name in reference_points.BASELINES} | dict(curves)
