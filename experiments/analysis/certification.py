@@ -411,10 +411,11 @@ def _curves(settings: Sequence[Setting]) -> dict[tuple[str, int], list[int]]:
     if not setting.is_strict:
       curves.setdefault(setting.curve, []).append(i)
   for indices in curves.values():
-    strict = reference_points.strict_lenience(settings[indices[0]].method)
-    leniences = [settings[i].lenience for i in indices]
+    strict = methods.METHODS[settings[indices[0]].method].strict
     # For some methods the largest lenience is strict.
-    is_descending = strict > min(leniences)
+    is_descending = strict is not None and strict > min(
+      settings[i].lenience for i in indices
+    )
     indices.sort(key=lambda i: settings[i].lenience, reverse=is_descending)
   return curves
 

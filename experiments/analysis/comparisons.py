@@ -247,26 +247,6 @@ def front(curve: pd.DataFrame) -> pd.DataFrame:
   return finite[finite.quality > best]
 
 
-def fastest_as_good(
-  frame: pd.DataFrame, group: Sequence[str] = CURVE
-) -> pd.DataFrame:
-  """Selects the fastest point of each curve with the verifier's quality."""
-  fit = frame[frame.as_good & np.isfinite(frame.speedup)]
-  fit = fit.sort_values('speedup', ascending=False, kind='stable')
-  return fit.drop_duplicates(group).sort_index()
-
-
-def best_as_fast(
-  frame: pd.DataFrame, group: Sequence[str] = CURVE, by: str = 'quality'
-) -> pd.DataFrame:
-  """Selects the best point of each curve within the verifier's latency."""
-  fit = frame[(frame.speedup >= 1) & np.isfinite(frame[by])]
-  fit = fit.sort_values(
-    [by, 'speedup'], ascending=[False, False], kind='stable'
-  )
-  return fit.drop_duplicates(group).sort_index()
-
-
 def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   """Selects each curve and lenience at its fastest gamma.
 

@@ -75,13 +75,19 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   frame = frame[np.isfinite(frame.speedup) & np.isfinite(frame.difference)]
   tasks = frame.task.unique().tolist()
   frame = comparisons.with_blocks(frame[frame.kind != ''])
-  fastest = comparisons.fastest_as_good(frame, _GROUP)
-  fastest = fastest[
+  fastest = frame[frame.as_good].sort_values(
+    'speedup', ascending=False, kind='stable'
+  )
+  fastest = fastest.drop_duplicates(_GROUP)[
     [*_GROUP, *_POINT_COLUMNS, *comparisons.with_ends('speedup')[1:]]
   ]
   # Of equally good points the last one is taken.
-  best = comparisons.best_as_fast(frame[::-1], _GROUP, by='difference')
-  best = best[[*_GROUP, *_POINT_COLUMNS, *comparisons.with_ends('difference')]]
+  best = frame[frame.speedup >= 1][::-1].sort_values(
+    ['difference', 'speedup'], ascending=False, kind='stable'
+  )
+  best = best.drop_duplicates(_GROUP)[
+    [*_GROUP, *_POINT_COLUMNS, *comparisons.with_ends('difference')]
+  ]
   best = best.rename(columns={name: f'best_{name}' for name in _POINT_COLUMNS})
   output = frame[_GROUP].drop_duplicates()
   if output.kind.nunique() < 2:

@@ -5,25 +5,12 @@ alone are the baselines, a strict lenience emits what the verifier would, and an
 oracle is a bound that no method reaches.
 """
 
-import math
-
 from experiments.records.metrics import SEQUENTIAL
 
 VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
 BASELINES = (VERIFIER, DRAFTER)
 # Rules that read only the drafter, and that need no verifier call to decide.
 _DRAFTER_RULES = ('chow',)
-
-
-def strict_lenience(method: str) -> float:
-  """Returns the lenience at which a method emits what the verifier would."""
-  # The import loads JAX, which not every page needs.
-  from cascades.methods import METHODS
-
-  registered = METHODS.get(method, None)
-  if registered is None or registered.strict is None:
-    return math.nan
-  return registered.strict
 
 
 def is_strict(method: str, lenience: float) -> bool:
