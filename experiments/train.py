@@ -8,7 +8,7 @@ training resumes from its last checkpoint when the command is run again.
 import json
 import pathlib
 import shlex
-import statistics
+from typing import Any
 
 from absl import app, flags
 from ml_collections import config_flags
@@ -25,9 +25,6 @@ _WORKDIR = flags.DEFINE_string(
 cli.define_import()
 _ONLY = flags.DEFINE_string('only', None, 'Model to train; by default all.')
 
-# Tokens in the cache when a model's time per token is measured.
-_CONTEXT = 128
-
 
 def main() -> None:
   """Trains the models of the config named by the flags."""
@@ -42,40 +39,20 @@ def main() -> None:
   workdir = pathlib.Path(_WORKDIR.value or plan.default_workdir(path))
   cli.make_folder(workdir)
 
+  # Imported after the flags are parsed, so that a mistyped flag fails at once.
+  from experiments.training import layer_drafters, recurrent_heads, small_models
+
+  kind: Any = recurrent_heads if 'depth' in config else layer_drafters
+  kind = small_models if 'models' in config else kind
   command = f'python -m experiments.train --config={path}{_overrides()}'
   with workdirs.Workdir(workdir).lock():
-    if 'models' in config:
-      for name in [_ONLY.value] if _ONLY.value else names:
-        _train_model(config, name, workdir, command)
-      return
-    _train_drafter(config, workdir, command)
-
-
-def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
-  """Trains a language model on generated problems."""
-  from cascades.models import checkpoints
-  from experiments import measuring
-  from experiments.sweeps import costs
-  from experiments.training import small_models
-
-  start = small_models.begin(config, name)
-  folder = small_models.train_model(config, name, start, workdir)
-  figures = small_models.evaluate(
-    folder, config.eval_tasks, config.eval_examples
-  )
-  model = checkpoints.load_model(folder).unpack()
-  passes = {'token': costs.forward_loop(model, 1, _CONTEXT)}
-  seconds = measuring.time_in_turns(passes, repeats=15, seconds=4.0)['token']
-  small_models.write_card(
-    folder,
-    config,
-    name,
-    command=command,
-    figures=figures,
-    token_s=statistics.quantiles(seconds, n=10)[0],
-    context=_CONTEXT,
-  )
-  print(f'{folder}: {json.dumps(figures)}')
+    for name in [_ONLY.value] if _ONLY.value else names:
+      # A config may have several language models.
+      of_model = [name] if 'models' in config else []
+      folder = kind.train(config, workdir, *of_model)
+      figures = kind.evaluate(folder, config)
+      kind.write_card(folder, config, figures, command, *of_model)
+      print(f'{folder}: {json.dumps(figures)}')
 
 
 def _overrides() -> str:
@@ -87,17 +64,6 @@ def _overrides() -> str:
     f' {shlex.quote(f"--config.{name}={value}")}'
     for name, value in values.items()
   )
-
-
-def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
-  """Trains a recurrent head, or a drafter of some of a verifier's layers."""
-  from experiments.training import layer_drafters, recurrent_heads
-
-  kind = recurrent_heads if 'depth' in config else layer_drafters
-  folder = kind.train(config, workdir)
-  figures = kind.evaluate(folder, config)
-  kind.write_card(folder, config, figures, command)
-  print(f'{folder}: {json.dumps(figures)}')
 
 
 if __name__ == '__main__':

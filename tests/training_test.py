@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
+from ml_collections import ConfigDict
 
 from cascades import load_model
 from cascades.drafters import recurrent
@@ -98,7 +99,7 @@ def test_a_model_goes_on_from_another(tmp_path):
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)
-  folder = small_models.train_model(config, 'tiny_specialist', start, tmp_path)
+  folder = small_models.train(config, tmp_path, 'tiny_specialist')
   trained = checkpoints.load_model(folder).unpack()
   assert trained.model == start.model
   assert trained.tokenizer.proto == start.tokenizer.proto
@@ -112,7 +113,7 @@ def test_a_model_goes_on_from_another(tmp_path):
   assert 0.5 * first < less < 0.98 * first
   figures = {'roman': {'exact_match': 0.5}}
   small_models.write_card(
-    folder, config, 'tiny_specialist', 'the command', figures, 1e-3, 128
+    folder, config, figures, 'the command', 'tiny_specialist'
   )
   card = (folder / 'README.md').read_text()
   assert '`tiny-drafter`, trained further by the project' in card
@@ -142,7 +143,8 @@ def test_a_training_that_cannot_be_is_named(config, tokenizer):
 def test_the_bundled_specialist_knows_what_it_was_trained_on():
   bounds = ('tiny-specialist', 0.9, 1.0), ('tiny-drafter', 0.0, 0.1)
   for name, least, most in bounds:
-    figures = small_models.evaluate(checkpoints.ASSETS / name, ('roman',), 40)
+    fields = ConfigDict(dict(eval_tasks=('roman',), eval_examples=40))
+    figures = small_models.evaluate(checkpoints.ASSETS / name, fields)
     assert least <= figures['roman']['exact_match'] <= most, name
 
 

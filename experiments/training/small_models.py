@@ -3,7 +3,7 @@
 import itertools
 import pathlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -144,14 +144,9 @@ def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
   return checkpoints.Checkpoint(model, params, train_tokenizer(config))
 
 
-def train_model(
-  config: ConfigDict,
-  name: str,
-  start: checkpoints.Checkpoint,
-  workdir: pathlib.Path,
-) -> pathlib.Path:
+def train(config: ConfigDict, workdir: pathlib.Path, name: str) -> pathlib.Path:
   """Trains a model, resuming from its last checkpoint if there is one."""
-  spec = config.models[name]
+  spec, start = config.models[name], begin(config, name)
   phrasing_style = spec.get('phrasing_style', 'plain')
   model, params, tokenizer = start
   # Refuses unsupported families before the training.
@@ -181,7 +176,7 @@ def train_model(
 
 
 def evaluate(
-  folder: pathlib.Path, tasks: Sequence[str], num_examples: int
+  folder: pathlib.Path, config: ConfigDict
 ) -> dict[str, dict[str, float]]:
   """Scores greedy answers of a model to held-out problems."""
   from cascades.sampler import sampler
@@ -191,8 +186,9 @@ def evaluate(
     model, config=DecodingConfig(gamma=0, temperature=0.0, batch_size=_PROMPTS)
   )
   figures = {}
-  for task in (TASKS[name] for name in tasks):
-    examples = list(task.load(split='test', num_examples=num_examples))
+  for task in (TASKS[name] for name in config.eval_tasks):
+    rows = task.load(split='test', num_examples=config.eval_examples)
+    examples = list(rows)
     answers = greedy_sampler.sample(
       [e.prompt for e in examples], max_new_tokens=task.max_new_tokens
     )
@@ -209,11 +205,9 @@ def evaluate(
 def write_card(
   folder: pathlib.Path,
   config: ConfigDict,
-  name: str,
-  command: str,
   figures: dict[str, dict[str, float]],
-  token_s: float,
-  context: int,
+  command: str,
+  name: str,
 ) -> None:
   """Writes the model card of a model."""
   spec = config.models[name]
@@ -232,9 +226,8 @@ def write_card(
       f'{start} by the project that ships it, so that speculative cascades can'
       ' be tried on a laptop without a download. It answers the prompts of'
       ' `experiments.tasks` that the mixture below names, and no others; no'
-      f' held-out problem was trained on. {size:,} parameters;'
-      f' {1e3 * token_s:.3f} ms per token at batch 1, {context} tokens of'
-      ' context. For experiments only.'
+      f' held-out problem was trained on. {size:,} parameters. For experiments'
+      ' only.'
     ),
     use=f"cascades.load_model('{folder.name}')",
   )
