@@ -10,7 +10,7 @@ counted calls, or on the clock. A speed-up is its reciprocal.
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -150,19 +150,13 @@ def _corpus(task: str, part: dict[str, np.ndarray], suffix: str) -> np.ndarray:
   return np.apply_along_axis(metric, -1, stacked)
 
 
-def _groups(points: pd.DataFrame) -> Iterator[tuple[tuple, np.ndarray]]:
-  """Yields each task and temperature with the labels of its rows."""
-  for key, part in points.groupby(GROUP, sort=False):
-    yield key, part.index.to_numpy()
-
-
 def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
   """Compares each point with the verifier alone."""
   columns = [x for name in _COMPARED for x in with_ends(name)]
   unknown = dict.fromkeys(columns, math.nan)
   frame = points.table.assign(**unknown, as_good=False)
-  for (task, _), indices in _groups(points.table):
-    reference = references(points.table.loc[indices])
+  for (task, _), table in points.table.groupby(GROUP, sort=False):
+    indices, reference = table.index.to_numpy(), references(table)
     answers = matrices(points, indices)
     if (reference < 0).any() or not len(answers['id']):
       continue

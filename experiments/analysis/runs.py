@@ -238,23 +238,19 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
   for run, name in zip(runs, names(runs), strict=True):
     data = run.config.get('data') or {}
     scales = {task: x.get('scale') for task, x in data.items()}
-    points: dict[tuple, int] = {}
-    first_records, with_rule = [], set()
+    points = metrics.by_point(run.decoded)
+    first_records = [point[0] for point in points.values()]
+    indices = dict(zip(points, itertools.count(first)))
     for r in run.decoded:
-      index = points.setdefault(r.point, first + len(points))
-      if index == first + len(first_records):
-        first_records.append(r)
       if r.failure is not None:
         continue
-      if r.deferred is not None:
-        with_rule.add(index)
       if not scales.get(r.task) and not math.isnan(r.quality):
         raise ValueError(
           f'workdir: {run.path / "config.json"} does not have the scale of the'
           f' metric of {r.task}; run experiments.sweep in another workdir.'
         )
       answer = {
-        'point': index,
+        'point': indices[r.point],
         'id': r.id,
         'quality': r.quality,
         'emitted': r.emitted,
@@ -292,7 +288,10 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
         reference_points.is_oracle(r.method, r.verification)
         for r in first_records
       ],
-      has_rule=[i in with_rule for i in points.values()],
+      has_rule=[
+        any(r.failure is None and r.deferred is not None for r in point)
+        for point in points.values()
+      ],
     )
     tables.append(table)
     first += len(first_records)

@@ -159,6 +159,14 @@ def latency(r: Record, costs: Costs) -> float:
   return seconds / costs.verifier_token_s
 
 
+def by_point(records: Iterable[Record]) -> dict[tuple, list[Record]]:
+  """Returns the records of each point, in order of first appearance."""
+  points: dict[tuple, list[Record]] = {}
+  for r in records:
+    points.setdefault(r.point, []).append(r)
+  return points
+
+
 def on_common_examples(records: Iterable[Record]) -> list[Record]:
   """Selects the records of examples that all points of a task have.
 
@@ -166,10 +174,10 @@ def on_common_examples(records: Iterable[Record]) -> list[Record]:
   different numbers of them.
   """
   records = list(records)
-  ids: dict[str, dict[tuple, set[str]]] = {}
-  for r in records:
-    ids.setdefault(r.task, {}).setdefault(r.point, set()).add(r.id)
-  common = {task: set.intersection(*x.values()) for task, x in ids.items()}
+  ids: dict[str, list[set[str]]] = {}
+  for point in by_point(records).values():
+    ids.setdefault(point[0].task, []).append({r.id for r in point})
+  common = {task: set.intersection(*x) for task, x in ids.items()}
   return [r for r in records if r.id in common[r.task] or not common[r.task]]
 
 
@@ -181,11 +189,8 @@ def without_speculation(records: Iterable[Record]) -> list[Record]:
   `token` verification at any gamma, so the counts are those of the points with
   the smallest gamma. Their time is not measured.
   """
-  points: dict[tuple, list[Record]] = {}
-  for r in records:
-    points.setdefault(r.point, []).append(r)
   smallest: dict[tuple, list[Record]] = {}
-  for point in points.values():
+  for point in by_point(records).values():
     if any(r.deferrals is not None for r in point):
       r = point[0]
       key = r.task, r.method, r.lenience, r.gate, r.temperature
@@ -223,11 +228,8 @@ SUMMARY_COLUMNS = [
 
 def summarize(records: Iterable[Record], costs: Costs) -> pd.DataFrame:
   """Computes a row per point, in order of first appearance."""
-  points: dict[tuple, list[Record]] = {}
-  for record in records:
-    points.setdefault(record.point, []).append(record)
   rows = []
-  for point in points.values():
+  for point in by_point(records).values():
     group = [r for r in point if r.failure is None]
     low, high = _quality_interval(group)
     rows.append(
