@@ -117,7 +117,7 @@ def test_a_sweep_asks_for_what_can_be_run(name):
   module, config = _load(name)
   fields.check(config, complete=True)
   chosen = curve_plan.plan_curves(config, module, {})
-  curve_plan.check_curves(chosen, config)
+  curve_plan.check_curves(chosen)
   assert list(plan.configured_tasks(config)) == list(config.tasks)
   for curve in chosen:
     assert list(curve.leniences) == sorted(curve.leniences)
@@ -141,7 +141,7 @@ def test_fields_of_the_command_line_merge_curves(given, names):
   module, config = _load('quickstart')
   config.update(given)
   curves = _by_name(curve_plan.plan_curves(config, module, {**given}))
-  curve_plan.check_curves([*curves.values()], config)
+  curve_plan.check_curves([*curves.values()])
   assert curves.keys() >= {*names}
   points = [x for c in curves.values() for x in curve_plan._points(c)]
   assert len({*points}) == len(points)
@@ -182,7 +182,7 @@ def test_gamma_and_options_given_on_the_command_line_win():
   assert 'speed gamma 3' not in found
   assert found['speed block gamma 3'].leniences == (0.0, 0.8, 0.9, 0.95)
   assert found['sequence_mean'].config.verification == 'token'
-  curve_plan.check_curves(list(found.values()), config)
+  curve_plan.check_curves(list(found.values()))
 
 
 def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
@@ -281,11 +281,11 @@ def test_curves_that_are_there_twice_or_not_at_all_are_refused():
   module = _added(('diff', [0.1], {}), ('cascade_diff', [0.5], {}))
   chosen = curve_plan.plan_curves(config, module, {'seed': 1})
   with pytest.raises(ValueError, match='diff gamma 4 is added twice'):
-    curve_plan.check_curves(chosen, config)
+    curve_plan.check_curves(chosen)
   chosen = curve_plan.plan_curves(config, module, {'gamma': 4})
   assert chosen == [_curve('diff', (0.1, 0.5), gamma=4)]
   with pytest.raises(ValueError, match=r'^sweep: must have at least one curve'):
-    curve_plan.check_curves([], {})
+    curve_plan.check_curves([])
   double = [
     _curve('speed', (0.0,)),
     _curve('speed', (0.0, 1.0), num_examples=9),
@@ -297,7 +297,7 @@ def test_curves_that_are_there_twice_or_not_at_all_are_refused():
     (few, 'num_examples: sequence_mean on 10 selects among the answers'),
   ):
     with pytest.raises(ValueError, match=words):
-      curve_plan.check_curves(curves, {})
+      curve_plan.check_curves(curves)
   for count in (0, 1.5, True):
     with pytest.raises(ValueError, match='num_examples'):
       _curve('speed', (0.0,), num_examples=count)

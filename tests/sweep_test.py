@@ -643,8 +643,6 @@ def test_what_a_curve_cannot_be_is_said_at_once(method, leniences, own, said):
 _SETS = pathlib.Path(__file__).parent / 'data/tasks'
 _GSM8K = {'path': str(_SETS / 'gsm8k.jsonl'), 'shots': 9}
 _ABSENT = {'path': 'a.jsonl'}
-_HOT = {'temperature': 0.5}
-_OTHERS = curve_plan.Curve.from_config(_HOT, 'chow', (0.5,), gamma=4)
 # Fields of a config, and options of a sweep, by what is said of them; more of
 # one field are in fields_test, of curves together in configs_test.
 _REFUSED = {
@@ -654,7 +652,6 @@ _REFUSED = {
   'mesh: must be two numbers .* got 2 x 64': dict(mesh=(2, 64)),
 }
 _REFUSED_OPTIONS = {
-  'chow gamma 4 was made from a config with other': {'curves': [_OTHERS]},
   "launcher: must be local or ray, got 'slurm'": {'launcher': 'slurm'},
 }
 

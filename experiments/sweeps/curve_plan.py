@@ -295,26 +295,13 @@ def _points(curve: Curve) -> list[tuple[str, float | None]]:
   return [(curve.points_name, x) for x in curve.leniences or (None,)]
 
 
-def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
+def check_curves(curves: Sequence[Curve]) -> None:
   """Checks the curves of a sweep together, before anything is loaded."""
   if not curves:
     raise ValueError(
       'sweep: must have at least one curve; give a method, and a gamma if the'
       ' method drafts.'
     )
-  for curve in curves:
-    expected = Curve.from_config(
-      config,
-      curve.method,
-      curve.leniences,
-      num_examples=curve.num_examples,
-      **curve.options,
-    )
-    if expected != curve:
-      raise ValueError(
-        f'sweep: {curve.name} was made from a config with other decoding'
-        ' options; make the curve from the config that is run.'
-      )
   repeated = _repeated(curve.name for curve in curves)
   if repeated:
     raise ValueError(

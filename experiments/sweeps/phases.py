@@ -79,7 +79,7 @@ class Sweep:
     if self.config.get('wandb') and not importlib.util.find_spec('wandb'):
       raise ValueError(arguments.missing('wandb', 'wandb', 'wandb'))
     self._tasks = plan.configured_tasks(self.config)
-    curve_plan.check_curves(self.curves, self.config)
+    curve_plan.check_curves(self.curves)
     self._examples, self._data = {}, {}
     for name, task in self._tasks.items():
       examples, data = plan.load_examples(self.config, task)
