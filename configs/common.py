@@ -47,7 +47,7 @@ _SWEEP = dict(
   # Cluster of --launcher=ray: its address ('' starts one on this machine), the
   # CPUs and GPUs of a point, and retries of a point whose worker is lost.
   ray=dict(address='', cpus=1, gpus=0, retries=3),
-  # Shows the points in Weights & Biases while a sweep runs.
+  # Logs the summary to Weights & Biases at the end of a sweep.
   wandb=False,
   # Seed of the selection of examples and of the sampling.
   seed=0,

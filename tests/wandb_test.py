@@ -9,7 +9,6 @@ import pytest
 import small
 
 from experiments import reports, sweep
-from experiments.sweeps import phases
 
 wandb = pytest.importorskip('wandb', reason="pip install -e '.[wandb]'")
 
@@ -41,15 +40,11 @@ def _lines(folder):
   return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_starts_of_a_sweep_are_one_run_with_its_summary(tmp_path, monkeypatch):
-  with monkeypatch.context() as patch:
-    patch.setattr(phases.Sweep, 'collect', lambda self: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-      _run(tmp_path)
+def test_starts_of_a_sweep_are_one_run_with_its_summary(tmp_path):
+  _run(tmp_path)
   _run(tmp_path)
   first, last = sorted(tmp_path.glob('wandb/offline-run-*'))
   assert first.name.split('-')[3] == last.name.split('-')[3]
-  assert _lines(first)[-1]['exit']['exit_code'] == 1
   lines = _lines(last)
   assert not lines[-1]['exit'].get('exit_code')
   items = [line['history']['item'] for line in lines if 'history' in line]
@@ -58,23 +53,17 @@ def test_starts_of_a_sweep_are_one_run_with_its_summary(tmp_path, monkeypatch):
     logged = {name.rpartition('/')[2]: x for name, x in item.items()}
     for name in ('quality', 'n', 'gamma'):
       assert float(logged[name]) == pytest.approx(row[name])
-  saved = (last / 'files/summary.csv').read_text()
-  assert saved == (tmp_path / 'summary.csv').read_text()
 
 
 def test_a_run_that_fails_is_left_out(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(wandb.Run, 'log', lambda *_: 1 / 0)
   _run(tmp_path)
   said = capsys.readouterr().err
-  assert said.count('wandb: failed (division by zero) and is turned off.') == 1
+  assert said.count('wandb: failed (division by zero); log in with') == 1
   assert (tmp_path / 'summary.csv').exists()
 
 
-def test_who_cannot_log_in_is_told_so(tmp_path, monkeypatch):
-  for name in ('WANDB_MODE', 'WANDB_API_KEY', 'NETRC'):
-    monkeypatch.delenv(name, raising=False)
-  with pytest.raises(ValueError, match='log in with `wandb login`, or set'):
-    _run(tmp_path / 'w')
+def test_who_lacks_the_library_is_told_so(tmp_path, monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(ValueError, match=r'^wandb: wandb is not .*\[wandb\]'):
     _run(tmp_path / 'v')

@@ -11,5 +11,5 @@ worker         A pair of models that decodes points.
 sequence       Cascades of whole answers.
 costs          Measured seconds of a call of each model.
 workdirs       Files of a sweep.
-wandb_run      A run of Weights & Biases that shows a sweep.
+wandb_run      A run of Weights & Biases that has the summary of a sweep.
 """

@@ -10,7 +10,7 @@ import importlib.util
 import math
 import pathlib
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -117,7 +117,7 @@ class Sweep:
           )
 
   def open(self, stack: contextlib.ExitStack) -> None:
-    """Opens the workdir, and the run of Weights & Biases."""
+    """Opens the workdir."""
     if self._is_local:
       # Devices are checked before the workdir is made and models are loaded.
       worker.make_mesh(self.config)
@@ -127,16 +127,11 @@ class Sweep:
     self._files = workdirs.Workdir(self.workdir)
     stack.enter_context(self._files.lock())
     settings = plan.run_settings(self.config, self.curves, self._data)
+    self._settings = settings
     # A file may change: its points are named by their examples.
     replaceable = ('data',) if 'file' in self.config else ()
     self._claim = functools.partial(self._files.claim, settings, replaceable)
     self._claim(write=False)
-    self._wandb = None
-    if self.config.get('wandb'):
-      from experiments.sweeps import wandb_run
-
-      self._wandb = wandb_run.WandbRun(self._files, settings, self._say)
-      stack.push(lambda kind, *_: self._wandb.close(is_done=kind is None))
     if line := deciding.shortfall(
       self.config, self.curves, self._tasks, self._examples
     ):
@@ -186,13 +181,11 @@ class Sweep:
   def decode(self) -> None:
     """Decodes the points that are missing."""
     done = {p for p in self._points if self._files.read_point(p) is not None}
-    self._log(done)
     missing = [point for point in self._points if point not in done]
 
     def keep(point: Point, decoded: Sequence[records.Outcome]) -> None:
       self._files.write_point(point, decoded)
       done.add(point)
-      self._log(done)
       self._bar.set_description(plan.progress(self._points, done), False)
 
     if not done and self.config.get('preflight'):
@@ -240,6 +233,11 @@ class Sweep:
     self._gathered = runs.gather([self._run])
     self._add_race()
     self._decide()
+    if self.config.get('wandb'):
+      from experiments.sweeps import wandb_run
+
+      settings = self._settings
+      wandb_run.log(self.workdir, settings, self._run.summary, self._say)
     self._files.log_end()
 
   def report(self) -> None:
@@ -262,11 +260,6 @@ class Sweep:
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:
       print(f'Decision:   {self.workdir / "decision.json"}')
-
-  def _log(self, done: Set[Point]) -> None:
-    """Shows the complete curves in Weights & Biases."""
-    if self._wandb:
-      self._wandb.log(self._points, done, self._measured.costs)
 
   def _say(self, text: str) -> None:
     """Prints a line for the user above the progress bar."""
