@@ -1,12 +1,12 @@
 """Facts of a sweep before it starts, and unit costs of given times."""
 
 import functools
-import types
 
 import pytest
 import small
 
 from cascades import drafters
+from cascades.config import DecodingConfig
 from cascades.models import checkpoints
 from experiments import measuring, sweep
 from experiments.sweeps import costs, curve_plan, preflight
@@ -16,8 +16,6 @@ _TRIAL = preflight.Trial(
   emitted=480,
   cut=0,
   counts=dict(verifier_calls=160, examined=400, accepted=320),
-  prefill_s=0.1,
-  compile_s=1.0,
 )
 
 
@@ -26,12 +24,18 @@ _TRIAL = preflight.Trial(
   [
     ({'cut': 5}, 'answers: 83% of them reach the maximum'),
     ({}, 'answers: 80 tokens on average, to 6 prompts.'),
-    ({}, 'its acceptance rate is 0.80 in strict decoding.'),
-    ({'counts': _TRIAL.counts | {'examined': 0}}, 'no token after 6 prompts'),
+    ({}, 'acceptance rate is 0.80 in speed gamma 4 at lenience 0.'),
   ],
 )
 def test_facts_are_sentences(changes, words):
-  sentences = preflight.describe(_TRIAL._replace(**changes), 'strict decoding')
+  chosen = preflight.choose(
+    [
+      small.curve('verifier_only', ()),
+      small.curve('token_v3', (0.5,), gamma=2),
+      small.curve('speed', (0.5, 0.0), gamma=4),
+    ]
+  )
+  sentences = preflight.describe(_TRIAL._replace(**changes), *chosen)
   assert words in '\n'.join(sentences)
   assert _TRIAL.tokens_per_block == 3
 
@@ -52,7 +56,6 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   with config.unlocked():
     config.preflight = True
   make = functools.partial(curve_plan.Curve.from_config, config)
-  # Strict decoding has fewer rows at a time than the others.
   curves = [make('verifier_only', ()), make('speed', (0.0,), num_examples=1)]
   curves.append(make('token_v3', (0.5,), gamma=1))
   sweep.run(config, curves[:2], tmp_path / 'run', estimate_only=True)
@@ -61,34 +64,14 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   # With another gamma, whose blocks were not measured then.
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
-  words = ['tokenizers:', 'prompts:', 'time: 11']
-  for word in (*words, 'in strict decoding with gamma 4.', 'times as fast)'):
+  words = ['prompts:', 'time: 11', 'in speed gamma 4 at lenience 0.']
+  for word in (*words, 'times as fast)'):
     assert word in printed
   # Nothing is left to decode, so there is nothing to say.
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
-  assert 'tokenizers:' not in printed
+  assert 'prompts:' not in printed
   assert 'page: : ' not in printed
-
-
-def test_blocks_are_timed_as_their_curves_have_them(monkeypatch):
-  several = dict(drafts=4, verification='multi_round')
-  curve = curve_plan.Curve.from_config(
-    {'tree_size': 6}, 'speed', (0.0,), gamma=3, **several
-  )
-  timed = []
-
-  def strict_loop(*_, gamma, drafts, tree_size, rows, **__):
-    timed.append((gamma, drafts, tree_size, rows))
-    return None, 0.0
-
-  take = lambda loops, **_: {key: [1.0] for key in loops}  # noqa: E731
-  monkeypatch.setattr(preflight.costs, 'strict_loop', strict_loop)
-  monkeypatch.setattr(preflight.measuring, 'time_in_turns', take)
-  stub = types.SimpleNamespace
-  setting = stub(verifier=None, bound_drafter=None)
-  preflight._block_times(setting, {(preflight._block(curve), 2)}, 10)
-  assert sorted(timed) == [(0, 1, None, 2), (3, 4, 6, 2)]
 
 
 @pytest.mark.slow
@@ -96,11 +79,10 @@ def test_blocks_of_beams_are_timed():
   verifier = checkpoints.load_model('tiny-verifier')
   drafter = drafters.load('tiny-recurrent', beam=True)
   bound = drafters.bind_drafter(verifier, drafter)
-  setting = types.SimpleNamespace(verifier=verifier, bound_drafter=bound)
-  blocks = (2, 4, None), (1, 1, None)
-  times = preflight._block_times(setting, {(x, 1) for x in blocks}, 8)
+  config = DecodingConfig(gamma=2, drafts=4, verification='match')
+  times = preflight.block_times(verifier, bound, config, [1], 8)
   assert min(times.values()) > 0
-  assert len(times) == 3
+  assert times.keys() == {(0, 1), (2, 1)}
 
 
 def measured(monkeypatch, times, blocks, calls, drafter='', **options):

@@ -103,11 +103,7 @@ class Sweep:
         case ['costs']:
           loaded.costs()
         case ['preview']:
-          # Costs have no effect on what is computed.
-          costs = unit_costs.Costs(
-            verifier_token_s=1.0, drafter_token_s=1.0, verify_s={}
-          )
-          list(loaded.preview(self._examples, costs))
+          list(loaded.preview(self._examples))
         case ['decode', names]:
           list(loaded.decode([jobs[name] for name in names]))
         case ['race', entrants]:
@@ -174,8 +170,7 @@ class Sweep:
     self._bar.update(1)
     self._bar.set_description('decoding eight prompts')
     self._share('preview')
-    costs = self._measured.costs
-    for sentence in self._launcher.preview(self._examples, costs):
+    for sentence in self._launcher.preview(self._examples):
       self._say(sentence)
 
   def decode(self) -> None:

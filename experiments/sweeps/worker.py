@@ -5,6 +5,7 @@ workers, each with the pair.
 """
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ _DRAFTER_SEED = 1_000_000
 # Number of tasks' curves whose compiled programs are kept. Each takes some 600
 # memory maps on a CPU, and a process may have 65,530.
 _MAX_COMPILED = 60
+# Prompts that are decoded before a sweep starts.
+_TRIED = 8
 
 
 class Job(NamedTuple):
@@ -115,21 +118,59 @@ class Worker:
       tree_size=self._tree_size,
     )
 
-  def preview(
-    self, examples: Mapping[str, Sequence], measured: unit_costs.Costs
-  ) -> Iterator[str]:
+  def preview(self, examples: Mapping[str, Sequence]) -> Iterator[str]:
     """Yields the facts of the sweep before it starts, as they are measured."""
-    setting = preflight.Setting(
-      verifier=self._verifier,
-      bound_drafter=self._bound_drafter,
-      sampler=self._sampler,
-      request=self._request,
-      config=self._config,
-      tasks=self._tasks,
-      clock=self._clock,
-    )
     curves = [curve for curve in self._curves if not curve.confidence]
-    return preflight.preview(setting, curves, examples, measured)
+    curve, lenience = preflight.choose(curves)
+    decoder, seed = self._sampler(curve, batch_size=self.batch_size)
+    lengths = [
+      len(decoder.encode(x.prompt, self._chat))
+      for of_task in examples.values()
+      for x in of_task
+    ]
+    median = int(statistics.median(lengths))
+    yield f'prompts: {min(lengths)} to {max(lengths)} tokens, median {median}.'
+    answers, cut, decode_s, compiled = [], 0, 0.0, self._clock.seconds
+    count = max(1, _TRIED // len(self._tasks))
+    for name, task in self._tasks.items():
+      prompts = [x.prompt for x in examples[name][:count]]
+      # The first time compiles.
+      for _ in range(2):
+        (answered,) = decoder.sample_curve(
+          prompts, (lenience,), seed=seed, **self._request(task)
+        )
+      answers += answered
+      cut += sum(len(x.tokens) >= task.max_new_tokens for x in answered)
+      decode_s += decoder.usage.prefill_s + decoder.usage.decode_s
+    compile_s = self._clock.seconds - compiled
+    names = 'verifier_calls', 'examined', 'accepted'
+    trial = preflight.Trial(
+      prompts=len(answers),
+      emitted=sum(len(x.tokens) for x in answers),
+      cut=cut,
+      counts={name: sum(x.counts[name] for x in answers) for name in names},
+    )
+    yield from preflight.describe(trial, curve, lenience)
+    counts = [
+      len(x.select(of_task)) * max(1, len(x.leniences))
+      for x in curves
+      for of_task in examples.values()
+    ]
+    if gamma := curve.config.gamma:
+      widths = sorted({1, batching.width(max(counts), self.batch_size)})
+      times = preflight.block_times(
+        self._verifier,
+        self._bound_drafter,
+        curve.config,
+        widths,
+        context=trial.emitted // trial.prompts,
+      )
+      for rows in widths:
+        ratio = times[gamma, rows] / times[0, rows]
+        yield preflight.payment(rows, ratio, trial.tokens_per_block / ratio)
+    seconds = compile_s * len(curves) + sum(counts) * decode_s / trial.prompts
+    minutes = math.ceil(seconds / 60)
+    yield f'time: {sum(counts)} answers in about {minutes} min.'
 
   def check_prompts(self, examples: Mapping[str, Sequence]) -> None:
     """Refuses prompts of a user's file that the cache cannot hold."""
