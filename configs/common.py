@@ -18,107 +18,9 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from cascades import drafters
-from cascades.arguments import options_of
-from cascades.config import DecodingConfig
+from experiments.sweeps import fields
 
-# Fields of every sweep.
-_SWEEP = dict(
-  # Bundled models, Hugging Face folders, or gemma's checkpoint names; a drafter
-  # may also be 'ngram', 'self:3' (the verifier's first 3 layers), a recurrent
-  # head or an assistant of Gemma 4.
-  verifier='tiny-verifier',
-  drafter='tiny-drafter',
-  # Tasks to decode: keys of experiments.tasks.TASKS, or 'lm_eval:NAME'.
-  tasks=('word_problems',),
-  # Held-out examples per task.
-  num_examples=100,
-  # One method and its leniences, for configs without sweep(add).
-  method='token_v3',
-  lenience=(0.3,),
-  # Tokens drafted per block, unless sweep(add) gives a gamma. Several values,
-  # such as (2, 4, 6), make a curve each, and the report selects the best for
-  # each point.
-  gamma=4,
-  # Sampling temperature of both models; 0 is greedy.
-  temperature=1.0,
-  # Rows decoded at a time; a row is a prompt at one lenience.
-  batch_size=64,
-  # Cluster of --launcher=ray: its address ('' starts one on this machine), the
-  # CPUs and GPUs of a point, and retries of a point whose worker is lost.
-  ray=dict(address='', cpus=1, gpus=0, retries=3),
-  # Logs the summary to Weights & Biases at the end of a sweep.
-  wandb=False,
-  # Seed of the selection of examples and of the sampling.
-  seed=0,
-)
-# Fields of sweeps that ask for them: the command line sets only fields that a
-# config has, and names of points depend on all its fields.
-_OPTIONAL = dict(
-  # Prompts of each task at which the models alone, strict decoding and the
-  # fastest point are timed against each other, one at a time; 0 disables.
-  clock=10,
-  # Split of the examples: leniences are chosen on 'train' and reported on
-  # 'test'; '' is the default of the task.
-  split='test',
-  # Options of published sets: path of the file ('' downloads it from the hub),
-  # worked examples before a question, and largest number of tokens of an answer
-  # (0: the task's default, 256 for `file`).
-  task=dict(path='', shots=0, max_new_tokens=0),
-  # Options of the task `file`. `prompt` and `reference` name fields of its
-  # rows, or are templates such as 'Question: {question}'; `id` names a field,
-  # and the id of a row without one is its hash. `examples` is a file of worked
-  # examples, with the same fields as the rows, of which `shots` rows are used
-  # (0: all). `metric` '' measures speed only.
-  # Without `stop_strings`, answers after worked examples end at a blank line.
-  file=dict(
-    path='',
-    prompt='prompt',
-    reference='reference',
-    id='id',
-    examples='',
-    shots=0,
-    separator=' ',
-    metric='',
-    stop_strings=(),
-  ),
-  # Guarantee of the decision at the end of a sweep: the largest loss of
-  # quality, as a share of the best score (3 points of BLEU or chrF are 0.03),
-  # and the probability with which the guarantee may fail.
-  # With a `method`, its lenience and gamma are not chosen but fixed: they are
-  # compared with strict decoding at `strict_gamma` on all examples, and the
-  # interval of the quality minus the verifier's must be above -margin.
-  decision=dict(
-    risk=0.05,
-    delta=0.1,
-    margin=0.03,
-    method='',
-    lenience=0.0,
-    gamma=4,
-    strict_gamma=4,
-  ),
-  # Decodes eight prompts before a new sweep, to estimate whether the drafter
-  # pays and how long the sweep will take.
-  preflight=True,
-  # Wraps prompts in the chat template of the models, which are
-  # instruction-tuned.
-  chat=False,
-  # Dtype of the models: 'bfloat16', 'float32' or 'int8' (matrices in eight
-  # bits); None for the dtype in config.json, or else the stored dtype.
-  dtype=None,
-  # Numbers of devices that the rows, and the parameters, are divided among.
-  mesh=(1, 1),
-  # Examples per point; a run that is killed loses at most one point.
-  shard_size=256,
-)
-# Options of decoding and of drafters, each declared once, beside the code.
-_OPTIONAL |= {
-  name: option.default
-  for name, option in (
-    options_of(DecodingConfig) | drafters.declared_options()
-  ).items()
-  if name not in _SWEEP
-}
+_FIELDS = fields.defaults()
 # Fields of every benchmark.
 _BENCHMARK = dict(
   # Timed runs of each entrant, after one that is not counted.
@@ -191,30 +93,28 @@ _SMALL_MODEL = dict(
 )
 
 
-def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
-  """Returns the fields of a sweep.
+def sweep(*optional: str, **changes) -> ml_collections.ConfigDict:
+  """Returns the fields of a sweep, which `experiments.sweeps.fields` declares.
 
   Args:
     *optional: Names of optional fields that the sweep has, with their defaults.
-    **fields: Values other than the defaults; for a field that is a dict, the
+    **changes: Values other than the defaults; for a field that is a dict, the
       entries that differ. An optional field with a value needs no name.
 
   Returns:
     A config; further fields can be added.
 
   Raises:
-    KeyError: There is no such field. A new field is declared in this module and
-      in experiments/sweeps/fields.py.
+    KeyError: There is no such field.
   """
-  names = [*optional, *(name for name in fields if name in _OPTIONAL)]
+  names = [*fields.SHARED, *optional, *(x for x in changes if x in _FIELDS)]
   c = ml_collections.ConfigDict(
-    _SWEEP
-    | {name: _OPTIONAL[name] for name in names}
+    {name: _FIELDS[name] for name in names}
     # Several values are allowed instead of one.
-    | {'gamma': _of_any_type(_SWEEP['gamma'])}
+    | {'gamma': _of_any_type(_FIELDS['gamma'])}
   )
   c.lock()
-  c.update(fields)
+  c.update(changes)
   tables: list[Any] = [c, *c.values()]
   for table in tables:
     if isinstance(table, ml_collections.ConfigDict):

@@ -35,9 +35,10 @@ _TASK = flags.DEFINE_multi_string(
   "Task instead of the config's tasks: a name, or lm_eval:NAME or"
   ' lm_eval:FOLDER for lm-evaluation-harness; can be given several times.',
 )
-_LAUNCHER = flags.DEFINE_string(
+_LAUNCHER = flags.DEFINE_enum(
   'launcher',
   'local',
+  ['local', 'ray'],
   'Where points are decoded: local (this process) or ray (the Ray cluster of'
   ' the field ray, by default one on this machine).',
 )

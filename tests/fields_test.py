@@ -13,18 +13,10 @@ from experiments.sweeps import curve_plan, fields
 
 # What no field has for its value.
 _ODD = 10**5000, math.nan, b'x', 1j, object(), [[]], {1}, len
-_USUAL = common._SWEEP | common._OPTIONAL
+_USUAL = fields.defaults()
 _NAMES = (
   *_USUAL,
-  *(
-    'task.path',
-    'task.shots',
-    'task.max_new_tokens',
-    'ray.cpus',
-    'ray.address',
-  ),
-  *('ray.retries', 'file.path', 'file.shots', 'file.stop_strings'),
-  *('file.prompt', 'file.metric', 'file.examples'),
+  *('task.path', 'task.shots', 'ray.cpus', 'ray.address', 'file.stop_strings'),
 )
 
 
@@ -60,7 +52,6 @@ def test_a_field_of_another_type_is_named(name, tmp_path):
 @pytest.mark.parametrize(
   ('name', 'values'),
   [
-    ('tasks', ['']),
     ('tasks', ('numerals', 3)),
     ('lenience', (0.1, math.nan)),
     ('lenience', (0.1, '0.2')),
@@ -99,12 +90,11 @@ def test_the_table_has_every_field_that_configs_share():
       ValueError, match=f'{name}: must be a number from 0.001'
     ):
       fields.check({'decision': {name: 3}})
-  assert fields.known_fields().keys() == _USUAL.keys()
   fields.check(_USUAL, complete=True)
   for name in fields.REQUIRED:
     lacking = {x: value for x, value in _USUAL.items() if x != name}
     _refused(lambda given=lacking: fields.check(given, complete=True), name)
-  fields.check(common.sweep(*common._OPTIONAL), complete=True)
+  fields.check(common.sweep(*_USUAL), complete=True)
 
 
 @pytest.mark.parametrize(

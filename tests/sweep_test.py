@@ -643,29 +643,23 @@ def test_what_a_curve_cannot_be_is_said_at_once(method, leniences, own, said):
 _SETS = pathlib.Path(__file__).parent / 'data/tasks'
 _GSM8K = {'path': str(_SETS / 'gsm8k.jsonl'), 'shots': 9}
 _ABSENT = {'path': 'a.jsonl'}
-# Fields of a config, and options of a sweep, by what is said of them; more of
-# one field are in fields_test, of curves together in configs_test.
+# Fields of a config by what is said of them; more of one field are in
+# fields_test, of curves together in configs_test.
 _REFUSED = {
   r'task\.path: a\.jsonl cannot': dict(tasks=('gsm8k', 'xsum'), task=_ABSENT),
   r'path: a\.jsonl cannot be read': dict(tasks=('gsm8k',), task=_ABSENT),
   'shots: must be from 0 to 8 .* got 9': dict(tasks=('gsm8k',), task=_GSM8K),
   'mesh: must be two numbers .* got 2 x 64': dict(mesh=(2, 64)),
 }
-_REFUSED_OPTIONS = {
-  "launcher: must be local or ray, got 'slurm'": {'launcher': 'slurm'},
-}
 
 
-@pytest.mark.parametrize('message', [*_REFUSED, *_REFUSED_OPTIONS])
+@pytest.mark.parametrize('message', _REFUSED)
 def test_no_model_is_loaded_for_what_is_refused(tmp_path, monkeypatch, message):
   # The pair's tokenizer is a bundled model's.
   small.pair()
   monkeypatch.setattr(checkpoints, 'load_model', None)
-  fields = _REFUSED.get(message, {})
-  options = _REFUSED_OPTIONS.get(message, {})
-  options = {'curves': _CURVES[:1], 'workdir': tmp_path / 'w'} | options
   with pytest.raises(ValueError, match=message) as caught:
-    sweep.run(small.config(**fields), **options)
+    sweep.run(small.config(**_REFUSED[message]), _CURVES[:1], tmp_path / 'w')
   assert str(caught.value).endswith('.')
   assert not (tmp_path / 'w').exists()
 

@@ -90,45 +90,20 @@ def configs() -> str:
   )
 
 
-def _fields(table: str) -> Iterator[tuple[str, str]]:
-  """Yields the fields of a dict of configs/common.py with their comments."""
-  text = (ROOT / 'configs/common.py').read_text(encoding='utf-8')
-  (call,) = (
-    node.value
-    for node in ast.parse(text).body
-    if isinstance(node, ast.Assign) and node.targets[0].id == table
-  )
-  source = [line.strip() for line in text.splitlines()]
-  shared, about, end = [], '', call.lineno
-  for value in call.keywords:
-    above = source[end : value.lineno - 1]
-    comment = ' '.join(line.removeprefix('#').strip() for line in above)
-    if comment:
-      if shared:
-        yield ', '.join(shared), about
-      shared, about = [], comment
-    shared.append(f'`{value.arg}={ast.unparse(value.value)}`')
-    end = value.end_lineno
-  yield ', '.join(shared), about
-
-
 def fields() -> str:
-  """Returns a table of the fields of sweeps, a row per comment or option."""
-  from cascades import arguments, config, drafters
-  from configs import common
+  """Returns a table of the fields of sweeps, a row per option."""
+  from cascades.arguments import options_of
+  from experiments.sweeps import fields
 
-  declared = arguments.options_of(config.DecodingConfig)
-  declared |= drafters.declared_options()
-  return _table(
-    '| field and default | description |',
-    *(f'| {names} | {about} |' for names, about in _fields('_SWEEP')),
-    *(
-      f'| `{name}={option.default!r}` | {option.help} |'
-      for name, option in declared.items()
-      if name not in common.sweep()
-    ),
-    *(f'| {names} | {about} |' for names, about in _fields('_OPTIONAL')),
-  )
+  def rows(options, table=''):
+    for name, x in options.items():
+      if isinstance(x.default, type):
+        yield from rows(options_of(x.default), f'{table}{name}.')
+      else:
+        yield f'| `{table}{name}={x.default!r}` | {x.help} |'
+
+  head = '| field and default | description |'
+  return _table(head, *rows(fields.declared()))
 
 
 def methods_table() -> str:

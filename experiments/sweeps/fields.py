@@ -1,177 +1,212 @@
-"""The fields that a sweep's config can have: their types and ranges, checked.
+"""The fields of a sweep's config, each declared once: default, range and help.
 
-Everything else of an experiment reads fields without looking at their types, so
-that `check` comes first. What a name stands for (a method, a task, a model) is
-looked up where it is used.
+`configs/common.py` makes configs of the defaults, and `check` refuses other
+values. What a name stands for (a method, a task, a model) is looked up where it
+is used.
 """
 
+import dataclasses
 import difflib
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 import ml_collections
 
 from cascades import arguments, drafters
-from cascades.arguments import Option, options_of
+from cascades.arguments import Declared, Option, option, options_of
 from cascades.config import DecodingConfig
 
-# Takes the name of a field and its value; raises a ValueError of one sentence.
-Check = Callable[[str, Any], object]
-_LARGEST_SEED = 2**64 - 1
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayFields(Declared):
+  """Cluster of --launcher=ray."""
+
+  address: str = option('', "Address; '' starts a cluster on this machine.")
+  cpus: float = option(1, 'CPUs of a point.', low=0)
+  gpus: float = option(0, 'GPUs of a point.', low=0)
+  retries: int = option(3, 'Retries of a point whose worker is lost.', low=0)
 
 
-def integer(low: int, high: int = arguments.MAX_INT32) -> Check:
-  """Checks for a whole number from low to high."""
-  return lambda name, value: arguments.integer(name, value, low, high)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskFields(Declared):
+  """Options of published sets."""
+
+  path: str | None = option('', "Path of the file; '' downloads it.")
+  shots: int | None = option(
+    0, 'Worked examples before a question; None for those of the task.', low=0
+  )
+  max_new_tokens: int | None = option(
+    0,
+    "Most tokens of an answer; 0 is the task's default, 256 for `file`.",
+    low=0,
+  )
 
 
-def number(low: float, high: float = math.inf) -> Check:
-  """Checks for a number from low to high."""
-  return lambda name, value: arguments.number(name, value, low, high)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileFields(Declared):
+  """Options of the task `file`."""
+
+  path: str = option('', 'Path or URL of the rows.')
+  prompt: str = option(
+    'prompt', "Name of a field, or a template such as 'Question: {question}'."
+  )
+  reference: str = option('reference', 'The same for the reference.')
+  id: str = option(
+    'id', 'Name of a field; the id of a row without one is its hash.'
+  )
+  examples: str = option('', 'File of worked examples, with the same fields.')
+  shots: int = option(0, 'Worked examples before a prompt; 0: all.', low=0)
+  separator: str = option(' ', 'Text between a prompt and its reference.')
+  metric: str = option('', "Metric; '' measures speed only.")
+  stop_strings: tuple[str, ...] = option(
+    (), 'Ends of answers; after worked examples a blank line by default.'
+  )
 
 
-def text(name: str, value: Any) -> None:
-  """Refuses all but texts that are not empty."""
-  if not isinstance(value, str) or not value:
-    raise ValueError(f'{name}: must be a text, got {arguments.quote(value)}.')
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecisionFields(Declared):
+  """Guarantee of the decision at the end of a sweep."""
+
+  risk: float = option(
+    0.05,
+    'Largest loss of quality, as a share of the best score: 3 points of BLEU or'
+    ' chrF are 0.03.',
+    low=0.001,
+    high=0.999,
+  )
+  delta: float = option(
+    0.1,
+    'Probability with which the guarantee may fail.',
+    low=0.0001,
+    high=0.9999,
+  )
+  margin: float = option(
+    0.03,
+    "With a `method`: the interval of the quality minus the verifier's must be"
+    ' above -margin.',
+    low=0.001,
+    high=0.999,
+  )
+  method: str = option(
+    '',
+    'A setting that is fixed, not chosen, and compared with strict decoding on'
+    ' all examples; so are `lenience` and `gamma`.',
+  )
+  lenience: float = option(0.0, 'Lenience of `method`.')
+  gamma: int = option(4, 'Gamma of `method`.', low=0)
+  strict_gamma: int = option(4, 'Gamma of strict decoding.', low=0)
 
 
-def or_empty(check: Check) -> Check:
-  """Also allows an empty text, which leaves the field unset."""
-  return lambda name, value: None if value == '' else check(name, value)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepFields(Declared):
+  """Fields of a sweep beside the options of decoding and of drafters."""
 
-
-def flag(name: str, value: Any) -> None:
-  """Refuses all but True and False."""
-  arguments.instance(name, value, bool, 'True or False')
-
-
-def choice(*values: str) -> Check:
-  """Checks for one of a few texts."""
-
-  def check(name, value):
-    if not isinstance(value, str) or value not in values:
-      raise ValueError(
-        f'{name}: must be {" or ".join(values)}, got {arguments.quote(value)}.'
-      )
-
-  return check
-
-
-def or_none(check: Check) -> Check:
-  """Also allows None."""
-  return lambda name, value: None if value is None else check(name, value)
-
-
-def list_of(
-  kind: str, check: Check, count: int | None = None, or_one: bool = False
-) -> Check:
-  """Checks for a list or tuple; `or_one` allows a value, and no empty list."""
-
-  def check_all(name, values):
-    if or_one and not isinstance(values, list | tuple):
-      values = (values,)
-    elif (
-      not isinstance(values, list | tuple)
-      or count not in (None, len(values))
-      or (or_one and not values)
-    ):
-      expected = f'a list of {"" if count is None else f"{count} "}{kind}'
-      raise ValueError(
-        f'{name}: must be {expected}, got {arguments.quote(values)}.'
-      )
-    for value in values:
-      check(name, value)
-
-  return check_all
-
-
-def table(**checks: Check) -> Check:
-  """Checks fields by name, each optional; None for none of them."""
-
-  def check_table(name, value):
-    if value is not None:
-      kind = Mapping | ml_collections.ConfigDict
-      arguments.instance(name, value, kind, f'the fields {", ".join(checks)}')
-      _check(dict(value.items()), checks, f'{name}.')
-
-  return check_table
+  verifier: str = option(
+    'tiny-verifier',
+    "Bundled model, Hugging Face folder, or one of gemma's checkpoint names.",
+  )
+  drafter: str = option(
+    'tiny-drafter',
+    "A model, 'ngram', 'self:3' (the verifier's first 3 layers), a recurrent"
+    ' head or an assistant of Gemma 4.',
+  )
+  tasks: tuple[str, ...] = option(
+    ('word_problems',), "Keys of experiments.tasks.TASKS, or 'lm_eval:NAME'."
+  )
+  num_examples: int = option(100, 'Held-out examples per task.', low=1)
+  lenience: tuple[float, ...] = option(
+    (0.3,), 'Leniences of `method`, for configs without sweep(add).'
+  )
+  gamma: int | tuple[int, ...] = option(
+    4,
+    'Tokens drafted per block, unless sweep(add) gives a gamma; of several,'
+    ' such as (2, 4, 6), the report selects the best for each point.',
+    low=0,
+  )
+  ray: RayFields | None = option(RayFields, 'Cluster of --launcher=ray.')
+  wandb: bool = option(
+    False, 'Logs the summary to Weights & Biases at the end.'
+  )
+  seed: int = option(
+    0,
+    'Seed of the selection of examples and of the sampling.',
+    low=0,
+    high=2**64 - 1,
+  )
+  clock: int = option(
+    10,
+    'Prompts of each task at which the models alone, strict decoding and the'
+    ' fastest point are timed against each other, one at a time; 0: none.',
+    low=0,
+  )
+  split: str = option(
+    'test',
+    "Leniences are chosen on 'train' and reported on 'test'; '' is the default"
+    ' of the task.',
+  )
+  task: TaskFields | None = option(TaskFields, 'Options of published sets.')
+  file: FileFields | None = option(FileFields, 'Options of the task `file`.')
+  decision: DecisionFields | None = option(
+    DecisionFields, 'Guarantee of the decision at the end.'
+  )
+  preflight: bool = option(
+    True, 'First decodes eight prompts, to estimate speed and time.'
+  )
+  chat: bool = option(
+    False, 'Wraps prompts in the chat template of instruction-tuned models.'
+  )
+  dtype: str | None = option(
+    None,
+    'Dtype of the models; int8 rounds matrices to eight bits; None for the'
+    ' dtype in config.json, or else the stored dtype.',
+    choices=('bfloat16', 'float32', 'int8'),
+  )
+  mesh: tuple[int, int] = option(
+    (1, 1),
+    'Devices that the rows, and the parameters, are divided among.',
+    low=1,
+  )
+  shard_size: int = option(
+    256, 'Examples per point; a run that is killed loses at most one.', low=0
+  )
 
 
 # What every sweep must say; what else there is has a usual value.
-REQUIRED = (
-  *('verifier', 'drafter', 'tasks', 'num_examples', 'batch_size', 'seed'),
-)
-FIELDS: dict[str, Check] = dict(
-  verifier=text,
-  drafter=text,
-  tasks=list_of('names', text),
-  num_examples=integer(1),
-  # Options of decoding of which a sweep has several values.
-  method=text,
-  lenience=list_of('numbers', number(-math.inf)),
-  gamma=list_of('whole numbers', integer(0), or_one=True),
-  ray=table(
-    address=or_empty(text), cpus=number(0), gpus=number(0), retries=integer(0)
-  ),
-  wandb=flag,
-  seed=integer(0, _LARGEST_SEED),
-  clock=integer(0),
-  split=or_empty(text),
-  task=table(
-    path=or_none(or_empty(text)),
-    shots=or_none(integer(0)),
-    max_new_tokens=or_none(integer(0)),
-  ),
-  file=table(
-    path=or_empty(text),
-    prompt=text,
-    reference=text,
-    id=text,
-    examples=or_empty(text),
-    shots=integer(0),
-    separator=or_empty(text),
-    metric=or_empty(text),
-    stop_strings=list_of('texts', text),
-  ),
-  decision=table(
-    risk=number(0.001, 0.999),
-    delta=number(0.0001, 0.9999),
-    margin=number(0.001, 0.999),
-    method=or_empty(text),
-    lenience=number(-math.inf),
-    gamma=integer(0),
-    strict_gamma=integer(0),
-  ),
-  preflight=flag,
-  chat=flag,
-  dtype=or_none(choice('bfloat16', 'float32', 'int8')),
-  mesh=list_of('whole numbers', integer(1), 2),
-  shard_size=integer(0),
+REQUIRED = 'verifier', 'drafter', 'tasks', 'num_examples', 'batch_size', 'seed'
+# Fields of every config; the command line sets only fields that a config has,
+# and names of points depend on all its fields.
+SHARED = (
+  *REQUIRED,
+  *('method', 'lenience', 'gamma', 'temperature', 'ray', 'wandb'),
 )
 
 
-def known_fields() -> dict[str, Check]:
-  """Returns the check of every field: declared options and those above."""
-  declared = options_of(DecodingConfig) | drafters.declared_options()
-  checks: dict[str, Check] = {}
-  for name, option in declared.items():
-    # A text that names a registered entry is looked up when it is used.
-    check = text if option.kind is str else _validate(option)
-    checks[name] = or_none(check) if option.default is None else check
-  return checks | FIELDS
+def declared() -> dict[str, Option]:
+  """Returns the declaration of every field."""
+  decoding = options_of(DecodingConfig) | drafters.declared_options()
+  for name, x in decoding.items():
+    if x.kind is str:
+      # The name of a registered entry is looked up when it is used.
+      decoding[name] = dataclasses.replace(x, check=None, choices=())
+  return decoding | options_of(SweepFields)
 
 
-def _validate(option: Option) -> Check:
-  """Returns the check of a declared option."""
-  return lambda name, value: option.validate(value)
+def defaults() -> dict[str, Any]:
+  """Returns the default of every field; of a table, those of its fields."""
+
+  def default(x: Option) -> Any:
+    if not isinstance(x.default, type):
+      return x.default
+    return {name: y.default for name, y in options_of(x.default).items()}
+
+  return {name: default(x) for name, x in declared().items()}
 
 
 def check(config: Mapping[str, Any], complete: bool = False) -> None:
   """Refuses fields that a sweep does not have, and values of another type."""
   values = dict(config.items())
-  _check(values, known_fields())
+  _check(values, SweepFields, declared())
   for name in REQUIRED if complete else ():
     if name not in values:
       raise ValueError(
@@ -180,14 +215,45 @@ def check(config: Mapping[str, Any], complete: bool = False) -> None:
 
 
 def _check(
-  values: Mapping[str, Any], checks: Mapping[str, Check], prefix: str = ''
+  values: Mapping[str, Any],
+  owner: type[Declared],
+  options: Mapping[str, Option],
+  prefix: str = '',
 ) -> None:
   """Checks fields by their names, with what stands before those in errors."""
+  types = {field.name: field.type for field in dataclasses.fields(owner)}
   for name, value in values.items():
-    if name not in checks:
-      near = difflib.get_close_matches(str(name), checks, 1, 0.0)
+    if name not in options:
+      near = difflib.get_close_matches(str(name), options, 1, 0.0)
       raise ValueError(
         f'{prefix}{name}: a sweep has no such field; did you mean'
         f' {prefix}{near[0]}?'
       )
-    checks[name](f'{prefix}{name}', value)
+    named = dataclasses.replace(options[name], name=f'{prefix}{name}')
+    _check_value(value, named, types.get(name, named.kind))
+
+
+def _check_value(value: Any, named: Option, kind: Any) -> None:
+  """Checks a value, each of several, or a table."""
+  parts, is_several = get_args(kind), isinstance(value, list | tuple)
+  if value is None and NoneType in parts:
+    return
+  if issubclass(named.kind, Declared):
+    options = options_of(named.kind)
+    names = f'the fields {", ".join(options)}'
+    mapping = Mapping | ml_collections.ConfigDict
+    arguments.instance(named.name, value, mapping, names)
+    _check(dict(value.items()), named.kind, options, f'{named.name}.')
+  elif get_origin(kind) is tuple:
+    count = len(value) if ... in parts and is_several else len(parts)
+    if not is_several or len(value) != count:
+      expected = 'a list' if ... in parts else f'a list of {count} numbers'
+      value = arguments.quote(value)
+      raise ValueError(f'{named.name}: must be {expected}, got {value}.')
+    for x in value:
+      named.validate(x)
+  else:
+    # Of gamma one value, or several.
+    can_be_several = tuple in map(get_origin, parts)
+    for x in value if is_several and can_be_several else (value,):
+      named.validate(x)

@@ -53,8 +53,7 @@ class Sweep:
     """Keeps the arguments; nothing is checked or loaded yet."""
     self._process = process
     self.config, self.curves, self.workdir = config, curves, workdir
-    self._launcher_name, self._quiet = launcher, quiet
-    self._is_local = launcher == 'local'
+    self._is_local, self._quiet = launcher == 'local', quiet
     self._decodes_again = decode_again
 
   def run(self, estimate_only: bool = False) -> None:
@@ -75,7 +74,6 @@ class Sweep:
   def plan(self) -> None:
     """Checks all that the user chose, and reads the examples."""
     fields.check(self.config, complete=True)
-    fields.choice('local', 'ray')('launcher', self._launcher_name)
     if self.config.get('wandb') and not importlib.util.find_spec('wandb'):
       raise ValueError(arguments.missing('wandb', 'wandb', 'wandb'))
     self._tasks = plan.configured_tasks(self.config)
