@@ -11,6 +11,7 @@ records.
 
 import contextlib
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,12 @@ _LAUNCHER = flags.DEFINE_enum(
   'Where points are decoded: local (this process) or ray (the Ray cluster of'
   ' the field ray, by default one on this machine).',
 )
+_SHARD = flags.DEFINE_string(
+  'shard',
+  None,
+  'Part of the points to decode, such as 2/4, beside other processes with the'
+  ' same workdir; the same command without it then makes the report.',
+)
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed',
   None,
@@ -52,17 +59,6 @@ _DISTRIBUTED = flags.DEFINE_string(
 )
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'Prints no progress, only the final lines; for logs.'
-)
-_ESTIMATE_ONLY = flags.DEFINE_bool(
-  'estimate_only',
-  False,
-  'Ends after the estimates of whether the drafter pays and how long the sweep'
-  ' will take, from eight prompts.',
-)
-_FRESH = flags.DEFINE_bool(
-  'fresh',
-  False,
-  'Deletes the points in the workdir, and decodes again.',
 )
 # Flags for fields of the config, with the fields and help.
 _SHORT = {
@@ -137,29 +133,45 @@ def _run(process: int | None) -> None:
     pathlib.Path(workdir),
     launcher=_LAUNCHER.value,
     quiet=_QUIET.value,
-    estimate_only=_ESTIMATE_ONLY.value,
-    decode_again=_FRESH.value,
     process=process,
+    shard=_parse_shard(_SHARD.value),
   )
+
+
+def _parse_shard(text: str | None) -> tuple[int, int] | None:
+  """Returns an index and a count of shards from a text such as '1/4'."""
+  if text is None:
+    return None
+  match = re.fullmatch(r'([0-9]{1,6})/([0-9]{1,6})', text)
+  index, count = map(int, match.groups()) if match else (0, 0)
+  if not 0 < index <= count:
+    raise ValueError(f'shard: must be such as 1/4 to 4/4, got {text!r}.')
+  return index - 1, count
 
 
 def run(
   config: Any,
   curves: Sequence[curve_plan.Curve],
   workdir: pathlib.Path,
-  estimate_only: bool = False,
+  launcher: str = 'local',
   **options: Any,
 ) -> None:
   """Runs the part of a sweep that a workdir lacks; see `phases.Sweep`."""
   # `phases` imports JAX, which --help does not need.
-  from experiments.sweeps import phases
+  from experiments.sweeps import phases, ray_cluster
 
+  if launcher == 'ray':
+    if {options.get('process'), options.get('shard')} != {None}:
+      refused = 'cannot be combined with --distributed or --shard'
+      raise ValueError(f'launcher: ray {refused}; leave out one of the two.')
+    ray_cluster.run(config, curves, workdir, options.get('quiet', False))
+    return
   sweep = phases.Sweep(config, curves, workdir, **options)
   if options.get('process'):
     # Without the workdir.
     sweep.follow()
   else:
-    sweep.run(estimate_only)
+    sweep.run()
 
 
 if __name__ == '__main__':

@@ -593,7 +593,7 @@ def test_a_sweep_touches_nothing_that_its_folders_point_at(tmp_path):
   (outside / 'notes.jsonl').write_text('precious')
   (workdir / 'records').symlink_to(outside)
   with refusing:
-    workdirs.Workdir(workdir).delete_points()
+    workdirs.Workdir(workdir)
   assert (outside / 'notes.jsonl').read_text() == 'precious'
 
 

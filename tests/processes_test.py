@@ -121,7 +121,13 @@ def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
   )
   process.send_signal(signal.SIGKILL)
   launching.finish(process)
+  # Shards decode side by side what is left.
+  shards = ('--shard=1/2', '--shard=2/2')
+  finish(*(start(broken, *NUMERALS, x, devices=1) for x in shards))
+  points = {path.name for path in broken.glob('records/*')}
+  assert not (broken / 'summary.csv').exists()
   finish(start(broken, *NUMERALS, devices=1))
+  assert {path.name for path in broken.glob('records/*')} >= points
   assert small.answers(broken) == small.answers(whole)
   assert files_of(broken) == files_of(whole)
   assert not list(broken.glob('*/.*.part'))

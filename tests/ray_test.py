@@ -50,10 +50,9 @@ def local(tmp_path_factory):
 
 
 _LISTENING = """
-import psutil, small
+import psutil
 from experiments.sweeps import ray_cluster
-config = small.config(num_examples=1, ray=dict(cpus=1))
-ray_cluster.RayCluster(config, [], {}, print)
+ray_cluster._connect('')
 for child in psutil.Process().children(recursive=True):
   for one in child.net_connections():
     if one.status == 'LISTEN':
@@ -77,7 +76,7 @@ def _busy() -> list[int]:
       name = (process / 'cmdline').read_bytes()
     except OSError:
       continue
-    if name.startswith(b'ray::_on_worker'):
+    if name.startswith(b'ray::_run_shard'):
       found.append(int(process.name))
   return found
 

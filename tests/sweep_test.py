@@ -382,43 +382,21 @@ def test_points_are_shards_and_more_examples_add_some(workdir, measured):
 
 @pytest.mark.slow
 def test_points_of_other_code_are_refused(measured, monkeypatch):
-  run = functools.partial(sweep.run, small.config(), _CURVES[:1], measured)
-  run()
+  sweep.run(small.config(), _CURVES[:1], measured)
+  # Of a process that was killed while it wrote.
+  (measured / 'records/.0.part').mkdir()
   before = {x: x.read_bytes() for x in measured.rglob('*.json*')}
   monkeypatch.setattr(results_version, 'RESULTS_VERSION', 99)
   message = r'^workdir: 2 files of .* are of other .* now results version 99\)'
-  for options in ({}, {'estimate_only': True}):
-    with pytest.raises(ValueError, match=message):
-      run(**options)
+  with pytest.raises(ValueError, match=message):
+    sweep.run(small.config(), _CURVES[:1], measured)
   assert (
     before.items()
     <= {x: x.read_bytes() for x in measured.rglob('*.json*')}.items()
   )
-  (old,) = _files(measured)
-  run(decode_again=True)
-  (new,) = _files(measured)
-  assert new.name != old.name
-
-
-@pytest.mark.slow
-def test_points_of_another_commit_are_decoded_again_if_asked(measured, capsys):
-  def run(decode_again=False):
-    capsys.readouterr()
-    sweep.run(small.config(), _CURVES[:1], measured, decode_again=decode_again)
-    return capsys.readouterr().err
-
-  run()
-  path, before = measured / 'provenance.json', _files(measured)
-  kept = small.read_json(path)
-  kept['starts'][-1] |= {'commit': 'ab' * 20, 'dirty': True}
-  path.write_text(json.dumps(kept))
-  # Of a process that was killed while it wrote.
-  (measured / 'records/.0.part').mkdir()
-  assert 'abababababab with changes' in run()
-  assert _files(measured) == before
-  assert 'abababababab' not in run(decode_again=True)
-  assert _files(measured).keys() == before.keys()
-  assert _files(measured) != before
+  monkeypatch.undo()
+  sweep.run(small.config(), _CURVES[:1], measured)
+  assert not (measured / 'records/.0.part').exists()
 
 
 _RULE = """
@@ -826,6 +804,10 @@ def test_short_flags_set_fields_or_are_refused(monkeypatch):
   assert (config.drafter, config.verifier) == ('ngram', 'tiny-verifier')
   with pytest.raises(ValueError, match=r'^data: this config has no field file'):
     sweep._apply_short_flags(common.sweep())
+  assert sweep._parse_shard('2/4') == (1, 4)
+  for text in ('0/4', '5/4', '2', '2/', 'a/4'):
+    with pytest.raises(ValueError, match=r'^shard: must be such as 1/4'):
+      sweep._parse_shard(text)
 
 
 @pytest.mark.slow

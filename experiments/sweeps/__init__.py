@@ -6,7 +6,7 @@ plan           Curves and points of a config.
 phases         The phases of a sweep: plan, open, load, decode, collect, report.
 deciding       The decision of a sweep; `terminal` prints its last lines.
 multihost      Several processes that decode together.
-ray_cluster    Workers on a Ray cluster.
+ray_cluster    Shards as tasks of a Ray cluster.
 worker         A pair of models that decodes points.
 sequence       Cascades of whole answers.
 costs          Measured seconds of a call of each model.

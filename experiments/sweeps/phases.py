@@ -10,7 +10,7 @@ import importlib.util
 import math
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +28,6 @@ from experiments.sweeps import (
   multihost,
   outcomes,
   plan,
-  ray_cluster,
   terminal,
   workdirs,
   worker,
@@ -45,31 +44,30 @@ class Sweep:
     config: Any,
     curves: Sequence[Curve],
     workdir: pathlib.Path,
-    launcher: str = 'local',
     quiet: bool = False,
     process: int | None = None,
-    decode_again: bool = False,
+    shard: tuple[int, int] | None = None,
   ):
-    """Keeps the arguments; nothing is checked or loaded yet."""
-    self._process = process
-    self.config, self.curves, self.workdir = config, curves, workdir
-    self._is_local, self._quiet = launcher == 'local', quiet
-    self._decodes_again = decode_again
+    """Keeps the arguments; nothing is checked or loaded yet.
 
-  def run(self, estimate_only: bool = False) -> None:
+    A shard, an index below a count, is each count-th point: it is decoded by
+    itself, beside others in the same workdir, and nothing is reported.
+    """
+    self._process, self._shard, self._quiet = process, shard, quiet
+    self.config, self.curves, self.workdir = config, curves, workdir
+
+  def run(self) -> None:
     """Decodes the points that are missing in the workdir, and reports all."""
     self.plan()
     with contextlib.ExitStack() as stack:
       self.open(stack)
-      self.load(estimate_only)
-      if estimate_only:
-        self.estimate()
-        self._share()
-        return
+      self.load()
       self.decode()
-      self.collect()
+      if not self._shard:
+        self.collect()
       self._share()
-    self.report()
+    if not self._shard:
+      self.report()
 
   def plan(self) -> None:
     """Checks all that the user chose, and reads the examples."""
@@ -95,7 +93,7 @@ class Sweep:
     self.plan()
     loaded = worker.Worker(self.config, self.curves, self._tasks)
     self._set_points(loaded)
-    jobs = {x.name: worker.Job(x, self._shard(x)) for x in self._points}
+    jobs = {x.name: worker.Job(x, self._examples_of(x)) for x in self._points}
     while call := multihost.share():
       match call:
         case ['costs']:
@@ -112,14 +110,14 @@ class Sweep:
 
   def open(self, stack: contextlib.ExitStack) -> None:
     """Opens the workdir."""
-    if self._is_local:
-      # Devices are checked before the workdir is made and models are loaded.
-      worker.make_mesh(self.config)
+    # Devices are checked before the workdir is made and models are loaded.
+    worker.make_mesh(self.config)
     cli.make_folder(self.workdir)
     self._bar = cli.progress(3, 'loading the models', quiet=self._quiet)
     stack.callback(lambda: self._bar.close())
     self._files = workdirs.Workdir(self.workdir)
-    stack.enter_context(self._files.lock())
+    name = '-'.join(map(str, ('.lock', *(self._shard or ()))))
+    stack.enter_context(self._files.lock(name))
     settings = plan.run_settings(self.config, self.curves, self._data)
     self._settings = settings
     # A file may change: its points are named by their examples.
@@ -131,25 +129,23 @@ class Sweep:
     ):
       self._say(line)
 
-  def load(self, estimate_only: bool = False) -> None:
+  def load(self) -> None:
     """Loads the models, and sets the points and the unit costs."""
-    launch = worker.Worker if self._is_local else ray_cluster.RayCluster
-    self._launcher = launch(self.config, self.curves, self._tasks, self._say)
-    self._set_points(self._launcher)
+    self._worker = worker.Worker(
+      self.config, self.curves, self._tasks, self._say
+    )
+    self._set_points(self._worker)
     facts = self._facts
-    if self._decodes_again and not estimate_only:
-      self._files.delete_points()
     self._files.check_points(self._points)
-    # An estimate changes nothing in a workdir with points.
-    is_kept = estimate_only and self._files.has_records
-    if not is_kept:
-      self._claim()
+    self._claim()
+    if self._shard:
+      # Whoever makes the report writes the other files.
+      return
+    self._files.delete_parts()
     self._measured = self._files.read_costs(facts)
     self._bar.update(1)
     if self._measured is None:
       self._measure_costs()
-    if is_kept:
-      return
     self._provenance = self._write_examples()
     start = workdirs.provenance(
       facts,
@@ -157,10 +153,7 @@ class Sweep:
       data=self._provenance,
       # Of the config's options, those that a curve decodes with.
       curves={x.name: records.plain(x.used_options) for x in self.curves},
-      decode_again=self._decodes_again,
     )
-    if self._files.has_records:
-      self._files.say_commits(start, self._say)
     self._files.log_start(start)
 
   def estimate(self) -> None:
@@ -168,20 +161,27 @@ class Sweep:
     self._bar.update(1)
     self._bar.set_description('decoding eight prompts')
     self._share('preview')
-    for sentence in self._launcher.preview(self._examples):
+    for sentence in self._worker.preview(self._examples):
       self._say(sentence)
 
   def decode(self) -> None:
     """Decodes the points that are missing."""
     done = {p for p in self._points if self._files.read_point(p) is not None}
-    missing = [point for point in self._points if point not in done]
+    index, count = self._shard or (0, 1)
+    # Cascades of whole answers are made of the answers of the models alone.
+    planned = [
+      point
+      for point in self._points[index::count]
+      if not (self._shard and point.curve.confidence)
+    ]
+    missing = [point for point in planned if point not in done]
 
     def keep(point: Point, decoded: Sequence[records.Outcome]) -> None:
       self._files.write_point(point, decoded)
       done.add(point)
       self._bar.set_description(plan.progress(self._points, done), False)
 
-    if not done and self.config.get('preflight'):
+    if not (done or self._shard) and self.config.get('preflight'):
       self.estimate()
     # The time that is left is estimated from here on.
     self._bar.leave = False
@@ -191,24 +191,23 @@ class Sweep:
     self._bar = cli.progress(total, state, self._quiet)
     self._bar.unit = ' answers'
     jobs = [
-      worker.Job(point, self._shard(point))
+      worker.Job(point, self._examples_of(point))
       for point in missing
       if not point.curve.confidence
     ]
 
     self._share('decode', [job.point.name for job in jobs])
     with cli.stop_on_ctrl_c(self._say) as is_stopping:
-      for point, decoded in self._launcher.decode(
+      for point, decoded in self._worker.decode(
         jobs, self._bar.update, is_stopping
       ):
         keep(point, decoded)
-      # Cascades of whole answers are made of the answers of the models alone.
       for point in missing:
         if point.curve.confidence and not is_stopping():
           keep(point, outcomes.of_answers(point, self._points, self._files))
           self._bar.update(workdirs.num_answers(point))
     self._bar.refresh()
-    if len(done) < len(self._points):
+    if not done.issuperset(planned):
       raise cli.StoppedError(
         f'stopped: {plan.progress(self._points, done)} are done; the same'
         ' command resumes the sweep.'
@@ -249,7 +248,7 @@ class Sweep:
     for line in [self._decision.sentence] if self._decision else unsolved:
       print(f'\n{line}')
     terminal.print_best(frame)
-    terminal.print_usage(self._launcher.usage)
+    terminal.print_usage(self._worker.usage)
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:
       print(f'Decision:   {self.workdir / "decision.json"}')
@@ -260,11 +259,6 @@ class Sweep:
 
   def _check_processes(self) -> None:
     """Checks that all processes plan the same sweep, on all devices."""
-    if not self._is_local:
-      raise ValueError(
-        'distributed: cannot be combined with --launcher=ray; leave out one of'
-        ' the two.'
-      )
     hashes = [records.hash_examples(x) for x in self._examples.values()]
     settings = plan.run_settings(self.config, self.curves, self._data)
     code = results_version.name()
@@ -286,19 +280,21 @@ class Sweep:
     if self._process is not None:
       multihost.share(*call)
 
-  def _set_points(
-    self, launcher: worker.Worker | ray_cluster.RayCluster
-  ) -> None:
-    """Names the points, whose prompts a launcher's cache holds."""
-    self._facts = launcher.facts()
+  def _set_points(self, loaded: worker.Worker) -> None:
+    """Names the points, whose prompts the cache of a worker holds."""
+    self._facts = loaded.facts()
     if 'file' in self.config:
-      launcher.check_prompts(self._examples)
-    self._points = plan.plan_points(
+      loaded.check_prompts(self._examples)
+    self._points = self.planned(self._facts)
+
+  def planned(self, facts: Mapping[str, Any]) -> list[Point]:
+    """Returns the points, which facts of a worker name."""
+    return plan.plan_points(
       self.config.to_dict(),
       self.curves,
       tasks=self._tasks,
       examples=self._examples,
-      facts=self._facts,
+      facts=facts,
     )
 
   def _measure_costs(self) -> None:
@@ -306,7 +302,7 @@ class Sweep:
     self._bar.set_description('measuring unit costs')
     self._share('costs')
     times = self._measured.times if self._measured else []
-    times = [*times, self._launcher.costs()]
+    times = [*times, self._worker.costs()]
     costs = unit_costs.CostMeasurements(times=times)
     text = costs.model_dump_json(indent=2) + '\n'
     records.write_text(self.workdir / 'costs.json', text)
@@ -322,7 +318,7 @@ class Sweep:
       for name, examples in self._examples.items()
     }
 
-  def _shard(self, point: Point) -> Sequence:
+  def _examples_of(self, point: Point) -> Sequence:
     """Returns the examples of a point."""
     return self._examples[point.task][point.first : point.last]
 
@@ -340,7 +336,7 @@ class Sweep:
       self._bar.set_description('timing points against each other')
       indices = [[self.curves.index(c), x] for _, (c, x) in entrants]
       self._share('race', indices)
-      race = self._launcher.race([x for _, x in entrants], examples)
+      race = self._worker.race([x for _, x in entrants], examples)
       records.write(self.workdir / 'race.jsonl', race)
 
   def _raced(self) -> dict[str, Sequence]:

@@ -22,7 +22,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
@@ -84,9 +84,9 @@ class Workdir:
     self.path = path
 
   @contextlib.contextmanager
-  def lock(self) -> Iterator[None]:
-    """Locks the folder against other processes."""
-    lock = filelock.FileLock(self.path / '.lock')
+  def lock(self, name: str = '.lock') -> Iterator[None]:
+    """Locks the folder, or a shard of a name, against other processes."""
+    lock = filelock.FileLock(self.path / name)
     try:
       lock.acquire(timeout=0)
     except filelock.Timeout:
@@ -188,10 +188,7 @@ class Workdir:
     return list(map(records.Outcome, *columns))
 
   def check_points(self, points: Sequence[plan.Point]) -> None:
-    """Refuses a folder that holds points of anything else than a sweep's.
-
-    Files that were cut off are deleted.
-    """
+    """Refuses a folder that holds points of anything else than a sweep's."""
     expected = {path for point in points for path in self._paths(point)}
     paths = [*self.path.glob('records/*.jsonl')]
     paths += self.path.glob('traces/*.jsonl.gz')
@@ -202,44 +199,11 @@ class Workdir:
         files.sentence(
           f'workdir: {count} files of {self.path} are of other weights, data,'
           f' code or versions ({code}, now {results_version.name()}); choose'
-          ' another --workdir, or delete them and decode again with --fresh.'
+          ' another --workdir, or delete this one.'
         )
       )
+
+  def delete_parts(self) -> None:
+    """Deletes what processes that were killed wrote of files."""
     for part in (*self.path.glob('*/.*.part'), *self.path.glob('.*.part')):
-      # A process was killed while it wrote files.
       shutil.rmtree(part)
-
-  def say_commits(
-    self, start: Mapping[str, Any], say: Callable[[str], None]
-  ) -> None:
-    """Says if a start takes up points of another commit or of a dirty tree."""
-    starts = records.read_starts(self.path)
-    first = [i for i, x in enumerate(starts) if x.get('decode_again')]
-    trees = {
-      (x.get('commit'), bool(x.get('dirty')))
-      for x in starts[max(first, default=0) :]
-    }
-    if not trees or (
-      trees == {(start['commit'], False)} and not start['dirty']
-    ):
-      return
-    texts = (
-      f'{str(commit)[:12]}{" with changes" * is_dirty}'
-      for commit, is_dirty in sorted(trees, key=str)
-    )
-    say(
-      files.sentence(
-        f'workdir: points of commit {", ".join(texts)} are taken up; --fresh'
-        ' decodes them again.'
-      )
-    )
-
-  def delete_points(self) -> None:
-    """Deletes all points, and what was measured of them."""
-    names = 'race.jsonl', 'costs.json', 'summary.csv', 'decision.json'
-    for path in (
-      *self.path.glob('records/*.jsonl'),
-      *self.path.glob('traces/*.jsonl.gz'),
-      *map(self.path.joinpath, names),
-    ):
-      path.unlink(missing_ok=True)
