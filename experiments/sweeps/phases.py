@@ -93,7 +93,7 @@ class Sweep:
     self.plan()
     loaded = worker.Worker(self.config, self.curves, self._tasks)
     self._set_points(loaded)
-    jobs = {x.name: worker.Job(x, self._examples_of(x)) for x in self._points}
+    points = {x.name: x for x in self._points}
     while call := multihost.share():
       match call:
         case ['costs']:
@@ -101,12 +101,10 @@ class Sweep:
         case ['preview']:
           list(loaded.preview(self._examples))
         case ['decode', names]:
-          list(loaded.decode([jobs[name] for name in names]))
+          list(loaded.decode([points[x] for x in names], self._examples))
         case ['race', entrants]:
-          loaded.race(
-            [worker.Entrant(self.curves[i], x) for i, x in entrants],
-            self._raced(),
-          )
+          raced = [(self.curves[i], x) for i, x in entrants]
+          loaded.race(raced, self._raced())
 
   def open(self, stack: contextlib.ExitStack) -> None:
     """Opens the workdir."""
@@ -190,16 +188,11 @@ class Sweep:
     state = plan.progress(self._points, done)
     self._bar = cli.progress(total, state, self._quiet)
     self._bar.unit = ' answers'
-    jobs = [
-      worker.Job(point, self._examples_of(point))
-      for point in missing
-      if not point.curve.confidence
-    ]
-
-    self._share('decode', [job.point.name for job in jobs])
+    decoding = [point for point in missing if not point.curve.confidence]
+    self._share('decode', [point.name for point in decoding])
     with cli.stop_on_ctrl_c(self._say) as is_stopping:
       for point, decoded in self._worker.decode(
-        jobs, self._bar.update, is_stopping
+        decoding, self._examples, self._bar.update, is_stopping
       ):
         keep(point, decoded)
       for point in missing:
@@ -318,10 +311,6 @@ class Sweep:
       for name, examples in self._examples.items()
     }
 
-  def _examples_of(self, point: Point) -> Sequence:
-    """Returns the examples of a point."""
-    return self._examples[point.task][point.first : point.last]
-
   def _add_race(self) -> None:
     """Times the models alone, strict decoding and the fastest point."""
     if not self.config.get('clock', 0):
@@ -363,7 +352,7 @@ class Sweep:
     if self._decision:
       deciding.save(self._decision, self.workdir / 'decision.json')
 
-  def _entrants(self) -> list[tuple[Any, worker.Entrant]]:
+  def _entrants(self) -> list[tuple[Any, tuple[Curve, float]]]:
     """Returns the rows of the summary to time, each with its curve."""
     # A cascade of whole answers decodes nothing itself.
     curves = {
@@ -373,10 +362,7 @@ class Sweep:
       for record in self._records[point.name][:1]
     }
     return [
-      (
-        row,
-        worker.Entrant(curves[row.variant, row.gamma], float(row.lenience)),
-      )
+      (row, (curves[row.variant, row.gamma], float(row.lenience)))
       for row in mixture.entrants(self._gathered)
       if (row.variant, row.gamma) in curves
     ]

@@ -1,14 +1,11 @@
-"""Workers: a pair of models, loaded once, that decodes points.
+"""Workers: a pair of models, loaded once, that decodes points."""
 
-A sweep in one process has one worker. `ray_cluster` hands points to several
-workers, each with the pair.
-"""
-
+import functools
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -22,7 +19,6 @@ from cascades.models import (
   sharding,
 )
 from cascades.sampler import batching, sampler
-from cascades.sampler.sampler import SampleOutput
 from experiments import cli, measuring, records
 from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
@@ -32,7 +28,7 @@ from experiments.sweeps import (
   plan,
   preflight,
 )
-from experiments.tasks import Example, Task
+from experiments.tasks import Task
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
 # model's own answer: were they drawn with the same random numbers, the
@@ -44,20 +40,6 @@ _DRAFTER_SEED = 1_000_000
 _MAX_COMPILED = 60
 # Prompts that are decoded before a sweep starts.
 _TRIED = 8
-
-
-class Job(NamedTuple):
-  """A point, and the `tasks.Example`s that it covers."""
-
-  point: plan.Point
-  examples: Sequence
-
-
-class Entrant(NamedTuple):
-  """A curve at one of its leniences; nan for a method without lenience."""
-
-  curve: curve_plan.Curve
-  lenience: float
 
 
 def make_mesh(config: Any) -> jax.sharding.Mesh | None:
@@ -200,16 +182,18 @@ class Worker:
 
   def decode(
     self,
-    jobs: Sequence[Job],
+    points: Sequence[plan.Point],
+    examples: Mapping[str, Sequence],
     on_answer: Callable[[], None] | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
   ) -> Iterator[tuple[plan.Point, list[records.Outcome]]]:
     """Decodes points in order; yields each with its outcomes."""
-    for point, examples in jobs:
+    for point in points:
       if is_stopping():
         return
       rows, task = self.batch_size, self._tasks[point.task]
-      yield point, self.decode_curve(task, point.curve, examples, on_answer)
+      shard = examples[point.task][point.first : point.last]
+      yield point, self.decode_curve(task, point.curve, shard, on_answer)
       if self.batch_size < rows:
         self._say(
           f'memory: a batch of {rows} rows was too large for'
@@ -305,79 +289,50 @@ class Worker:
 
   def race(
     self,
-    entrants: Sequence[Entrant],
+    entrants: Sequence[tuple[curve_plan.Curve, float]],
     examples: Mapping[str, Sequence],
     turns: int = 3,
   ) -> list[records.Record]:
-    """Times entrants against each other, one prompt at a time.
+    """Times curves at a lenience each (or nan), one prompt at a time.
 
-    All entrants answer the same prompts. They take turns at each prompt, after
-    a turn over all prompts that compiles what is missing and is not timed.
+    All answer the same prompts. They take turns at each prompt, after a turn
+    that compiles what is missing and is not timed.
     """
-    lanes = [
-      _Lane(
-        entrant,
-        *self._sampler(
-          entrant.curve, batch_size=1, **_lenience_option(entrant.lenience)
-        ),
-      )
-      for entrant in entrants
-    ]
+    lanes = []
+    for curve, lenience in entrants:
+      option = {} if math.isnan(lenience) else {'lenience': lenience}
+      lanes.append(self._sampler(curve, batch_size=1, **option))
+
+    def answer(decoder, seed, example, task):
+      request = self._request(task)
+      output = decoder.sample(example.prompt, seed=seed, **request)
+      return decoder.usage.decode_s, output
+
     race = []
-    for name, task_examples in examples.items():
+    for name, of_task in examples.items():
       task = self._tasks[name]
-      accepted = [
-        example
-        for example in task_examples
-        if not any(
-          lane.decoder.refusal(example.prompt, task.max_new_tokens, self._chat)
-          for lane in lanes
-        )
-      ]
-      # All prompts once, so that programs for all lengths are compiled.
-      for example in accepted:
-        for lane in lanes:
-          self._answer(lane, task, example)
-      for example in accepted:
-        race += self._race_example(lanes, task, example, turns)
+      for example in of_task:
+        request = example.prompt, task.max_new_tokens, self._chat
+        if any(decoder.refusal(*request) for decoder, _ in lanes):
+          continue
+        runs = [functools.partial(answer, *x, example, task) for x in lanes]
+        outputs = measuring.take_turns(runs, turns)
+        for (curve, lenience), (decoder, _), timed in zip(
+          entrants, lanes, outputs, strict=True
+        ):
+          fields = records.decoding_fields(
+            decoder.config, task=name, lenience=lenience, id=example.id
+          )
+          outcome = outcomes.score(
+            example,
+            timed[-1][1],
+            task=task,
+            curve=curve,
+            fields=fields,
+            wall_s=min(decode_s for decode_s, _ in timed),
+          )
+          race.append(outcome.record)
     return race
-
-  def _answer(
-    self, lane: '_Lane', task: Task, example: Example
-  ) -> SampleOutput:
-    """Decodes one example."""
-    return lane.decoder.sample(
-      example.prompt, seed=lane.seed, **self._request(task)
-    )
-
-  def _race_example(
-    self, lanes: Sequence['_Lane'], task: Task, example: Example, turns: int
-  ) -> list[records.Record]:
-    """Times all entrants on one example; returns a record for each."""
-    seconds = [math.inf] * len(lanes)
-    outputs: list[Any] = [None] * len(lanes)
-    for _ in range(turns):
-      for i, lane in enumerate(lanes):
-        outputs[i] = self._answer(lane, task, example)
-        seconds[i] = min(seconds[i], lane.decoder.usage.decode_s)
-    timed = []
-    for lane, output, wall_s in zip(lanes, outputs, seconds, strict=True):
-      fields = records.decoding_fields(
-        lane.decoder.config,
-        task=task.name,
-        lenience=lane.entrant.lenience,
-        id=example.id,
-      )
-      outcome = outcomes.score(
-        example,
-        output,
-        task=task,
-        curve=lane.entrant.curve,
-        fields=fields,
-        wall_s=wall_s,
-      )
-      timed.append(outcome.record)
-    return timed
 
   def _decode_timed(
     self,
@@ -395,16 +350,3 @@ class Worker:
     # A batch that did not fit once will not fit again.
     self.batch_size = self.usage.batch_size or self.batch_size
     return points, wall_s
-
-
-class _Lane(NamedTuple):
-  """An entrant of a race with its sampler and seed."""
-
-  entrant: Entrant
-  decoder: sampler.Sampler
-  seed: int
-
-
-def _lenience_option(lenience: float) -> dict[str, float]:
-  """Returns the lenience as an option; none for a method without lenience."""
-  return {} if math.isnan(lenience) else {'lenience': lenience}
