@@ -4,7 +4,7 @@ fields         Fields of a config, with their types.
 preflight      Facts of a sweep before it starts.
 plan           Curves and points of a config.
 phases         The phases of a sweep: plan, open, load, decode, collect, report.
-deciding       The decision of a sweep; `terminal` prints its last lines.
+deciding       The decision of a sweep.
 multihost      Several processes that decode together.
 ray_cluster    Shards as tasks of a Ray cluster.
 worker         A pair of models that decodes points.

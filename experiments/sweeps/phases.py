@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import pandas as pd
 
 from cascades import arguments
 from cascades.drafters import kind_of
@@ -28,12 +29,16 @@ from experiments.sweeps import (
   multihost,
   outcomes,
   plan,
-  terminal,
   workdirs,
   worker,
 )
 from experiments.sweeps.curve_plan import Curve
 from experiments.sweeps.plan import Point
+
+_BEST_COLUMNS = (
+  'task variant gamma lenience quality at_quality rejection_rate'
+  ' block_efficiency relative_latency'
+).split()
 
 
 class Sweep:
@@ -240,8 +245,13 @@ class Sweep:
     unsolved = comparisons.unsolved(frame)
     for line in [self._decision.sentence] if self._decision else unsolved:
       print(f'\n{line}')
-    terminal.print_best(frame)
-    terminal.print_usage(self._worker.usage)
+    _print_best(frame)
+    usage = self._worker.usage
+    if usage.rows:
+      print(
+        f'Batch utilization: {usage.utilization:.1%} of {usage.rows} blocks.'
+        f' Prefill: {usage.prefill_s:.0f} s. Decoding: {usage.decode_s:.0f} s.'
+      )
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:
       print(f'Decision:   {self.workdir / "decision.json"}')
@@ -372,3 +382,32 @@ def _entrant_key(row: Any) -> tuple[str, int, str]:
   """Returns the key of a timed point, with nan as text."""
   # nan differs from itself.
   return row.variant, row.gamma, repr(float(row.lenience))
+
+
+def _print_best(frame: pd.DataFrame) -> None:
+  """Prints the best point of each method, and the number of failures."""
+  best = comparisons.best_points(frame).rename(
+    columns={'as_good': 'at_quality'}
+  )
+  # A sweep of oracles alone has no best points.
+  if len(best):
+    print(
+      "\nEach method's fastest point at the verifier's quality, or its best:"
+    )
+    print(
+      best.to_string(
+        columns=_BEST_COLUMNS,
+        index=False,
+        na_rep='-',
+        float_format='{:.3f}'.format,
+        formatters={
+          'lenience': '{:g}'.format,
+          'at_quality': lambda value: 'yes' if value else 'no',
+        },
+      )
+    )
+  if frame.failed.any():
+    print(
+      f'Examples that failed: {frame.failed.sum()}, in'
+      f' {(frame.failed > 0).sum()} points; their records say why.'
+    )
