@@ -395,7 +395,10 @@ def read(path: str | pathlib.Path, kind: type = Record) -> list:
   path = pathlib.Path(path)
 
   def refuse(number: int, reason: object) -> ValueError:
-    return ValueError(f'{path}:{number}: damaged record ({reason})')
+    return ValueError(
+      f'{path}:{number}: damaged record ({reason}); delete the file, and run'
+      ' the sweep again'
+    )
 
   values = []
   for number, line in enumerate(files.read_lines(path, refuse), 1):

@@ -118,11 +118,6 @@ class Curve:
     return {name: getattr(self.config, name) for name in _OPTIONS}
 
   @property
-  def used_options(self) -> dict[str, Any]:
-    """All options of decoding and of the drafter, by name."""
-    return self.config.to_dict() | dict(self.drafter_options)
-
-  @property
   def fields(self) -> dict[str, Any]:
     """The fields that identify the curve, which are hashed for points."""
     return dict(method=self.method, leniences=self.leniences, **self.options)

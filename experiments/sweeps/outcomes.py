@@ -91,7 +91,7 @@ def of_answers(
   # The models alone may have answered more examples.
   n = point.last - point.first
   sources = {
-    source.curve.baseline_model: (files.read_point(source) or [])[:n]
+    source.curve.baseline_model: files.read_point(source)[:n]
     for source in points
     if source.curve.baseline_model
     and (source.task, source.first) == (point.task, point.first)

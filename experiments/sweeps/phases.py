@@ -154,8 +154,6 @@ class Sweep:
       facts,
       seed=self.config.seed,
       data=self._provenance,
-      # Of the config's options, those that a curve decodes with.
-      curves={x.name: records.plain(x.used_options) for x in self.curves},
     )
     self._files.log_start(start)
 
@@ -169,7 +167,7 @@ class Sweep:
 
   def decode(self) -> None:
     """Decodes the points that are missing."""
-    done = {p for p in self._points if self._files.read_point(p) is not None}
+    done = {point for point in self._points if self._files.is_done(point)}
     index, count = self._shard or (0, 1)
     # Cascades of whole answers are made of the answers of the models alone.
     planned = [
@@ -189,7 +187,7 @@ class Sweep:
     # The time that is left is estimated from here on.
     self._bar.leave = False
     self._bar.close()
-    total = sum(workdirs.num_answers(point) for point in missing)
+    total = sum(point.num_answers for point in missing)
     state = plan.progress(self._points, done)
     self._bar = cli.progress(total, state, self._quiet)
     self._bar.unit = ' answers'
@@ -203,7 +201,7 @@ class Sweep:
       for point in missing:
         if point.curve.confidence and not is_stopping():
           keep(point, outcomes.of_answers(point, self._points, self._files))
-          self._bar.update(workdirs.num_answers(point))
+          self._bar.update(point.num_answers)
     self._bar.refresh()
     if not done.issuperset(planned):
       raise cli.StoppedError(

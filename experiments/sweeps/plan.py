@@ -170,6 +170,11 @@ class Point:
   identity: str
 
   @property
+  def num_answers(self) -> int:
+    """Number of answers: examples times leniences."""
+    return (self.last - self.first) * max(1, len(self.curve.leniences))
+
+  @property
   def name(self) -> str:
     """Name of its files: task, curve, first example and hash."""
     name = re.sub('[ /]', '-', f'{self.task} {self.curve.points_name}')

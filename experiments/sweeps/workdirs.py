@@ -69,11 +69,6 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
   }
 
 
-def num_answers(point: plan.Point) -> int:
-  """Returns the number of answers of a point: examples times leniences."""
-  return (point.last - point.first) * max(1, len(point.curve.leniences))
-
-
 class Workdir:
   """The files of a sweep."""
 
@@ -162,29 +157,28 @@ class Workdir:
     records.write(traces, [outcome.trace for outcome in outcomes])
     records.write(path, [outcome.record for outcome in outcomes])
 
+  def is_done(self, point: plan.Point) -> bool:
+    """True if a point is in the folder."""
+    return all(path.exists() for path in self._paths(point))
+
   def read_records(
     self, points: Sequence[plan.Point]
   ) -> dict[str, list[records.Record]]:
     """Reads the records of points that are done, by name of the point."""
-    return {point.name: records.read(self._paths(point)[0]) for point in points}
+    read = {}
+    for point in points:
+      path, _ = self._paths(point)
+      read[point.name] = records.read(path)
+      if len(read[point.name]) != point.num_answers:
+        raise ValueError(
+          f'workdir: {path} lacks lines; delete it, and run the sweep again.'
+        )
+    return read
 
-  def read_point(self, point: plan.Point) -> list[records.Outcome] | None:
-    """Reads the outcomes of a point; returns None if it has to be decoded.
-
-    That replaces damaged and incomplete files.
-    """
+  def read_point(self, point: plan.Point) -> list[records.Outcome]:
+    """Reads the outcomes of a point that is done."""
     path, traces = self._paths(point)
-    try:
-      columns = records.read(path), records.read(traces, records.Trace)
-    except FileNotFoundError:
-      return None
-    except ValueError as error:
-      message = files.sentence(f'{error}; decoding the point again.')
-      print(message, file=sys.stderr)
-      return None
-    if {len(column) for column in columns} != {num_answers(point)}:
-      print(f'{path}: lines are missing; decoding it again.', file=sys.stderr)
-      return None
+    columns = records.read(path), records.read(traces, records.Trace)
     return list(map(records.Outcome, *columns))
 
   def check_points(self, points: Sequence[plan.Point]) -> None:
