@@ -767,19 +767,6 @@ def test_settings_have_no_paths_of_files():
   assert config.file.examples == '/home/user/b.jsonl'
 
 
-def test_the_cache_of_the_pair_decides_which_prompts_are_too_long(tmp_path):
-  rows = [{'prompt': 'one two ' * n} for n in (1, 200)]
-  config = _file_config(_write(tmp_path / 'a.jsonl', rows), cache_length=64)
-  tasks = plan.configured_tasks(config)
-  examples = {'file': plan.load_examples(config, tasks['file'])[0]}
-  pair = worker.Worker(config, _curves(config), tasks)
-  with pytest.raises(ValueError, match=r'^data: 1 of 2 prompts .* the 51'):
-    pair.check_prompts(examples)
-  decoder, _ = pair._sampler(_curves(config)[1])
-  refusals = [decoder.refusal(row['prompt'], 8) is None for row in rows]
-  assert refusals == [True, False]
-
-
 def test_short_flags_set_fields_or_are_refused(monkeypatch):
   values = flags.FlagValues()
   monkeypatch.setattr(sweep.flags, 'FLAGS', values)

@@ -97,8 +97,7 @@ class Sweep:
     """Calls the worker as process 0 does, without a workdir."""
     self.plan()
     loaded = worker.Worker(self.config, self.curves, self._tasks)
-    self._set_points(loaded)
-    points = {x.name: x for x in self._points}
+    points = {x.name: x for x in self.planned(loaded.facts())}
     while call := multihost.share():
       match call:
         case ['costs']:
@@ -137,8 +136,8 @@ class Sweep:
     self._worker = worker.Worker(
       self.config, self.curves, self._tasks, self._say
     )
-    self._set_points(self._worker)
-    facts = self._facts
+    self._facts = facts = self._worker.facts()
+    self._points = self.planned(facts)
     self._files.check_points(self._points)
     self._claim()
     if self._shard:
@@ -280,13 +279,6 @@ class Sweep:
     """Tells the other processes the next call of the worker; none ends them."""
     if self._process is not None:
       multihost.share(*call)
-
-  def _set_points(self, loaded: worker.Worker) -> None:
-    """Names the points, whose prompts the cache of a worker holds."""
-    self._facts = loaded.facts()
-    if 'file' in self.config:
-      loaded.check_prompts(self._examples)
-    self._points = self.planned(self._facts)
 
   def planned(self, facts: Mapping[str, Any]) -> list[Point]:
     """Returns the points, which facts of a worker name."""

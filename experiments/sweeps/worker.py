@@ -154,24 +154,6 @@ class Worker:
     minutes = math.ceil(seconds / 60)
     yield f'time: {sum(counts)} answers in about {minutes} min.'
 
-  def check_prompts(self, examples: Mapping[str, Sequence]) -> None:
-    """Refuses prompts of a user's file that the cache cannot hold."""
-    samplers = [self._sampler(x)[0] for x in self._curves if not x.confidence]
-    for name, task in self._tasks.items():
-      limit = min(x.max_prompt_tokens(task.max_new_tokens) for x in samplers)
-      lengths = {
-        x.id: len(samplers[0].encode(x.prompt, self._chat))
-        for x in examples[name]
-      }
-      longer = [key for key, length in lengths.items() if length > limit]
-      if longer:
-        raise ValueError(
-          f'data: {len(longer)} of {len(lengths)} prompts have more than the'
-          f' {limit} tokens that cache_length allows (the longest has'
-          f' {max(lengths.values())}), such as {longer[0]!r}; shorten or remove'
-          ' them, or raise --config.cache_length.'
-        )
-
   def _limit_compiled(self, task: str, curve: curve_plan.Curve) -> None:
     """Clears the compiled programs once there are `_MAX_COMPILED` curves."""
     key = task, curve
