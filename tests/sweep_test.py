@@ -554,10 +554,6 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
     patch.setattr(worker.Worker, 'decode_curve', decode)
     with pytest.raises(cli.StoppedError, match='1 of 2 points are done'):
       sweep.run(config, curves, measured)
-  # Each curve here has one lenience; a point of a plan may have several.
-  curve = types.SimpleNamespace(name='opt', leniences=(0.0, 0.5, 1.0))
-  planned = [plan.Point(t, curve, i, i + 1, '') for t in 'ab' for i in (0, 1)]
-  assert plan.progress(planned, planned[:3]) == '3 of 6 points'
   assert signal.getsignal(signal.SIGINT) is before
   said = capsys.readouterr().err
   assert 'are finished and kept; press Ctrl-C again' in said

@@ -176,10 +176,13 @@ class Sweep:
     ]
     missing = [point for point in planned if point not in done]
 
+    def state() -> str:
+      return f'{len(done)} of {len(self._points)} points'
+
     def keep(point: Point, decoded: Sequence[records.Outcome]) -> None:
       self._files.write_point(point, decoded)
       done.add(point)
-      self._bar.set_description(plan.progress(self._points, done), False)
+      self._bar.set_description(state(), False)
 
     if not (done or self._shard) and self.config.get('preflight'):
       self.estimate()
@@ -187,8 +190,7 @@ class Sweep:
     self._bar.leave = False
     self._bar.close()
     total = sum(point.num_answers for point in missing)
-    state = plan.progress(self._points, done)
-    self._bar = cli.progress(total, state, self._quiet)
+    self._bar = cli.progress(total, state(), self._quiet)
     self._bar.unit = ' answers'
     decoding = [point for point in missing if not point.curve.confidence]
     self._share('decode', [point.name for point in decoding])
@@ -204,8 +206,7 @@ class Sweep:
     self._bar.refresh()
     if not done.issuperset(planned):
       raise cli.StoppedError(
-        f'stopped: {plan.progress(self._points, done)} are done; the same'
-        ' command resumes the sweep.'
+        f'stopped: {state()} are done; the same command resumes the sweep.'
       )
 
   def collect(self) -> None:

@@ -10,7 +10,7 @@ import itertools
 import pathlib
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cascades import drafters
@@ -236,19 +236,3 @@ def _outside(curve: Curve, drafter: str, task: Any) -> list[str]:
   if kind in drafters.DRAFTERS and not drafters.DRAFTERS.is_builtin(kind):
     used.append(drafters.DRAFTERS[kind])
   return results_version.outside(*used)
-
-
-def progress(points: Collection[Point], done: Collection[Point]) -> str:
-  """Returns how many points are done, such as '3 of 7 points'.
-
-  For a reader, a point is a curve at one lenience, on all of its examples.
-  """
-  sizes = {
-    (point.task, point.curve.name): max(1, len(point.curve.leniences))
-    for point in points
-  }
-  unfinished = {
-    (point.task, point.curve.name) for point in points if point not in done
-  }
-  count = sum(size for key, size in sizes.items() if key not in unfinished)
-  return f'{count} of {sum(sizes.values())} points'
