@@ -100,12 +100,6 @@ class DecodeStats:
     """Share of decoded blocks of unfinished rows; nan before decoding."""
     return self.active_rows / self.rows if self.rows else float('nan')
 
-  def add(self, stats: 'DecodeStats') -> None:
-    """Adds the time and rows of another call."""
-    for name in ('prefill_s', 'decode_s', 'active_rows', 'rows'):
-      setattr(self, name, getattr(self, name) + getattr(stats, name))
-    self.batch_size = stats.batch_size or self.batch_size
-
 
 class Job(NamedTuple):
   """One answer to decode."""

@@ -149,12 +149,8 @@ class Sweep:
     if self._measured is None:
       self._measure_costs()
     self._provenance = self._write_examples()
-    start = workdirs.provenance(
-      facts,
-      seed=self.config.seed,
-      data=self._provenance,
-    )
-    self._files.log_start(start)
+    seed, data = self.config.seed, self._provenance
+    self._files.log_start(workdirs.provenance(facts, seed=seed, data=data))
 
   def estimate(self) -> None:
     """Says the facts of the sweep, measured on eight prompts."""
@@ -215,17 +211,16 @@ class Sweep:
       # A busy neighbour slows blocks more than single tokens.
       self._measure_costs()
     self._records = self._files.read_records(self._points)
-    self._run = runs.read(self._files.path, self._records)
-    text = self._run.summary.to_csv(index=False)
+    run = runs.read(self.workdir, self._records)
+    text = run.summary.to_csv(index=False)
     records.write_text(self.workdir / 'summary.csv', text)
-    self._gathered = runs.gather([self._run])
+    self._gathered = runs.gather([run])
     self._add_race()
     self._decide()
     if self.config.get('wandb'):
       from experiments.sweeps import wandb_run
 
-      settings = self._settings
-      wandb_run.log(self.workdir, settings, self._run.summary, self._say)
+      wandb_run.log(self.workdir, self._settings, run.summary, self._say)
     self._files.log_end()
 
   def report(self) -> None:
@@ -244,12 +239,6 @@ class Sweep:
     for line in [self._decision.sentence] if self._decision else unsolved:
       print(f'\n{line}')
     _print_best(frame)
-    usage = self._worker.usage
-    if usage.rows:
-      print(
-        f'Batch utilization: {usage.utilization:.1%} of {usage.rows} blocks.'
-        f' Prefill: {usage.prefill_s:.0f} s. Decoding: {usage.decode_s:.0f} s.'
-      )
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:
       print(f'Decision:   {self.workdir / "decision.json"}')
@@ -317,12 +306,10 @@ class Sweep:
     if not self.config.get('clock', 0):
       return
     examples, entrants = self._raced(), self._entrants()
-    ids = sorted(x.id for task in examples.values() for x in task)
-    timed: dict[tuple, list[str]] = {}
-    for record in records.read_race(self._files.path):
-      timed.setdefault(_entrant_key(record), []).append(record.id)
-    expected = {_entrant_key(row): ids for row, _ in entrants}
-    if {key: sorted(names) for key, names in timed.items()} != expected:
+    ids = [x.id for of_task in examples.values() for x in of_task]
+    expected = {(*_entrant_key(row), x) for row, _ in entrants for x in ids}
+    timed = records.read_race(self.workdir)
+    if {(*_entrant_key(x), x.id) for x in timed} != expected:
       self._bar.set_description('timing points against each other')
       indices = [[self.curves.index(c), x] for _, (c, x) in entrants]
       self._share('race', indices)

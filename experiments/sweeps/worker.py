@@ -61,7 +61,6 @@ class Worker:
   ):
     """Loads the pair."""
     self.batch_size = config.batch_size
-    self.usage = batching.DecodeStats()
     self._config, self._tasks, self._say = config, tasks, say
     self._curves = curves
     self._clock = measuring.CompileClock()
@@ -328,7 +327,6 @@ class Worker:
     points = decoder.sample_curve(prompts, leniences, **request)
     wall_s = time.perf_counter() - start
     wall_s -= self._clock.seconds - compiled
-    self.usage.add(decoder.usage)
     # A batch that did not fit once will not fit again.
-    self.batch_size = self.usage.batch_size or self.batch_size
+    self.batch_size = decoder.usage.batch_size or self.batch_size
     return points, wall_s
