@@ -279,9 +279,6 @@ def test_options_are_made_once_of_what_the_config_says():
 def test_curves_that_are_there_twice_or_not_at_all_are_refused():
   config = {'gamma': 4, 'seed': 0, 'temperature': 1.0}
   module = _added(('diff', [0.1], {}), ('cascade_diff', [0.5], {}))
-  chosen = curve_plan.plan_curves(config, module, {'seed': 1})
-  with pytest.raises(ValueError, match='diff gamma 4 is added twice'):
-    curve_plan.check_curves(chosen)
   chosen = curve_plan.plan_curves(config, module, {'gamma': 4})
   assert chosen == [_curve('diff', (0.1, 0.5), gamma=4)]
   with pytest.raises(ValueError, match=r'^sweep: must have at least one curve'):
@@ -293,7 +290,8 @@ def test_curves_that_are_there_twice_or_not_at_all_are_refused():
   few = [_curve('verifier_only', (), num_examples=9)]
   few.append(_curve('sequence_mean', (0.5,), num_examples=10))
   for curves, words in (
-    (double, 'two curves of speed gamma 4 have the lenience 0.0'),
+    (double, 'speed gamma 4 at lenience 0 is added twice'),
+    ([_curve('verifier_only', ())] * 2, 'verifier_only is added twice'),
     (few, 'num_examples: sequence_mean on 10 selects among the answers'),
   ):
     with pytest.raises(ValueError, match=words):

@@ -199,42 +199,16 @@ def plan_curves(
   module: types.ModuleType | None,
   overrides: Mapping[str, Any],
 ) -> list[Curve]:
-  """Returns the curves of a sweep."""
+  """Returns the curves of a sweep, which its config's `sweep(add)` names."""
   fields.check(config)
-  adder = _CurveAdder(config, {*CURVE_FIELDS, 'num_examples'} & {*overrides})
-  if hasattr(module, 'sweep'):
-    takes_config = len(inspect.signature(module.sweep).parameters) > 1
-    module.sweep(*((adder.add, config) if takes_config else (adder.add,)))
-  else:
-    adder.add(config['method'], config['lenience'])
-  if adder.only_method and not adder.curves:
-    adder.add(adder.only_method, config['lenience'])
-  return adder.curves if not adder.overridden else _merged(adder.curves)
+  overridden = {*CURVE_FIELDS, 'num_examples'} & {*overrides}
+  only = _canonical_name(config['method']) if 'method' in overridden else None
+  curves: list[Curve] = []
 
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-  """Returns a value, or each of several, in a tuple."""
-  return tuple(value) if isinstance(value, Iterable) else (value,)
-
-
-class _CurveAdder:
-  """Adds curves as a config's `sweep` function names them."""
-
-  def __init__(self, config: Mapping[str, Any], overridden: set[str]):
-    self._config = config
-    self.overridden = overridden
-    self.only_method = None
-    if 'method' in overridden:
-      self.only_method = _canonical_name(config['method'])
-    self.curves: list[Curve] = []
-
-  def add(
-    self, method, lenience=(), gamma=None, num_examples=None, **options
-  ) -> None:
-    """Adds a curve for each gamma; see `plan_curves`."""
-    config, overridden = self._config, self.overridden
+  def add(method, lenience=(), gamma=None, num_examples=None, **options):
+    """Adds a curve for each gamma."""
     method, leniences = _canonical_name(method), _as_tuple(lenience)
-    if self.only_method not in (None, method):
+    if only not in (None, method):
       return
     if 'lenience' in overridden and leniences:
       leniences = tuple(config['lenience'])
@@ -249,18 +223,31 @@ class _CurveAdder:
       gamma = config['gamma']
     if 'num_examples' in overridden:
       num_examples = None
-    gammas = gamma if _makes_drafts(method) else 0
-    for value in _as_tuple(gammas):
-      self.curves.append(
-        Curve.from_config(
-          config,
-          method,
-          leniences,
-          num_examples=num_examples,
-          gamma=value,
-          **options,
-        )
+    curves.extend(
+      Curve.from_config(
+        config,
+        method,
+        leniences,
+        num_examples=num_examples,
+        gamma=value,
+        **options,
       )
+      for value in _as_tuple(gamma if _makes_drafts(method) else 0)
+    )
+
+  if hasattr(module, 'sweep'):
+    takes_config = len(inspect.signature(module.sweep).parameters) > 1
+    module.sweep(*((add, config) if takes_config else (add,)))
+  else:
+    add(config['method'], config['lenience'])
+  if only and not curves:
+    add(only, config['lenience'])
+  return _merged(curves) if overridden else curves
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+  """Returns a value, or each of several, in a tuple."""
+  return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def _merged(curves: Sequence[Curve]) -> list[Curve]:
@@ -297,15 +284,11 @@ def check_curves(curves: Sequence[Curve]) -> None:
       'sweep: must have at least one curve; give a method, and a gamma if the'
       ' method drafts.'
     )
-  repeated = _repeated(curve.name for curve in curves)
-  if repeated:
-    raise ValueError(
-      f'sweep: {repeated[0]} is added twice; add it once, with all leniences.'
-    )
   if repeated := _repeated(x for curve in curves for x in _points(curve)):
+    name, lenience = repeated[0]
+    at = '' if lenience is None else f' at lenience {lenience:g}'
     raise ValueError(
-      f'sweep: two curves of {repeated[0][0]} have the lenience'
-      f' {repeated[0][1]}; keep it in the curve with the larger num_examples.'
+      f'sweep: {name}{at} is added twice; keep the one with more examples.'
     )
   sizes = {
     curve.method: curve.num_examples or math.inf
