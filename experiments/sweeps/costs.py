@@ -8,7 +8,6 @@ import functools
 import pathlib
 import platform
 from collections.abc import Hashable, Iterable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,25 +20,12 @@ from cascades.sampler import batching
 from cascades.verification_config import VerificationConfig
 from experiments.measuring import TimedLoop, time_in_turns
 from experiments.records.unit_costs import CostRange, Costs
-from experiments.sweeps.curve_plan import Curve
 
 # Quantiles of a loop's turns that bound its range.
 _LOW, _HIGH = 0.1, 0.9
 # No token and no limit ends a loop; a sampler has as many stop tokens.
 _NO_STOP = np.full(8, -1, np.int32)
 _NO_LIMIT = 2**30
-
-
-class _Block(NamedTuple):
-  """The shape of a block: gamma tokens in each of some drafts."""
-
-  gamma: int
-  drafts: int
-
-
-def block_shapes(curves: Iterable[Curve]) -> list[tuple[int, int]]:
-  """Returns the (gamma, drafts per block) pairs to measure the costs of."""
-  return sorted({(x.config.gamma, x.config.drafts) for x in curves})
 
 
 def measure(
@@ -62,13 +48,13 @@ def measure(
   - A block of the verifier: the block, less its drafter's calls at their unit
     cost, and no less than a token.
   """
-  shapes = [_Block(gamma, drafts) for gamma, drafts in blocks if gamma]
-  longest = max((block.gamma for block in shapes), default=1)
+  shapes = [(gamma, drafts) for gamma, drafts in blocks if gamma]
+  longest = max((gamma for gamma, _ in shapes), default=1)
   # Keys: 'verifier', drafts per block (1 is the model alone), or a block.
   loops: dict[Hashable, TimedLoop] = {
     'verifier': _model_loop(verifier, context)
   }
-  proposals = {block.drafts for block in shapes}
+  proposals = {drafts for _, drafts in shapes}
   if drafter is not None:
     loops[1] = _model_loop(drafter, context)
     proposals -= {1}
@@ -78,11 +64,12 @@ def measure(
     )
     loops[drafts] = loop._replace(calls=loop.calls * (longest + 1))
   drafter_calls = {}
-  for block in shapes:
-    loops[block], drafter_calls[block] = strict_loop(
+  for gamma, drafts in shapes:
+    loops[gamma, drafts], drafter_calls[gamma, drafts] = strict_loop(
       verifier,
       bound_drafter,
-      **block._asdict(),
+      gamma=gamma,
+      drafts=drafts,
       tree_size=tree_size,
       context=context,
     )
@@ -93,8 +80,8 @@ def measure(
     token = unit.pop('verifier')
     verify: dict[int, float] = {}
     for block in shapes:
-      rest = unit.pop(block) - drafter_calls[block] * unit[block.drafts]
-      size = decoding.tree_tokens(block.gamma, block.drafts, tree_size)
+      rest = unit.pop(block) - drafter_calls[block] * unit[block[1]]
+      size = decoding.tree_tokens(*block, tree_size)
       # The lower cost, if blocks of two shapes have the same size.
       verify[size] = max(token, min(rest, verify.get(size, rest)))
     return Costs(

@@ -65,7 +65,6 @@ class Worker:
     self._curves = curves
     self._clock = measuring.CompileClock()
     self._compiled: set[tuple] = set()
-    self._blocks = costs.block_shapes(curves)
     spec = drafters.parse(config.drafter, **curve_plan.drafter_options(config))
     self._is_model = drafters.kind_of(config.drafter).is_language_model
     # A config may lack these fields.
@@ -95,7 +94,7 @@ class Worker:
       self._verifier,
       self._drafter.checkpoint if self._is_model else None,
       self._bound_drafter,
-      self._blocks,
+      sorted({(x.config.gamma, x.config.drafts) for x in self._curves}),
       tree_size=self._tree_size,
     )
 
