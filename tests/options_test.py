@@ -1,6 +1,5 @@
 """Options: what each changes, and what is counted."""
 
-import functools
 import math
 
 import jax
@@ -108,14 +107,6 @@ def test_a_sweep_drops_what_a_curve_does_not_look_at():
     config | dict(method='opt', lenience=(0.1,), gamma=4), None, {}
   )
   assert lenient.options['gate'] == 'processed'
-  config = dict(gamma=4, bonus='verifier', stop_below=0.5, tree_size=9)
-  make = functools.partial(curve_plan.Curve.from_config, config)
-  block = make('chow', (0.3,), gamma=8, verification='block')
-  assert block.config == DecodingConfig(
-    method='chow', gamma=8, bonus='verifier', verification='block'
-  )
-  alone = DecodingConfig(method='verifier_only', gamma=0)
-  assert make('verifier_only', ()).config == alone
 
 
 @pytest.mark.usefixtures('few_shapes')
