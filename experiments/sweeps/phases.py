@@ -305,15 +305,31 @@ class Sweep:
     """Times the models alone, strict decoding and the fastest point."""
     if not self.config.get('clock', 0):
       return
-    examples, entrants = self._raced(), self._entrants()
+    # A cascade of whole answers decodes nothing itself.
+    curves = {
+      (record.variant, record.gamma): point.curve
+      for point in self._points
+      if not point.curve.confidence
+      for record in self._records[point.name][:1]
+    }
+    rows = [
+      row
+      for row in headline.entrants(self._gathered)
+      if (row.variant, row.gamma) in curves
+    ]
+    examples, timed = self._raced(), records.read_race(self.workdir)
     ids = [x.id for of_task in examples.values() for x in of_task]
-    expected = {(*_entrant_key(row), x) for row, _ in entrants for x in ids}
-    timed = records.read_race(self.workdir)
-    if {(*_entrant_key(x), x.id) for x in timed} != expected:
+
+    def key(row: Any, name: str) -> tuple[str, int, str, str]:
+      # nan differs from itself.
+      return row.variant, row.gamma, repr(float(row.lenience)), name
+
+    expected = {key(row, name) for row in rows for name in ids}
+    if {key(record, record.id) for record in timed} != expected:
       self._bar.set_description('timing points against each other')
-      indices = [[self.curves.index(c), x] for _, (c, x) in entrants]
-      self._share('race', indices)
-      race = self._worker.race([x for _, x in entrants], examples)
+      entrants = [(curves[x.variant, x.gamma], float(x.lenience)) for x in rows]
+      self._share('race', [[self.curves.index(c), x] for c, x in entrants])
+      race = self._worker.race(entrants, examples)
       records.write(self.workdir / 'race.jsonl', race)
 
   def _raced(self) -> dict[str, Sequence]:
@@ -339,27 +355,6 @@ class Sweep:
     )
     if self._decision:
       deciding.save(self._decision, self.workdir / 'decision.json')
-
-  def _entrants(self) -> list[tuple[Any, tuple[Curve, float]]]:
-    """Returns the rows of the summary to time, each with its curve."""
-    # A cascade of whole answers decodes nothing itself.
-    curves = {
-      (record.variant, record.gamma): point.curve
-      for point in self._points
-      if not point.curve.confidence
-      for record in self._records[point.name][:1]
-    }
-    return [
-      (row, (curves[row.variant, row.gamma], float(row.lenience)))
-      for row in mixture.entrants(self._gathered)
-      if (row.variant, row.gamma) in curves
-    ]
-
-
-def _entrant_key(row: Any) -> tuple[str, int, str]:
-  """Returns the key of a timed point, with nan as text."""
-  # nan differs from itself.
-  return row.variant, row.gamma, repr(float(row.lenience))
 
 
 def _print_best(frame: pd.DataFrame) -> None:
