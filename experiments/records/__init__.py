@@ -362,6 +362,7 @@ class _Start(files.Schema):
 
   code: str | None = None
   commit: str | None = None
+  points: list[str] | None = None
 
 
 class _Provenance(files.Schema):
@@ -418,9 +419,12 @@ def read_all(workdir: str | pathlib.Path) -> list[Record]:
 
 
 def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
-  """Reads the records of each point of a workdir, sorted by its name."""
-  paths = sorted(pathlib.Path(workdir).glob('records/*.jsonl'))
-  points = {path.stem: read(path) for path in paths}
+  """Reads the points that the last start of a workdir names, sorted by name."""
+  workdir = pathlib.Path(workdir)
+  paths = sorted(workdir.glob('records/*.jsonl'))
+  start = (read_starts(workdir) or [{}])[-1]
+  named = start.get('points') or [path.stem for path in paths]
+  points = {path.stem: read(path) for path in paths if path.stem in named}
   if not any(points.values()):
     raise ValueError(
       f'workdir: {workdir}/records has no records; run experiments.sweep first.'

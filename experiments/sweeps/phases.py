@@ -138,19 +138,27 @@ class Sweep:
     )
     self._facts = facts = self._worker.facts()
     self._points = self.planned(facts)
-    self._files.check_points(self._points)
     self._claim()
     if self._shard:
       # Whoever makes the report writes the other files.
       return
     self._files.delete_parts()
+    if count := self._files.count_others(self._points):
+      self._say(
+        f'workdir: {count} points of other weights, data, code or versions lie'
+        f' in {self.workdir}; the report leaves them out.'
+      )
     self._measured = self._files.read_costs(facts)
     self._bar.update(1)
     if self._measured is None:
+      # A race was of other weights, code or versions, too.
+      (self.workdir / 'race.jsonl').unlink(missing_ok=True)
       self._measure_costs()
     self._provenance = self._write_examples()
     seed, data = self.config.seed, self._provenance
-    self._files.log_start(workdirs.provenance(facts, seed=seed, data=data))
+    start = workdirs.provenance(facts, seed=seed, data=data)
+    points = [point.name for point in self._points]
+    self._files.log_start(start | {'points': points})
 
   def estimate(self) -> None:
     """Says the facts of the sweep, measured on eight prompts."""
@@ -314,7 +322,7 @@ class Sweep:
     }
     rows = [
       row
-      for row in headline.entrants(self._gathered)
+      for row in mixture.entrants(self._gathered)
       if (row.variant, row.gamma) in curves
     ]
     examples, timed = self._raced(), records.read_race(self.workdir)

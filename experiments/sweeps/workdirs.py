@@ -29,7 +29,7 @@ import filelock
 
 from cascades import files
 from experiments import records
-from experiments.records import results_version, unit_costs
+from experiments.records import unit_costs
 from experiments.sweeps import plan
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -117,8 +117,10 @@ class Workdir:
       (self.path / 'costs.json').unlink(missing_ok=True)
 
   def log_start(self, start: Mapping[str, Any]) -> None:
-    """Adds a start of the sweep to its provenance."""
-    self._write_starts([*records.read_starts(self.path), start])
+    """Adds a start of the sweep to its provenance; the last names points."""
+    earlier = records.read_starts(self.path)
+    earlier = [{k: v for k, v in x.items() if k != 'points'} for x in earlier]
+    self._write_starts([*earlier, start])
 
   def log_end(self) -> None:
     """Adds the time of its end to the latest start."""
@@ -181,21 +183,10 @@ class Workdir:
     columns = records.read(path), records.read(traces, records.Trace)
     return list(map(records.Outcome, *columns))
 
-  def check_points(self, points: Sequence[plan.Point]) -> None:
-    """Refuses a folder that holds points of anything else than a sweep's."""
-    expected = {path for point in points for path in self._paths(point)}
-    paths = [*self.path.glob('records/*.jsonl')]
-    paths += self.path.glob('traces/*.jsonl.gz')
-    if count := len({*paths} - expected):
-      starts = records.read_starts(self.path)
-      code = starts[-1].get('code') if starts else None
-      raise ValueError(
-        files.sentence(
-          f'workdir: {count} files of {self.path} are of other weights, data,'
-          f' code or versions ({code}, now {results_version.name()}); choose'
-          ' another --workdir, or delete this one.'
-        )
-      )
+  def count_others(self, points: Sequence[plan.Point]) -> int:
+    """Returns the number of points of anything else than a sweep."""
+    names = {path.stem for path in self.path.glob('records/*.jsonl')}
+    return len(names - {point.name for point in points})
 
   def delete_parts(self) -> None:
     """Deletes what processes that were killed wrote of files."""
