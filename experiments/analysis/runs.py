@@ -107,7 +107,7 @@ def read(
     config = records.read_json(file)
     _Config.check(config, f'workdir: {file}', 'delete it')
   if decoded is None:
-    decoded = _in_order(records.read_points(path), config)
+    decoded = records.read_points(path)
   if not costs.is_file():
     raise ValueError(f'workdir: there is no {costs}; {_ADVICE}.')
   text = files.read_bytes(costs, 'workdir', _ADVICE)
@@ -123,29 +123,6 @@ def read(
     },
     race=records.read_race(path),
   )
-
-
-def _in_order(
-  by_file: dict[str, list[records.Record]], config: Mapping[str, Any]
-) -> dict[str, list[records.Record]]:
-  """Sorts the records of files by the tasks and the curves of the sweep."""
-  tasks = config.get('tasks') or []
-  curves = [
-    records.variant(
-      **{k: x.get(k) for k in ('method', *records.OPTIONS) if k in x}
-    )
-    for x in config.get('curves') or ()
-    if x.get('method')
-  ]
-
-  def rank(item: tuple[str, list[records.Record]]) -> tuple[int, int]:
-    names = [(x.task, x.variant) for x in item[1][:1]] or [('', '')]
-    return tuple(
-      values.index(name) if name in values else len(values)
-      for values, name in zip((tasks, curves), names[0], strict=True)
-    )
-
-  return dict(sorted(by_file.items(), key=rank))
 
 
 def _settings(run: Run) -> dict[str, dict[str, Any]]:

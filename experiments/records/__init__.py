@@ -419,12 +419,13 @@ def read_all(workdir: str | pathlib.Path) -> list[Record]:
 
 
 def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
-  """Reads the points that the last start of a workdir names, sorted by name."""
+  """Reads the points that the last start of a workdir names, in its order."""
   workdir = pathlib.Path(workdir)
   paths = sorted(workdir.glob('records/*.jsonl'))
   start = (read_starts(workdir) or [{}])[-1]
-  named = start.get('points') or [path.stem for path in paths]
-  points = {path.stem: read(path) for path in paths if path.stem in named}
+  by_name = {path.stem: path for path in paths}
+  names = [x for x in start.get('points') or by_name if x in by_name]
+  points = {name: read(by_name[name]) for name in names}
   if not any(points.values()):
     raise ValueError(
       f'workdir: {workdir}/records has no records; run experiments.sweep first.'
