@@ -220,8 +220,8 @@ HTML('<br>'.join(html_lines))
 # ## 4. The sweep
 #
 # The curves of `configs/your_data.py`: both models alone, strict decoding, and
-# two cascades. The sweep first prints lengths, whether the drafter pays
-# for one answer at a time and for a batch, and how long the sweep will take. A
+# two cascades. The sweep first prints whether the drafter pays for
+# one answer at a time, and how long the sweep will take. A
 # cell that is stopped and run again keeps the points that are done. Other
 # models or fields need another `WORKDIR`.
 

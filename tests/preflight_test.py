@@ -1,53 +1,44 @@
 """Facts of a sweep before it starts, and unit costs of given times."""
 
+import dataclasses
 import functools
 
 import pytest
 import small
+from answers import COSTS, make_failure, make_record
 
-from cascades import drafters
-from cascades.config import DecodingConfig
-from cascades.models import checkpoints
 from experiments import measuring, sweep
 from experiments.sweeps import costs, curve_plan, preflight
 
-_TRIAL = preflight.Trial(
-  prompts=6,
-  emitted=480,
-  cut=0,
-  counts=dict(verifier_calls=160, examined=400, accepted=320),
-)
+
+def test_strict_decoding_is_tried_first():
+  curves = [
+    small.curve('verifier_only', ()),
+    small.curve('token_v3', (0.5, 0.6), gamma=2),
+  ]
+  tried = preflight.choose(curves)
+  assert (tried.method, tried.leniences) == ('token_v3', (0.5,))
+  assert preflight.choose(curves[:1]) == curves[0]
+  strict = small.curve('speed', (0.5, 0.0), gamma=4)
+  tried = preflight.choose([*curves, strict])
+  assert (tried.method, tried.leniences) == ('speed', (0.0,))
 
 
-@pytest.mark.parametrize(
-  ('changes', 'words'),
-  [
-    ({'cut': 5}, 'answers: 83% of them reach the maximum'),
-    ({}, 'answers: 80 tokens on average, to 6 prompts.'),
-    ({}, 'acceptance rate is 0.80 in speed gamma 4 at lenience 0.'),
-  ],
-)
-def test_facts_are_sentences(changes, words):
-  chosen = preflight.choose(
-    [
-      small.curve('verifier_only', ()),
-      small.curve('token_v3', (0.5,), gamma=2),
-      small.curve('speed', (0.5, 0.0), gamma=4),
-    ]
-  )
-  sentences = preflight.describe(_TRIAL._replace(**changes), *chosen)
-  assert words in '\n'.join(sentences)
-  assert _TRIAL.tokens_per_block == 3
-
-
-def test_a_drafter_pays_if_its_blocks_are_faster():
-  text = 'times as long as a token of the verifier alone, so the drafter'
-  assert f'one answer at a time: a block takes 2.00 {text} pays (1.50' in (
-    preflight.payment(1, 2.0, 1.5)
-  )
-  assert f'16 answers at a time: a block takes 4.00 {text} does not pay (0' in (
-    preflight.payment(16, 4.0, 0.75)
-  )
+def test_facts_are_sentences():
+  blocks = [make_record('ddbdr', id=x, ended=x == '0') for x in '012']
+  failed, _ = make_failure(blocks[0], 'a')
+  said = '\n'.join(preflight.facts([*blocks, failed], COSTS, 300, 60.0))
+  for words in (
+    'answers: 5 tokens on average, to 3 prompts.',
+    'answers: 67% of them reach the maximum',
+    'rate is 0.75 in token_v3 at lenience 0.5, gamma 2; for one answer at a'
+    ' time it pays (1.67 times as fast',
+    'time: 300 answers in about 2 min.',
+  ):
+    assert words in said
+  assert not list(preflight.facts([failed], COSTS, 300, 60.0))
+  slow = dataclasses.replace(COSTS, verifier_token_s=0.001)
+  assert 'does not pay' in '\n'.join(preflight.facts(blocks, slow, 1, 0.0))
 
 
 @pytest.mark.slow
@@ -60,25 +51,13 @@ def test_a_sweep_prints_the_facts_before_its_first_point(tmp_path, capsys):
   curves.append(make('token_v3', (0.5,), gamma=1))
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
-  words = ['prompts:', 'time: 11', 'in speed gamma 4 at lenience 0.']
-  for word in (*words, 'times as fast)'):
+  for word in 'time: 11', 'in speed at lenience 0, gamma 4;', 'times as fast':
     assert word in printed
   # Nothing is left to decode, so there is nothing to say.
   sweep.run(config, curves, tmp_path / 'run')
   printed = capsys.readouterr().err
-  assert 'prompts:' not in printed
+  assert 'time: ' not in printed
   assert 'page: : ' not in printed
-
-
-@pytest.mark.slow
-def test_blocks_of_beams_are_timed():
-  verifier = checkpoints.load_model('tiny-verifier')
-  drafter = drafters.load('tiny-recurrent', beam=True)
-  bound = drafters.bind_drafter(verifier, drafter)
-  config = DecodingConfig(gamma=2, drafts=4, verification='match')
-  times = preflight.block_times(verifier, bound, config, [1], 8)
-  assert min(times.values()) > 0
-  assert times.keys() == {(0, 1), (2, 1)}
 
 
 def measured(monkeypatch, times, blocks, calls, drafter='', **options):

@@ -29,6 +29,7 @@ from experiments.sweeps import (
   multihost,
   outcomes,
   plan,
+  preflight,
   workdirs,
   worker,
 )
@@ -103,7 +104,7 @@ class Sweep:
         case ['costs']:
           loaded.costs()
         case ['preview']:
-          list(loaded.preview(self._examples))
+          loaded.preview(self._examples)
         case ['decode', names]:
           list(loaded.decode([points[x] for x in names], self._examples))
         case ['race', entrants]:
@@ -165,7 +166,11 @@ class Sweep:
     self._bar.update(1)
     self._bar.set_description('decoding eight prompts')
     self._share('preview')
-    for sentence in self._worker.preview(self._examples):
+    answers, compile_s = self._worker.preview(self._examples)
+    total = sum(point.num_answers for point in self._points)
+    for sentence in preflight.facts(
+      answers, self._measured.costs, total, compile_s * len(self.curves)
+    ):
       self._say(sentence)
 
   def decode(self) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from cascades.models import (
   hub,
   sharding,
 )
-from cascades.sampler import batching, sampler
+from cascades.sampler import sampler
 from experiments import cli, measuring, records
 from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
@@ -39,7 +38,7 @@ _DRAFTER_SEED = 1_000_000
 # memory maps on a CPU, and a process may have 65,530.
 _MAX_COMPILED = 60
 # Prompts that are decoded before a sweep starts.
-_TRIED = 8
+_PREVIEWED = 8
 
 
 def make_mesh(config: Any) -> jax.sharding.Mesh | None:
@@ -98,59 +97,19 @@ class Worker:
       tree_size=self._tree_size,
     )
 
-  def preview(self, examples: Mapping[str, Sequence]) -> Iterator[str]:
-    """Yields the facts of the sweep before it starts, as they are measured."""
+  def preview(
+    self, examples: Mapping[str, Sequence]
+  ) -> tuple[list[records.Record], float]:
+    """Answers eight prompts; returns records, and seconds of compilation."""
     curves = [curve for curve in self._curves if not curve.confidence]
-    curve, lenience = preflight.choose(curves)
-    decoder, seed = self._sampler(curve, batch_size=self.batch_size)
-    lengths = [
-      len(decoder.encode(x.prompt, self._chat))
-      for of_task in examples.values()
-      for x in of_task
+    curve, compiled = preflight.choose(curves), self._clock.seconds
+    count = max(1, _PREVIEWED // len(self._tasks))
+    answers = [
+      outcome.record
+      for name, task in self._tasks.items()
+      for outcome in self.decode_curve(task, curve, examples[name][:count])
     ]
-    median = int(statistics.median(lengths))
-    yield f'prompts: {min(lengths)} to {max(lengths)} tokens, median {median}.'
-    answers, cut, decode_s, compiled = [], 0, 0.0, self._clock.seconds
-    count = max(1, _TRIED // len(self._tasks))
-    for name, task in self._tasks.items():
-      prompts = [x.prompt for x in examples[name][:count]]
-      # The first time compiles.
-      for _ in range(2):
-        (answered,) = decoder.sample_curve(
-          prompts, (lenience,), seed=seed, **self._request(task)
-        )
-      answers += answered
-      cut += sum(len(x.tokens) >= task.max_new_tokens for x in answered)
-      decode_s += decoder.usage.prefill_s + decoder.usage.decode_s
-    compile_s = self._clock.seconds - compiled
-    names = 'verifier_calls', 'examined', 'accepted'
-    trial = preflight.Trial(
-      prompts=len(answers),
-      emitted=sum(len(x.tokens) for x in answers),
-      cut=cut,
-      counts={name: sum(x.counts[name] for x in answers) for name in names},
-    )
-    yield from preflight.describe(trial, curve, lenience)
-    counts = [
-      len(x.select(of_task)) * max(1, len(x.leniences))
-      for x in curves
-      for of_task in examples.values()
-    ]
-    if gamma := curve.config.gamma:
-      widths = sorted({1, batching.width(max(counts), self.batch_size)})
-      times = preflight.block_times(
-        self._verifier,
-        self._bound_drafter,
-        curve.config,
-        widths,
-        context=trial.emitted // trial.prompts,
-      )
-      for rows in widths:
-        ratio = times[gamma, rows] / times[0, rows]
-        yield preflight.payment(rows, ratio, trial.tokens_per_block / ratio)
-    seconds = compile_s * len(curves) + sum(counts) * decode_s / trial.prompts
-    minutes = math.ceil(seconds / 60)
-    yield f'time: {sum(counts)} answers in about {minutes} min.'
+    return answers, self._clock.seconds - compiled
 
   def _limit_compiled(self, task: str, curve: curve_plan.Curve) -> None:
     """Clears the compiled programs once there are `_MAX_COMPILED` curves."""
