@@ -749,7 +749,7 @@ def test_points_are_named_by_what_changes_records(tmp_path, monkeypatch):
 def test_settings_have_no_paths_of_files():
   config = _file_config('https://user:secret@host/a.jsonl?token=secret')
   config.file.examples = '/home/user/b.jsonl'
-  settings = plan.shared_settings(config)
+  settings = plan.run_settings(config, [], {})
   assert 'secret' not in str(settings)
   assert '/home' not in str(settings)
   assert settings['file']['prompt'] == 'prompt'

@@ -120,7 +120,6 @@ def strict_loop(
   drafts: int,
   tree_size: int | None,
   context: int,
-  rows: int = 1,
 ) -> tuple[TimedLoop, float]:
   """Returns a loop of strict blocks, and the drafter's calls per block."""
   verification = 'token' if drafts == 1 else 'multi_round'
@@ -152,7 +151,7 @@ def strict_loop(
 
   def run():
     # A copy, since the loop reuses the memory of its argument.
-    copy = decoding.gather_rows(prompt, np.zeros(rows, np.int32))
+    copy = decoding.gather_rows(prompt, np.zeros(1, np.int32))
     return engine.decode(copy, max_blocks=count)
 
   decoded_rows, _ = run()

@@ -65,8 +65,10 @@ def default_workdir(config: str | pathlib.Path, data: str = '') -> pathlib.Path:
   return pathlib.Path('runs', *parts, *words)
 
 
-def shared_settings(config: Any) -> dict[str, Any]:
-  """Returns the fields that all results of a workdir share."""
+def run_settings(
+  config: Any, curves: Sequence[Curve], data: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the settings that a workdir keeps, which all its results share."""
   settings = {
     name: value
     for name, value in config.to_dict().items()
@@ -75,14 +77,6 @@ def shared_settings(config: Any) -> dict[str, Any]:
   }
   for name in _PATHS if settings.get('file') else ():
     settings['file'].pop(name, None)
-  return settings
-
-
-def run_settings(
-  config: Any, curves: Sequence[Curve], data: Mapping[str, Any]
-) -> dict[str, Any]:
-  """Returns the settings that a workdir keeps."""
-  settings = shared_settings(config)
   # The name and the seed determine the examples of a bundled task.
   data = {name: of_task for name, of_task in data.items() if of_task}
   settings |= {'data': data} if data else {}
@@ -107,7 +101,7 @@ def configured_tasks(config) -> dict[str, Any]:
       'tasks: no task is given; give one or more with --config.tasks, such as'
       f' {next(iter(TASKS))}.'
     )
-  task_fields = _task_fields(config)
+  task_fields = config.get('task') or {}
   tasks = {}
   for name in config.tasks:
     if name.startswith('lm_eval:'):
@@ -130,14 +124,9 @@ def configured_tasks(config) -> dict[str, Any]:
   }
 
 
-def _task_fields(config) -> dict[str, Any]:
-  """Returns the fields of a config's `task`, if it has any."""
-  return dict(config.get('task') or {})
-
-
 def load_examples(config, task) -> tuple[list, dict[str, Any]]:
   """Loads the examples of a task, with the provenance of its data."""
-  task_fields = _task_fields(config)
+  task_fields = config.get('task') or {}
   shots, path = task_fields.get('shots'), task_fields.get('path') or None
   split = {'split': config.get('split')} if config.get('split') else {}
   examples = list(

@@ -65,7 +65,6 @@ class Worker:
     self._clock = measuring.CompileClock()
     self._compiled: set[tuple] = set()
     spec = drafters.parse(config.drafter, **curve_plan.drafter_options(config))
-    self._is_model = drafters.kind_of(config.drafter).is_language_model
     # A config may lack these fields.
     dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
     mesh = make_mesh(config)
@@ -89,9 +88,10 @@ class Worker:
 
   def costs(self) -> unit_costs.CostRange:
     """Measures the seconds of one call of each model."""
+    kind = drafters.kind_of(self._config.drafter)
     return costs.measure(
       self._verifier,
-      self._drafter.checkpoint if self._is_model else None,
+      self._drafter.checkpoint if kind.is_language_model else None,
       self._bound_drafter,
       sorted({(x.config.gamma, x.config.drafts) for x in self._curves}),
       tree_size=self._tree_size,
