@@ -7,7 +7,8 @@ rules, from strict to drafter-only; for spec_bench, which has no metric, tokens
 per verifier call and latency by lenience.
 
 The argument is a pair, named after its drafter and its verifier, and a task:
-keys of PAIRS and TASKS below. Results go to runs/gemma2_2b_9b/gsm8k.
+keys of PAIRS and TASKS below. Results go to
+runs/paper/gemma2_2b_9b/gsm8k.
 To rehearse it, give --workdir=runs/rehearsal --config.verifier=tiny-verifier
 --config.drafter=tiny-drafter --config.num_examples=4, and for a pair with chat
 --config.chat=False.

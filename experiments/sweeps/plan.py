@@ -19,7 +19,6 @@ from experiments import records
 from experiments.records import results_version
 from experiments.sweeps.curve_plan import CURVE_FIELDS, Curve
 
-_CONFIGS = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 # Default number of examples of a point, which is what each worker of a killed
 # run loses at most.
 _SHARD_SIZE = 256
@@ -40,29 +39,19 @@ _WITHOUT_EFFECT = (
 # Fields of `file` that name files: they may move and may hold secrets, and the
 # hashes of the files are kept.
 _PATHS = ('path', 'examples')
-# Endings of files of data that tell nothing of them.
-_ENDINGS = r'(\.(jsonl|json|csv|yaml|yml|gz))+$'
 
 
 def default_workdir(config: str | pathlib.Path, data: str = '') -> pathlib.Path:
   """Returns the folder for the results of a config.
 
   It is `runs/quickstart` for configs/quickstart.py. The words of an argument
-  are subfolders: `runs/mine/2b/fast` for mine.py:2b,fast. Those of
-  configs/paper.py have no folder above them: `runs/gemma2_2b_9b/gsm8k`.
+  are subfolders: `runs/mine/2b/fast` for mine.py:2b,fast; so is a file of data.
   """
   path, _, argument = str(config).partition(':')
-  name = pathlib.Path(path).with_suffix('').resolve()
-  is_ours = name.is_relative_to(_CONFIGS)
-  parts = name.relative_to(_CONFIGS).parts if is_ours else (name.name,)
-  if name == _CONFIGS / 'paper':
-    parts = ()
+  file = data.partition('?')[0].rpartition('/')[2].partition('.')[0]
   # Neither '/data' nor '..' leads out of the folder.
-  words = argument.replace('/', ',').split(',')
-  file = re.sub(_ENDINGS, '', data.partition('?')[0].rpartition('/')[2])
-  words.append(re.sub(r'[^\w-]+', '-', file).strip('-'))
-  words = [word for word in words if word.strip('.')]
-  return pathlib.Path('runs', *parts, *words)
+  words = [pathlib.Path(path).stem, *re.split('[/,]', argument), file]
+  return pathlib.Path('runs', *(x for x in words if x.strip('.')))
 
 
 def run_settings(
