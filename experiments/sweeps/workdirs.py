@@ -22,7 +22,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import filelock
@@ -78,26 +78,15 @@ class Workdir:
     files.check_tree(path)
     self.path = path
 
-  @contextlib.contextmanager
-  def lock(self, name: str = '.lock') -> Iterator[None]:
+  def lock(self, name: str = '.lock') -> contextlib.AbstractContextManager:
     """Locks the folder, or a shard of a name, against other processes."""
-    lock = filelock.FileLock(self.path / name)
     try:
-      lock.acquire(timeout=0)
+      return filelock.FileLock(self.path / name).acquire(timeout=0)
     except filelock.Timeout:
       raise ValueError(
         f'workdir: another process is using {self.path}; wait until it ends, or'
         ' choose another --workdir.'
       ) from None
-    try:
-      yield
-    finally:
-      lock.release()
-
-  @property
-  def has_records(self) -> bool:
-    """True if a point of a sweep is in the folder."""
-    return any(self.path.glob('records/*.jsonl'))
 
   def claim(
     self,
@@ -106,14 +95,12 @@ class Workdir:
     write: bool = True,
   ) -> None:
     """Writes the settings, or checks that they are those of the folder."""
-    bound = self.has_records
-    path = self.path / 'config.json'
-    before = path.exists() and files.read_bytes(path, 'workdir', 'delete it')
+    bound, path = any(self.path.glob('records/*.jsonl')), self.path / 'config.json'
     records.claim(
       path, settings, 'run', bound, replaceable=replaceable, write=write
     )
-    if not bound and files.read_bytes(path, 'workdir', 'delete it') != before:
-      # They may lack the blocks of these settings.
+    if write and not bound:
+      # Unit costs may lack the blocks of these settings.
       (self.path / 'costs.json').unlink(missing_ok=True)
 
   def log_start(self, start: Mapping[str, Any]) -> None:
