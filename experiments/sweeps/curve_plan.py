@@ -329,21 +329,15 @@ def add_model_baselines(
 
 def without_drafter_alone(curves: Sequence[Curve], drafter: str) -> list[Curve]:
   """Leaves out the curves in which the drafter answers alone."""
-
-  def needs_drafter_alone(curve: Curve) -> bool:
-    return curve.baseline_model == 'drafter' or curve.confidence is not None
-
-  left_out = [curve.name for curve in curves if needs_drafter_alone(curve)]
-  remaining = [curve for curve in curves if not needs_drafter_alone(curve)]
+  left_out = [
+    curve
+    for curve in curves
+    if curve.baseline_model == 'drafter' or curve.confidence is not None
+  ]
   if left_out:
     print(
       f'drafter: {drafter} cannot answer alone; the sweep leaves out'
-      f' {", ".join(left_out)}.',
+      f' {", ".join(curve.name for curve in left_out)}.',
       file=sys.stderr,
     )
-  if not remaining:
-    raise ValueError(
-      f'drafter: {drafter} cannot answer alone, and the sweep has no other'
-      ' curve; add a curve of a method that drafts.'
-    )
-  return remaining
+  return [curve for curve in curves if curve not in left_out]

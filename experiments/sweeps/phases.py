@@ -81,15 +81,15 @@ class Sweep:
     if self.config.get('wandb') and not importlib.util.find_spec('wandb'):
       raise ValueError(arguments.missing('wandb', 'wandb', 'wandb'))
     self._tasks = plan.configured_tasks(self.config)
+    if not kind_of(self.config.drafter).is_language_model:
+      self.curves = curve_plan.without_drafter_alone(
+        self.curves, self.config.drafter
+      )
     curve_plan.check_curves(self.curves)
     self._examples, self._data = {}, {}
     for name, task in self._tasks.items():
       examples, data = plan.load_examples(self.config, task)
       self._examples[name], self._data[name] = examples, data
-    if not kind_of(self.config.drafter).is_language_model:
-      self.curves = curve_plan.without_drafter_alone(
-        self.curves, self.config.drafter
-      )
     self.curves = curve_plan.add_model_baselines(self.curves, self.config)
     if self._process is not None:
       self._check_processes()

@@ -95,7 +95,10 @@ class Workdir:
     write: bool = True,
   ) -> None:
     """Writes the settings, or checks that they are those of the folder."""
-    bound, path = any(self.path.glob('records/*.jsonl')), self.path / 'config.json'
+    bound, path = (
+      any(self.path.glob('records/*.jsonl')),
+      self.path / 'config.json',
+    )
     records.claim(
       path, settings, 'run', bound, replaceable=replaceable, write=write
     )
