@@ -205,8 +205,16 @@ def test_words_without_control_tokens_have_the_ids_they_had(tags):
 def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
   tuned = chat.with_turn_end(_trained('bar'))
   assert tuned.stops == (1, chat.require_template(tuned).end_token)
-  # The bundled pair was taught none.
+  # The bundled pair was taught none; an ordinary piece can be a user's.
   assert chat.with_turn_end(_trained('none')).stops == (1,)
+  with pytest.raises(ValueError, match=r'^chat: .* without tokens for turns'):
+    chat.require_template(_like_gemmas('start', tokenizers.Kind.NORMAL))
+  spaced = _like_gemmas('start')
+  model = tokenizers._make_proto(spaced.proto)
+  model.normalizer_spec.add_dummy_prefix = True
+  spaced = dataclasses.replace(spaced, proto=model.SerializeToString())
+  with pytest.raises(ValueError, match=r'^chat: .* that adds a space'):
+    chat.require_template(spaced)
   one = small.sampler('tiny-verifier', gamma=0)
   for call in one.sample, one.stream:
     with pytest.raises(ValueError, match=r'^chat: .* without tokens for turns'):

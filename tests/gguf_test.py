@@ -385,6 +385,12 @@ def test_a_tokenizer_says_none_and_no_in_several_ways():
     conftest.refused('model', lambda fields=fields: _of_tokenizer(**fields))
 
 
+def test_an_empty_array_is_no_number():
+  for name in _PATTERN, 'rope.scaling.factor':
+    said = conftest.refused('model', lambda n=name: config({n: np.array([])}))
+    assert 'x.gguf' in said
+
+
 def test_a_score_may_be_infinitely_low_and_nothing_else_infinite():
   scores = np.array([0, 0, 0, 0, -1, -np.inf], np.float32)
   assert -math.inf < _of_tokenizer(scores=scores).vocabulary()[-1].score < -1e29

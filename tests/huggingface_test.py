@@ -55,6 +55,22 @@ def test_what_transformers_says_of_a_model_is_written(folder, tmp_path):
   assert [said[f'{x}_token_id'] for x in ('pad', 'eos', 'bos')] == ids
 
 
+def test_a_large_model_is_written_and_read_in_parts(tmp_path, monkeypatch):
+  checkpoint = load(_FOLDERS[0])
+  monkeypatch.setattr(checkpoints, '_SHARD_BYTES', 20_000)
+  checkpoints.save_model(tmp_path, checkpoint)
+  index = read_json(tmp_path / tensor_files.INDEX)
+  parts = {x.name for x in tmp_path.glob('*.safetensors')}
+  assert parts == {*index['weight_map'].values()}
+  assert len(parts) > 2
+  same(load(tmp_path).params, checkpoint.params)
+  monkeypatch.undo()
+  checkpoints.save_model(tmp_path, checkpoint)
+  assert [x.name for x in tmp_path.glob('*.safetensors*')] == [
+    'model.safetensors'
+  ]
+
+
 def test_a_gate_by_columns_is_written_by_rows(tmp_path):
   # As gemma's own Gemma 2 2B has it.
   rows = checkpoints.load_model(FIXTURES / 'hf_gemma2').unpack()

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from cascades.drafters import language_model
 from cascades.models import tokenizers
 from experiments.training import tokenizer_training
 
@@ -92,7 +93,7 @@ def test_symbols_are_tokens_and_answers_may_end_at_them():
 
 
 def test_the_first_difference_of_two_tokenizers(tokenizer):
-  differ = tokenizers.first_difference
+  differ = language_model.first_difference
   other = tokenizer_training.train(TEXTS, 300, ('<end_of_turn>',))
   assert differ(tokenizer, other) == differ(other, tokenizer) == 5
   longer = tokenizer_training.train(TEXTS, 310)

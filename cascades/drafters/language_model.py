@@ -80,7 +80,7 @@ class DraftModel(UnboundDrafter):
     """Binds the model to a verifier with the same tokenizer."""
     model, params, tokenizer = self.checkpoint
     pair = tokenizer, verifier.tokenizer
-    token = tokenizers.first_difference(*pair)
+    token = first_difference(*pair)
     if token is not None:
       actual, expected = (
         repr(x.piece(token)) if token < x.vocab_size else 'nothing'
@@ -266,3 +266,14 @@ def _draft(
     first=read_last_two if reads_last_two else None,
     threshold=threshold,
   )
+
+
+def first_difference(
+  a: tokenizers.Tokenizer, b: tokenizers.Tokenizer
+) -> int | None:
+  """Returns the first id of another meaning."""
+  if a == b:
+    return None
+  common = min(a.vocab_size, b.vocab_size)
+  different = (i for i in range(common) if a.piece(i) != b.piece(i))
+  return next(different, None if a.vocab_size == b.vocab_size else common)

@@ -290,9 +290,11 @@ def require_template(tokenizer: tokenizers.Tokenizer) -> ChatTemplate:
   if tokenizer.chat_template is not None:
     return _compile(tokenizer, tokenizer.chat_template)
   for tags in _TAGS:
-    if tokenizer.token_id(tags[1]) is not None:
-      frame = f'{{% set start, end, has_system_turn = {tags} %}}\n{_FRAME}'
-      return _compile(tokenizer, frame)
+    frame = f'{{% set start, end, has_system_turn = {tags} %}}\n{_FRAME}'
+    template = _compile(tokenizer, frame)
+    # Tags of an ordinary piece are not told apart from a user's.
+    if template.end_token is not None:
+      return template
   raise ValueError(
     'chat: apply_chat_template is not supported by a tokenizer without tokens'
     ' for turns; give an instruction-tuned model, or leave out the option.'

@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
+import itertools
 import logging
 import math
 import pathlib
@@ -509,7 +510,7 @@ def _open_orbax(name: NameOrPath) -> _OrbaxSource:
     wrong = [x for x in sorted(names) if stored.get(x) != expected.get(x)]
     if wrong:
       raise ValueError(
-        f'model: in {path} the parameter {wrong[0]} has another shape than its'
+        f'model: in {path} the parameter {wrong[0]} is not as its'
         ' architecture implies; give its architecture in front of the folder'
         " ('gemma2-2b:/path'), or put its config.json beside it."
       )
@@ -596,7 +597,6 @@ FORMATS: dict[str, Callable[[NameOrPath], Any]] = {
   'gguf': _open_gguf,
   'orbax': _open_orbax,
 }
-_BUILTIN = (*FORMATS,)
 
 
 def _existing(name: NameOrPath) -> pathlib.Path | None:
@@ -632,7 +632,7 @@ def find_format(name: NameOrPath) -> str:
   marks = '_METADATA', '_CHECKPOINT_METADATA'
   if path and any((path / mark).is_file() for mark in marks):
     return 'orbax'
-  added = (x for x in FORMATS if x not in _BUILTIN)
+  added = [*FORMATS][3:]
   return next((x for x in added if FORMATS[x](name) is not None), '')
 
 
@@ -666,12 +666,8 @@ _STALE = (
   *(language.OWNER_FILE, 'tokenizer.json', 'added_tokens.json'),
   'special_tokens_map.json',
 )
-_TOKENIZER = {
-  'tokenizer_class': 'GemmaTokenizer',
-  'add_bos_token': True,
-  'add_eos_token': False,
-  'clean_up_tokenization_spaces': False,
-}
+# Bytes of a file of tensors, which are in memory at a time.
+_SHARD_BYTES = int(5e9)
 # No property of the parameters: the length that families were trained for.
 _LENGTHS = dict(gemma2=8192, gemma3=131072, gemma3n=32768, gemma4=131072)
 
@@ -716,9 +712,29 @@ def make_config(
       'num_kv_shared_layers': layers - int(layers - share * layers),
     }
   if family == 'gemma3n':
-    fields |= _gemma3n_fields(c)
+    fields |= {
+      'intermediate_size': [c.hidden_dim] * c.num_layers,
+      'activation_sparsity_pattern': list(c.activation_sparsity_pattern),
+      'laurel_rank': c.laurel_rank,
+      'altup_coef_clip': c.altup_coef_clip,
+      'altup_num_inputs': c.num_altup_inputs,
+    }
   elif family == 'gemma4':
-    fields |= _gemma4_fields(c, ropes[config_json.FULL])
+    ropes[config_json.FULL] |= {
+      'rope_type': 'proportional',
+      'partial_rotary_factor': c.global_rope_proportion,
+    }
+    fields |= {
+      'global_head_dim': c.global_key_size,
+      'num_global_key_value_heads': c.num_global_kv_heads,
+      'attention_k_eq_v': c.k_eq_v_global,
+      'use_double_wide_mlp': c.override_kv_shared_ffw_hidden is not None,
+      'use_bidirectional_attention': c.use_bidirectional_attention,
+      'enable_moe_block': c.enable_moe,
+      'num_experts': c.num_experts or None,
+      'top_k_experts': c.top_k_experts if c.enable_moe else None,
+      'moe_intermediate_size': c.expert_dim or None,
+    }
   else:
     by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
     scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
@@ -737,34 +753,6 @@ def make_config(
       ' supported by config.json; give a Gemma 2, 3, 3n or 4, text only.'
     )
   return fields
-
-
-def _gemma3n_fields(c: Any) -> dict[str, Any]:
-  """Returns the fields that only Gemma 3n has."""
-  return {
-    'intermediate_size': [c.hidden_dim] * c.num_layers,
-    'activation_sparsity_pattern': list(c.activation_sparsity_pattern),
-    'laurel_rank': c.laurel_rank,
-    'altup_coef_clip': c.altup_coef_clip,
-    'altup_num_inputs': c.num_altup_inputs,
-  }
-
-
-def _gemma4_fields(c: Any, full_rope: dict[str, Any]) -> dict[str, Any]:
-  """Returns the fields that only Gemma 4 has."""
-  full_rope['rope_type'] = 'proportional'
-  full_rope['partial_rotary_factor'] = c.global_rope_proportion
-  return {
-    'global_head_dim': c.global_key_size,
-    'num_global_key_value_heads': c.num_global_kv_heads,
-    'attention_k_eq_v': c.k_eq_v_global,
-    'use_double_wide_mlp': c.override_kv_shared_ffw_hidden is not None,
-    'use_bidirectional_attention': c.use_bidirectional_attention,
-    'enable_moe_block': c.enable_moe,
-    'num_experts': c.num_experts or None,
-    'top_k_experts': c.top_k_experts if c.enable_moe else None,
-    'moe_intermediate_size': c.expert_dim or None,
-  }
 
 
 def _special_ids(stops: tuple[int, ...]) -> dict[str, Any]:
@@ -786,14 +774,30 @@ def write_folder(
   """Writes a folder that `load_model` and transformers open."""
   folder = pathlib.Path(folder)
   resolved = config_json.read(config)
-  tensors = [*param_mapping.tensors(params, resolved, gate_by_rows)]
-  if any(x.struct.dtype == 'int8' for x in tensors):
-    ranks = {x.name: len(x.struct.shape) for x in tensors}
-    fields = language.cpu().stored.quantization_config(ranks)
-    config = {**config, 'quantization_config': fields}
-  arrays = {tensor.name: tensor.make() for tensor in tensors}
+  weight_map, ranks, is_int8, written = dict[str, str](), {}, False, 0
+
+  def shard_of(tensor):
+    nonlocal written
+    written += tensor[1].nbytes
+    return written // _SHARD_BYTES
+
+  tensors = param_mapping.tensors(params, resolved, gate_by_rows)
   with files.replace_files(folder) as part:
-    tensor_files.save_tensors(part / tensor_files.SINGLE, arrays)
+    for i, shard in itertools.groupby(tensors, shard_of):
+      file, arrays = f'model-{i:05}.safetensors', dict(shard)
+      tensor_files.save_tensors(part / file, arrays)
+      weight_map |= dict.fromkeys(arrays, file)
+      ranks |= {name: x.ndim for name, x in arrays.items()}
+      is_int8 |= any(x.dtype == 'int8' for x in arrays.values())
+      arrays.clear()
+    if len({*weight_map.values()}) == 1:
+      (part / file).rename(part / tensor_files.SINGLE)
+    else:
+      index = {'metadata': {'total_size': written}, 'weight_map': weight_map}
+      tensor_files.write_json(part / tensor_files.INDEX, index)
+    if is_int8:
+      fields = language.cpu().stored.quantization_config(ranks)
+      config = {**config, 'quantization_config': fields}
     tensor_files.write_json(part / 'config.json', config)
     special = _special_ids(tokenizer.stops)
     if tokenizer.suppress_tokens:
@@ -802,7 +806,12 @@ def write_folder(
     files.write_bytes(part / 'tokenizer.model', tokenizer.proto)
     if tokenizer.chat_template is not None:
       files.write_text(part / chat.FILE, tokenizer.chat_template)
-    fields = tokenizer.special_tokens() | _TOKENIZER
+    fields = tokenizer.special_tokens() | dict(
+      tokenizer_class='GemmaTokenizer',
+      add_bos_token=True,
+      add_eos_token=False,
+      clean_up_tokenization_spaces=False,
+    )
     tensor_files.write_json(part / 'tokenizer_config.json', fields)
     new_names = {file.name for file in part.iterdir()}
   for file in [file for name in _STALE for file in folder.glob(name)]:

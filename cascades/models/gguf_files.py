@@ -232,7 +232,7 @@ def read_config(file: File) -> config_json.GemmaConfig:
   if family not in FAMILIES:
     raise ValueError(
       f'model: {path} has the unsupported architecture'
-      f' {arguments.quote(family)}; give a Gemma 2 or 3 (gemma2, gemma3).'
+      f' {arguments.quote(family)}; give gemma2 or gemma3, in one file.'
     )
   defaults = {
     'gemma2': {_PATTERN: 2, 'attention.sliding_window': 4096},
@@ -246,7 +246,7 @@ def read_config(file: File) -> config_json.GemmaConfig:
   # A short text stands for an array of more numbers than layers.
   for name, x in stored.items():
     if isinstance(x, np.ndarray):
-      is_short = len(x) <= config_json.MAX_LAYERS
+      is_short = 0 < len(x) <= config_json.MAX_LAYERS
       stored[name] = x.tolist() if is_short else str(x)
   fields = _Layers.check(stored, f'model: {path}')
   local, layers = fields.local, fields.layers
@@ -370,9 +370,8 @@ _CHUNK_SIZE = 2**18
 
 @functools.cache
 def _tensor_names() -> Any:
-  gguf = library()
   # More layers than a file has.
-  return gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3, 100)
+  return library().get_tensor_name_map(library().MODEL_ARCH.GEMMA3, 100)
 
 
 def gguf_name(name: str) -> str:

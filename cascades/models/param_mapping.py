@@ -74,14 +74,6 @@ class ParamMapping(NamedTuple):
   unpack: Callable[[Any], list[Any]]
 
 
-class Tensor(NamedTuple):
-  """A Hugging Face tensor, before its array is made."""
-
-  name: str
-  struct: jax.ShapeDtypeStruct
-  make: Callable[[], np.ndarray]
-
-
 def get(tree: Any, path: Iterable[str]) -> Any:
   """Returns the part of a tree at a path of keys."""
   return functools.reduce(lambda part, key: part[key], path, tree)
@@ -151,7 +143,19 @@ def param_mappings(
   yield _table(config)
   yield _leaf('final_norm/scale', 'model.norm.weight')
   if config.hidden_size_per_layer_input:
-    yield from _per_layer_embeddings(config)
+    table, projection = (
+      ('per_layer_input_embedding', 'per_layer_input_projection')
+      if config.is_gemma3n
+      else ('per_layer_embeddings', 'per_layer_model_projection')
+    )
+    by_layer = functools.partial(_leaf, l=config.num_hidden_layers)
+    name = 'model.embed_tokens_per_layer.weight'
+    yield by_layer(f'embedder/{table}', name, 'v (l p) -> v l p')
+    path = f'embedder/{projection}/w'
+    name = 'model.per_layer_model_projection.weight'
+    yield by_layer(path, name, '(l p) d -> d l p')
+    name = 'per_layer_projection_norm'
+    yield _leaf(f'embedder/{name}/scale', f'model.{name}.weight')
   if config.is_gemma3n:
     # Projections from one stream to all, and back to one.
     for name in ('altup_projection', 'altup_unembed_projection'):
@@ -192,26 +196,17 @@ def _layer(config: GemmaConfig, i: int, gate: str) -> Iterator[ParamMapping]:
 
 def tensors(
   params: Any, config: GemmaConfig, gate_by_rows: bool = True
-) -> Iterator[Tensor]:
-  """Yields the tensors of a model, in the order of its leaves."""
-
-  def make(mapping, leaf, i, columns):
-    part = mapping.unpack(np.asarray(leaf))[i]
-    return np.ascontiguousarray(part[..., :columns])
-
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields names and tensors of a model, in the order of its leaves."""
   for mapping in param_mappings(config, gate_by_rows):
     leaf = get(params, mapping.path)
     parts = leaf if isinstance(leaf, tuple) else (leaf,)
     for x, suffix in zip(parts, ('', '_scale'), strict=False):
-      struct = jax.ShapeDtypeStruct(x.shape, x.dtype)
-      structs = jax.eval_shape(mapping.unpack, struct)
-      for i, name in enumerate(mapping.names):
-        struct, columns = structs[i], None
-        if suffix:
-          # A view of few numbers, all columns of which are a matrix of floats.
-          struct, columns = jax.ShapeDtypeStruct((len(struct), 1), x.dtype), 1
-        part = functools.partial(make, mapping, x, i, columns)
-        yield Tensor(name + suffix, struct, part)
+      unpacked = mapping.unpack(np.asarray(x))
+      for name, tensor in zip(mapping.names, unpacked, strict=True):
+        # Scales are a view of few numbers; all their columns are a matrix.
+        tensor = tensor[..., :1] if suffix else tensor
+        yield name + suffix, np.ascontiguousarray(tensor)
 
 
 def _table(config: GemmaConfig) -> ParamMapping:
@@ -265,19 +260,3 @@ def _attention(config: GemmaConfig, layer: int) -> Iterator[ParamMapping]:
     yield leaf(path, 'self_attn.k_norm.weight')
   elif is_gemma4:
     yield _unused(path, layer, (dim,))
-
-
-def _per_layer_embeddings(config: GemmaConfig) -> Iterator[ParamMapping]:
-  """Yields the mappings of the model's per-layer embeddings."""
-  layers = config.num_hidden_layers
-  table, projection = (
-    ('per_layer_input_embedding', 'per_layer_input_projection')
-    if config.is_gemma3n
-    else ('per_layer_embeddings', 'per_layer_model_projection')
-  )
-  name = 'model.embed_tokens_per_layer.weight'
-  yield _leaf(f'embedder/{table}', name, 'v (l p) -> v l p', l=layers)
-  name = 'model.per_layer_model_projection.weight'
-  yield _leaf(f'embedder/{projection}/w', name, '(l p) d -> d l p', l=layers)
-  name = 'per_layer_projection_norm'
-  yield _leaf(f'embedder/{name}/scale', f'model.{name}.weight')

@@ -190,7 +190,11 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
   Each tensor is read from the file that the index names for it; other tensors
   of the files are ignored. Without an index, the file is `model.safetensors`.
   """
-  names = read_weight_map(folder)
+  location, names = f'model: {folder / INDEX}', dict[str, str]()
+  if fields := read_json(folder / INDEX):
+    names = _Index.check(fields, location).weight_map
+  for name, file in names.items():
+    files.sibling(folder, file, f'{location}: {arguments.quote(name)}')
   stored = sorted({*names.values()}) or [SINGLE]
   opened = {file: open_file(folder / file) for file in stored}
   tensors = {}
@@ -237,14 +241,3 @@ def open_file(file: pathlib.Path) -> dict[str, TensorHandle]:
     return TensorHandle(shape, stored.get_dtype(), read)
 
   return {name: make_handle(name) for name in sorted(opened.keys())}
-
-
-def read_weight_map(folder: pathlib.Path) -> dict[str, str]:
-  """Returns the file of each tensor from the index; {} without an index."""
-  location = f'model: {folder / INDEX}'
-  if not (fields := read_json(folder / INDEX)):
-    return {}
-  weight_map = _Index.check(fields, location).weight_map
-  for name, file in weight_map.items():
-    files.sibling(folder, file, f'{location}: {arguments.quote(name)}')
-  return weight_map

@@ -193,18 +193,13 @@ def _words_only(proto: bytes) -> sentencepiece.SentencePieceProcessor:
   for piece in model.pieces:
     if piece.type == Kind.USER_DEFINED and _CONTROL.fullmatch(piece.piece):
       piece.type = int(Kind.CONTROL)
-  model.normalizer_spec.add_dummy_prefix = False
+  if model.normalizer_spec.add_dummy_prefix:
+    raise ValueError(
+      'chat: is not supported by a tokenizer that adds a space to a text; give'
+      ' a tokenizer of Gemma.'
+    )
   words = model.SerializeToString()
   return sentencepiece.SentencePieceProcessor(model_proto=words)
-
-
-def first_difference(a: Tokenizer, b: Tokenizer) -> int | None:
-  """Returns the first id of another meaning."""
-  if a == b:
-    return None
-  common = min(a.vocab_size, b.vocab_size)
-  different = (i for i in range(common) if a.piece(i) != b.piece(i))
-  return next(different, None if a.vocab_size == b.vocab_size else common)
 
 
 def _make_proto(content: bytes = b'', **fields) -> Any:

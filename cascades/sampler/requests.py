@@ -40,8 +40,8 @@ class SampleRequest:
     max_new_tokens: Most tokens of an answer.
     seed: Seed of the sampling, from 0 to 2^64 - 1.
     echo: True if texts and tokens start with the prompt. With last_state they
-      start with the whole conversation. Prompts are decoded from their tokens,
-      so that U+2581 is a space.
+      start with the whole conversation. Prompts are decoded from their tokens:
+      U+2581 is a space, and control tokens have no text.
     return_logits: True to return the verifier's logits of the emitted tokens.
     forbidden_tokens: Ids, or texts of one token, that are never emitted; None
       forbids the suppress_tokens of the verifier's generation_config.json, and

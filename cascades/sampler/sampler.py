@@ -351,7 +351,9 @@ class Sampler:
     batch_size = self._fit_batch(engine, batch)
     answers: list[list[Any]] = [[None] * len(prompts) for _ in leniences]
     for job, row in batching.run(engine, batch, batch_size, self.usage):
-      answers[job.lenience][job.prompt] = self._output(row, stop, request.echo)
+      ids = batch.prompts[job.prompt]
+      prefix = self.tokenizer.token_strings(ids) if request.echo else None
+      answers[job.lenience][job.prompt] = self._output(row, stop, prefix)
       if on_answer:
         on_answer()
     return answers
@@ -381,10 +383,12 @@ class Sampler:
       [prompt], [self.config.effective_lenience], request, previous
     )
     self._fit_batch(engine, batch, len(previous))
+    ids = [*previous, *batch.prompts[0].tolist()]
+    prefix = self.tokenizer.token_strings(ids) if request.echo else None
     for so_far, final in batching.decode_single(
       engine, batch, row, max_blocks, stats=self.usage
     ):
-      answer = self._output(so_far, stop, request.echo)
+      answer = self._output(so_far, stop, prefix)
       if final is not None:
         state = ConversationState(final, models, params)
         answer = dataclasses.replace(answer, state=state)
@@ -525,15 +529,14 @@ class Sampler:
     return encode(self.tokenizer, prompt, apply_chat_template)
 
   def _output(
-    self, row: decoding.Row, stop: StopCondition, echo: bool
+    self, row: decoding.Row, stop: StopCondition, prefix: list[str] | None
   ) -> SampleOutput:
     """Makes the output of a fetched row."""
     first, length = int(row.prompt_length), int(row.length)
     new = slice(first, length)
     new_tokens, limit = row.tokens[new].tolist(), int(row.limit)
-    echoed = slice(0 if echo else first, length)
-    strings = self.tokenizer.token_strings(row.tokens[echoed.start : first])
-    strings += stop.token_strings(new_tokens)
+    echoed = slice(first if prefix is None else 0, length)
+    strings = [*(prefix or ()), *stop.token_strings(new_tokens)]
     has_rule = self.config.method.rule is not None
     return SampleOutput(
       text=''.join(strings),

@@ -267,10 +267,9 @@ def save(
   config = checkpoints.make_config(model, params, (1,))
   tensors = {cpu.stored.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
   resolved = config_json.read(config)
-  for tensor in param_mapping.tensors(params, resolved, model.gate_by_rows):
-    if tensor.name == param_mapping.TABLE_TENSOR:
+  for name, x in param_mapping.tensors(params, resolved, model.gate_by_rows):
+    if name == param_mapping.TABLE_TENSOR:
       continue
-    name, x = tensor.name, tensor.make()
     if stored == 'int8' and x.ndim == 2:
       x, scales = cpu.int8.round_rows(x.astype(np.float32))
       tensors[name + cpu.stored.SCALE] = scales[:, None]
