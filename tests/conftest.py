@@ -6,8 +6,12 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 
 import jaxtyping
+
+# Tests of the other folders import heads that `eagle_test` writes.
+sys.path.append(str(pathlib.Path(__file__).parent / 'parity'))
 
 # With CASCADES_CHECK_TYPES=1 annotations of the library, shapes included, are
 # checked in every call.
