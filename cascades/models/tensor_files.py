@@ -202,12 +202,10 @@ def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
     # Multimodal checkpoints have the text model under another root.
     short = name.removeprefix('language_model.')
     short = short.replace('model.language_model.', 'model.')
-    problem = f'{folder} has the tensor {short} twice, also as {name}'
-    if is_absent := name not in opened[file]:
-      problem = (
-        f'{folder / file} lacks the tensor {name}, though {INDEX} has it'
-      )
-    if is_absent or short in tensors:
+    problem = f'{folder / file} lacks the tensor {name}, though {INDEX} has it'
+    if is_twice := short in tensors:
+      problem = f'{folder} has the tensor {short} twice, also as {name}'
+    if is_twice or name not in opened[file]:
       raise ValueError(f'model: {problem}; fetch the model again.')
     tensors[short] = opened[file][name]
   return tensors
