@@ -433,7 +433,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path):
 
 
 def test_transformers_keeps_the_law():
-  # Its own speculative sampling, of the bundled pair; see the script beside it.
+  # Its own speculative sampling, of the bundled pair, at temperature 2.
   path = pathlib.Path(__file__).parent / 'peers' / 'transformers.jsonl.gz'
   found = traces.certify(path)
   assert found.passed
