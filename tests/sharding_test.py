@@ -4,7 +4,6 @@ How many devices a CPU counts as is fixed once JAX has started, so everything
 that needs several of them is done by children: see `main`.
 """
 
-import dataclasses
 import pathlib
 import shutil
 import subprocess
@@ -14,7 +13,6 @@ import tempfile
 import conftest
 import jax
 import launching
-import models_test
 import numpy as np
 import pytest
 import small
@@ -156,52 +154,40 @@ def shard_shapes(params, mesh, model):
 
 def check_layouts():
   """Every matrix is split where it should be."""
-
-  def check(model, mesh, want):
-    params = jax.tree.map(lambda x: np.zeros(x.shape), model.param_shapes())
-    got = shard_shapes(params, mesh, model)
-    for name, shape in want.items():
-      whole = [key for key in got if name in key.split('/')]
-      assert whole, name
-      assert {got[key] for key in whole} == {shape}, (name, got)
-    # Norms and alike.
-    assert all(got[key] == (64,) for key in got if 'ffw_norm' in key)
-
-  four, eight = sharding.make_mesh(2, 4), sharding.make_mesh(1, 8)
   grouped, by_head = gemma(), gemma(kv_heads=8)
-  want = {
-    'input_embedding': (70, 64),
-    'q_einsum': (2, 64, 8),
-    'kv_einsum': (2, 1, 64, 8),
-    'attn_vec_einsum': (2, 8, 64),
-    'gating_einsum': (2, 32, 64),
-    'linear': (32, 64),
+  four = {
+    'embedder/input_embedding': (70, 64),
+    'layer_0/attn/q_einsum/w': (2, 64, 8),
+    'layer_0/attn/kv_einsum/w': (2, 1, 64, 8),
+    'layer_0/attn/attn_vec_einsum/w': (2, 8, 64),
+    'layer_0/mlp/gating_einsum': (2, 32, 64),
+    'layer_0/mlp/linear': (32, 64),
+    'layer_0/pre_ffw_norm/scale': (64,),
   }
-  check(grouped, four, want)
-  check(by_head, four, {'qkv_einsum': (3, 2, 64, 8)})
   # 4 heads cannot be split in 8, so that all devices have all of them.
-  check(grouped, eight, {'q_einsum': (1, 64, 8), 'kv_einsum': (2, 4, 64, 8)})
-  config = dataclasses.replace(
-    grouped.module.config, transpose_gating_einsum=False
-  )
-  by_columns = dataclasses.replace(
-    grouped, module=grouped.module.clone(config=config)
-  )
-  check(by_columns, four, want | {'gating_einsum': (2, 64, 32)})
+  eight = {'layer_0/attn/kv_einsum/w': (2, 4, 64, 8)}
+  for model, size, want in (
+    (grouped, 4, four),
+    (by_head, 4, {'layer_0/attn/qkv_einsum/w': (3, 2, 64, 8)}),
+    (grouped, 8, eight),
+  ):
+    params = jax.tree.map(lambda x: np.zeros(x.shape), model.param_shapes())
+    got = shard_shapes(params, sharding.make_mesh(8 // size, size), model)
+    assert {name: got[name] for name in want} == want
 
 
 def check_experts_and_tables(mesh):
   """A mixture of experts drafted for by a model with tables for its layers."""
-  made = [models_test.make(f'gemma4-{size}') for size in ('26b-a4b', 'e2b')]
-  pair, params = zip(*made, strict=True)
+  made = [small.load(f'hf_gemma4_{kind}') for kind in ('experts', 'shared')]
+  pair, params, _ = zip(*made, strict=True)
   experts, tables = (
     shard_shapes(p, mesh, m) for m, p in zip(pair, params, strict=True)
   )
-  # Of six experts with twelve units each; beside them stands a plain one.
-  assert experts['layer_1/mlp/gating_einsum/w'] == (6, 2, 3, 24)
-  assert experts['layer_1/mlp/linear/w'] == (6, 3, 24)
-  assert experts['layer_1/mlp2/linear'] == (5, 24)
-  assert tables['embedder/per_layer_embeddings'] == (50, 4, 1)
+  # Of six experts with ten units each; beside them stands a plain one.
+  assert experts['layer_1/mlp/gating_einsum/w'] == (6, 2, 5, 24)
+  assert experts['layer_1/mlp/linear/w'] == (6, 5, 24)
+  assert experts['layer_1/mlp2/linear'] == (20, 24)
+  assert tables['embedder/per_layer_embeddings'] == (64, 6, 3)
   check_equal(decode(pair, params, mesh), list(decode(pair, params)))
 
 
@@ -290,7 +276,7 @@ def main(job: str, *args: str) -> None:
     check_layouts()
     check_rows()
     check_loading()
-    check_experts_and_tables(sharding.make_mesh(2, 4))
+    check_experts_and_tables(sharding.make_mesh(4, 2))
     check_assistant()
     pair = gemma(), gemma(32, 4, 4)
     shapes = [((8, 1), False), ((4, 2), True), ((2, 4), False), ((1, 8), True)]
