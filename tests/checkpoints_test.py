@@ -1,4 +1,4 @@
-"""Tests of reading and writing checkpoints, and of their formats."""
+"""Reading and writing checkpoints: their formats, dtypes and config.json."""
 
 import dataclasses
 import json
@@ -9,36 +9,52 @@ import types
 import conftest
 import jax
 import jax.numpy as jnp
+import launching
 import numpy as np
 import pytest
 import small
+from absl import flags
+from absl.testing import flagsaver
+from fixtures import gguf_writer
 from safetensors.numpy import load_file, save_file
-from small import FIXTURES, dtypes, load, same, stored
+from small import FIXTURES, dtypes, load, read_json, same, stored
 
 import cascades
+from cascades import drafters, load_model
+from cascades.drafters import assistant, eagle3, recurrent
 from cascades.models import (
   checkpoints,
   gemma_library,
   language,
   param_mapping,
   tensor_files,
+  tokenizers,
 )
+from cascades.sampler import scoring
+from cascades.verification_config import DRAFT
+from experiments import export
 
+TINY = checkpoints.ASSETS / 'tiny-drafter'
 TABLE = param_mapping.TABLE_TENSOR
 FULL, SLIDING = 'full_attention', 'sliding_attention'
+_GENERATION = 'generation_config.json'
+_HEAD = checkpoints.ASSETS / 'tiny-recurrent'
+_ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
+_EAGLE = FIXTURES / 'eagle3_joined'
 
 
 def read_config(folder: str) -> dict:
-  return small.read_json(FIXTURES / folder / 'config.json')
+  return read_json(FIXTURES / folder / 'config.json')
+
+
+def refused(path) -> str:
+  return conftest.refused('model', load_model, path)
 
 
 @pytest.fixture
 def copied(tmp_path):
   """Copies a fixture, which a test then changes."""
   return lambda folder: shutil.copytree(FIXTURES / folder, tmp_path / 'model')
-
-
-# --- Reading what transformers wrote ---
 
 
 @pytest.mark.parametrize(
@@ -53,12 +69,12 @@ def test_the_text_part_of_a_multimodal_checkpoint(copied, root):
   small.rewrite(there, tensors=changed)
   whole = {'model_type': 'gemma3', 'text_config': read_config('hf_gemma3')}
   (there / 'config.json').write_text(json.dumps(whole))
-  read = checkpoints.load_model(str(there)).unpack()
+  read = load_model(str(there)).unpack()
   assert read.model == load('hf_gemma3').model
   same(read.params, load('hf_gemma3').params)
 
 
-# --- As another dtype ---
+# --- Dtypes: as stored, as declared, as asked for ---
 
 
 def as_bfloat16(params):
@@ -67,17 +83,35 @@ def as_bfloat16(params):
 
 @pytest.mark.parametrize('name', ['tiny-drafter', FIXTURES / 'hf_gemma2'])
 def test_parameters_become_another_dtype_as_they_are_read(name):
-  whole, read = (checkpoints.load_model(name, x) for x in (None, 'bfloat16'))
+  whole, read = (load_model(name, x) for x in (None, 'bfloat16'))
   assert read.model == whole.model
   same(read.params, as_bfloat16(whole.params))
   assert dtypes(read.params) == {'bfloat16'}
-  for option, call in (
-    ('dtype', lambda: checkpoints.load_model(name, 'int4')),
-    ('stored', lambda: checkpoints.save_model('x', whole, stored='int4')),
+  assert dtypes(drafters.load(str(_HEAD), 'bfloat16').head) == {'bfloat16'}
+
+
+def test_dtypes_of_no_parameters_are_refused():
+  for dtype in 'int4', 'float16':
+    for option, call in (
+      ('dtype', lambda x: load_model('tiny-drafter', x)),
+      ('dtype', lambda x: small.sampler('tiny-verifier', gamma=0, dtype=x)),
+      *(
+        ('dtype', lambda x, name=str(name): drafters.load(name, x))
+        for name in (_HEAD, _ASSISTANT, _EAGLE)
+      ),
+      ('stored', lambda x: checkpoints.save_model('x', load(TINY), stored=x)),
+    ):
+      said = conftest.refused(option, call, dtype)
+      assert f"must be one of bfloat16, float32, int8, got '{dtype}'" in said
+  # Activations pass the largest number of float16.
+  one = load_model(TINY)
+  half = jax.tree.map(lambda x: x.astype(np.float16), one.params)
+  at = jnp.arange(2)
+  for call in (
+    lambda: small.sampler(one._replace(params=half), gamma=0).sample('a'),
+    lambda: one.model.with_hidden(half, at, at, jnp.ones((2, 2), bool)),
   ):
-    assert "must be one of bfloat16, float32, int8, got 'int4'" in (
-      conftest.refused(option, call)
-    )
+    assert 'must not be float16' in conftest.refused('params', call)
 
 
 @pytest.mark.parametrize('kept', ['float32', 'bfloat16'])
@@ -94,7 +128,41 @@ def test_config_json_says_what_parameters_become(tmp_path, kept):
     ({}, kept),
   ):
     small.rewrite(tmp_path, {'dtype': ..., 'torch_dtype': ...} | said)
-    assert dtypes(checkpoints.load_model(tmp_path).params) == {want}, said
+    assert dtypes(load_model(tmp_path).params) == {want}, said
+  # Keys would be float32 in a cache of bfloat16.
+  for more in np.float32, np.float16:
+    assert tensor_files.choose_dtype([jnp.bfloat16, more]) == 'float32'
+
+
+@pytest.mark.parametrize(
+  ('source', 'read', 'part'),
+  [
+    (FIXTURES / 'hf_gemma2', load_model, 'params'),
+    (_HEAD, recurrent.RecurrentHead.load, 'head'),
+    (_ASSISTANT, assistant.Assistant.load, 'params'),
+    (_EAGLE, eagle3.EagleHead.load, 'params'),
+  ],
+)
+def test_what_is_stored_in_float16_is_read_as_float32(
+  tmp_path, source, read, part
+):
+  found = []
+  for dtype in 'float32', 'float16':
+    folder = shutil.copytree(source, tmp_path / dtype)
+    for file in folder.glob('*.safetensors'):
+      # Every number is one of float16's, whatever it is kept in.
+      tensors = {
+        name: x if x.dtype.kind in 'iub' else x.astype('float16').astype(dtype)
+        for name, x in load_file(file).items()
+      }
+      save_file(tensors, file)
+    if (folder / 'config.json').exists():
+      small.rewrite(folder, {'dtype': dtype, 'torch_dtype': dtype})
+    found.append(getattr(read(folder), part))
+  same(*found)
+  # Gemma asks for some leaves that nothing is stored of.
+  leaves = [x for x in jax.tree.leaves(found[1]) if x.any()]
+  assert dtypes(leaves) <= {'float32', 'int32'}
 
 
 # --- Orbax ---
@@ -143,12 +211,12 @@ def test_an_orbax_checkpoint_is_the_model_that_was_saved(downloads, layout):
   folder, want = downloads / layout, load('hf_gemma3').pack()
   (folder / 'generation_config.json').write_text('{"suppress_tokens": [6]}')
   (folder / 'chat_template.jinja').write_text('{{ bos_token }}')
-  read = checkpoints.load_model(folder / 'gemma3-tiny-it')
+  read = load_model(folder / 'gemma3-tiny-it')
   assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
   assert read.tokenizer.suppress_tokens == (6,)
   assert read.tokenizer.chat_template == '{{ bos_token }}'
   same(read.params, want.params)
-  read = checkpoints.load_model(folder / 'gemma3-tiny-it', 'bfloat16')
+  read = load_model(folder / 'gemma3-tiny-it', 'bfloat16')
   assert dtypes(read.params) == {'bfloat16'}
   same(read.params, as_bfloat16(want.params))
 
@@ -173,7 +241,7 @@ def catalogue(monkeypatch):
 def test_an_architecture_is_named(downloads, catalogue, tmp_path, said):
   # Without a config.json, and without a tokenizer.
   shutil.copytree(downloads / 'flat' / 'gemma3-tiny-it', tmp_path / 'it')
-  read = checkpoints.load_model(f'{said}:{tmp_path / "it"}').unpack()
+  read = load_model(f'{said}:{tmp_path / "it"}').unpack()
   want = load('hf_gemma3')
   assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
   same(read.params, want.params)
@@ -189,11 +257,10 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
     (folder, 'has no config.json'),
     (downloads / 'nested', 'is not a name, file or folder of the formats'),
   ):
-    assert said in conftest.refused('model', checkpoints.load_model, name)
+    assert said in refused(name)
   (folder / '_METADATA').write_text('{')
   name = f'gemma3-tiny:{folder}'
-  message = conftest.refused('model', checkpoints.load_model, name)
-  assert 'cannot be read' in message
+  assert 'cannot be read' in refused(name)
 
 
 # --- Folders that cannot be read ---
@@ -208,7 +275,7 @@ def _read_all(folder):
 def test_the_index_says_which_copy_of_a_tensor_is_read(copied):
   shards, norm = copied('hf_gemma2'), 'model.norm.weight'
   want = _read_all(shards)
-  index = small.read_json(shards / tensor_files.INDEX)['weight_map']
+  index = read_json(shards / tensor_files.INDEX)['weight_map']
   for shard in {*index.values()} - {index[norm]}:
     at = shards / shard
     save_file(load_file(at) | {norm: np.zeros_like(want[norm])}, at)
@@ -233,7 +300,7 @@ def test_an_output_head_that_is_no_table_is_refused(
   monkeypatch.setattr(checkpoints, '_HEAD_ROWS', 5)
   name = f'{prefix}lm_head.weight'
   small.rewrite(folder, {'tie_word_embeddings': declared}, {name: table})
-  checkpoints.load_model(folder)
+  load_model(folder)
   half = table.astype(np.float16)
   changed = np.concatenate([table[:-1], table[-1:] + 1])
   for head, said in (
@@ -241,8 +308,7 @@ def test_an_output_head_that_is_no_table_is_refused(
     *((x, 'has the shape') for x in (table[:-1], table[:, 0])),
   ):
     small.rewrite(folder, tensors={name: head})
-    message = conftest.refused('model', checkpoints.load_model, folder)
-    assert f'lm_head.weight {said}' in message
+    assert f'lm_head.weight {said}' in refused(folder)
 
 
 # --- config.json ---
@@ -328,14 +394,14 @@ def test_keys_of_layers_that_own_none_are_not_looked_at(folder, copied):
     like = tensors[attention.format(3, name)]
     more[attention.format(5, name)] = np.full_like(like, 7)
   small.rewrite(there, tensors=more)
-  model, params, _ = checkpoints.load_model(there).unpack()
+  model, params, _ = load_model(there).unpack()
   assert model == load(folder).model
   same(params, load(folder).params)
 
 
 def test_an_unknown_name_is_answered_with_the_list(tmp_path):
   for name in ('gemma2_2b_it', str(tmp_path / 'nowhere')):
-    said = conftest.refused('model', checkpoints.load_model, name)
+    said = refused(name)
     assert f"'{name}' is not a name, file or folder of the formats" in said
     for name in [*checkpoints.BUNDLED, *gemma_library.gemma_checkpoints()]:
       assert name in said.split('choose from')[1]
@@ -359,7 +425,7 @@ def test_a_name_is_fetched_by_gemma(monkeypatch):
   monkeypatch.setattr(checkpoints.epath, 'Path', path)
   monkeypatch.setattr(gemma_library, 'orbax_shapes', lambda path: with_sound)
   monkeypatch.setattr(gemma_library, 'restore_layers', restore_layers)
-  model, params, tokenizer = checkpoints.load_model(name, 'bfloat16').unpack()
+  model, params, tokenizer = load_model(name, 'bfloat16').unpack()
   file, (path, wanted) = calls
   assert file == tokenizer_file
   assert path.endswith(f'/{name}')
@@ -377,35 +443,10 @@ def test_a_name_is_fetched_by_gemma(monkeypatch):
 
   for part in (checkpoints.epath, 'Path'), (gemma_library, 'orbax_shapes'):
     monkeypatch.setattr(*part, refuse)
-    message = conftest.refused('model', checkpoints.load_model, name)
-    assert f'{name} cannot be read (no route to host); fetch' in message
+    assert f'{name} cannot be read (no route to host); fetch' in refused(name)
 
 
 # --- Formats ---
-
-TINY = checkpoints.ASSETS / 'tiny-drafter'
-
-
-def test_a_registered_format_is_loaded_where_none_of_the_library_fits(
-  tmp_path, monkeypatch
-):
-  def open_toy(name):
-    is_toy = (pathlib.Path(name) / 'toy').is_file()
-    return checkpoints.open_checkpoint(TINY) if is_toy else None
-
-  monkeypatch.setitem(checkpoints.FORMATS, 'toy', open_toy)
-  message = conftest.refused('model', checkpoints.load_model, tmp_path)
-  assert ', '.join(checkpoints.FORMATS) in message
-  (tmp_path / 'toy').touch()
-  assert cascades.load_model(tmp_path).tokenizer == load(TINY).tokenizer
-  (tmp_path / '_METADATA').touch()
-  message = conftest.refused('model', checkpoints.load_model, tmp_path)
-  assert 'has no config.json' in message
-  (tmp_path / 'model.safetensors').write_bytes(b'')
-  for name in 'config.json', 'tokenizer.model':
-    shutil.copy(TINY / name, tmp_path)
-  message = conftest.refused('model', checkpoints.load_model, tmp_path)
-  assert 'model.safetensors is damaged' in message
 
 
 def test_a_name_or_path_has_a_format(monkeypatch):
@@ -422,3 +463,160 @@ def test_a_name_or_path_has_a_format(monkeypatch):
     (pathlib.Path('tiny-drafter'), 'huggingface'),
   ):
     assert checkpoints.find_format(name) == format_name
+
+
+# --- Folders that are written for transformers, and read again ---
+
+
+def test_a_large_model_is_written_and_read_in_parts(tmp_path, monkeypatch):
+  checkpoint = load('hf_gemma2')
+  monkeypatch.setattr(checkpoints, '_SHARD_BYTES', 20_000)
+  checkpoints.save_model(tmp_path, checkpoint)
+  index = read_json(tmp_path / tensor_files.INDEX)
+  parts = {x.name for x in tmp_path.glob('*.safetensors')}
+  assert parts == {*index['weight_map'].values()}
+  assert len(parts) > 2
+  same(load(tmp_path).params, checkpoint.params)
+  monkeypatch.undo()
+  checkpoints.save_model(tmp_path, checkpoint)
+  names = [x.name for x in tmp_path.glob('*.safetensors*')]
+  assert names == ['model.safetensors']
+
+
+def test_a_gate_by_columns_is_written_by_rows(tmp_path):
+  # As gemma's own Gemma 2 2B has it.
+  rows = load_model(FIXTURES / 'hf_gemma2').unpack()
+  config = dataclasses.replace(
+    rows.model.module.config, transpose_gating_einsum=False
+  )
+  model = dataclasses.replace(
+    rows.model, module=dataclasses.replace(rows.model.module, config=config)
+  )
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, x: x.mT if path[-1].key == 'gating_einsum' else x, rows.params
+  )
+  columns = checkpoints.Checkpoint(model, params, rows.tokenizer)
+  for checkpoint in columns, columns.pack():
+    checkpoints.save_model(tmp_path, checkpoint)
+    read = load_model(tmp_path).unpack()
+    assert read.model == rows.model
+    same(read.params, rows.params)
+
+
+@pytest.mark.parametrize(
+  ('said', 'stops'),
+  [
+    ({}, (1,)),
+    ({_GENERATION: [1, 40]}, (1, 40)),
+    ({'config.json': [1, 40], _GENERATION: 41}, (1, 40, 41)),
+  ],
+)
+def test_a_folder_says_where_answers_end(said, stops, tmp_path):
+  checkpoints.save_model(tmp_path, load('hf_gemma3'))
+  tensor_files.write_json(tmp_path / _GENERATION, {'suppress_tokens': [5, 9]})
+  for name, ids in said.items():
+    fields = read_json(tmp_path / name) | {'eos_token_id': ids}
+    tensor_files.write_json(tmp_path / name, fields)
+  read = load_model(tmp_path)
+  # Written, and read again.
+  checkpoints.save_model(tmp_path / 'again', read)
+  file = tmp_path / 'a.gguf'
+  gguf_writer.save_gguf(file, read)
+  for checkpoint in (
+    read,
+    *map(load_model, (tmp_path / 'again', file)),
+  ):
+    # A file of llama.cpp's has two.
+    assert checkpoint.tokenizer.stops in (stops, (1, *stops[-1:]))
+    assert checkpoint.tokenizer.suppress_tokens == (5, 9)
+
+
+def test_tokens_that_a_folder_suppresses_are_in_no_answer(tmp_path):
+  verifier, drafter = small.pair()
+  folder = shutil.copytree(verifier, tmp_path / 'model')
+  options = dict(method='speed', lenience=0.0, gamma=2, temperature=1.0)
+  free = small.sampler(verifier, drafter, **options)
+  asked = dict(max_new_tokens=12, seed=3)
+  ids = sorted({*free.sample('one', **asked).tokens} - {tokenizers.EOS})
+  tensor_files.write_json(folder / _GENERATION, {'suppress_tokens': ids})
+  one = small.sampler(str(folder), drafter, **options)
+  answer = one.sample('one', **asked)
+  want = free.sample('one', forbidden_tokens=ids, **asked)
+  assert (answer.tokens, answer.logprobs) == (want.tokens, want.logprobs)
+  assert ''.join(one.stream('one', **asked)) == want.text
+  assert one.sample_curve(['one'], [0.0], **asked)[0][0].tokens == want.tokens
+  assert not {*ids} & {*answer.tokens}
+  # What a request forbids takes the place of what the folder does.
+  for forbidden in ([], ids[:1]):
+    asked['forbidden_tokens'] = forbidden
+    other = one.sample('one', **asked).tokens
+    assert other == free.sample('one', **asked).tokens != answer.tokens
+  # The decisions are explained, and texts have the models' probabilities.
+  decided = [
+    (x.uniform < x.acceptance) == (x.source == DRAFT)
+    for x in cascades.explain(one, 'one', answer)
+    if x.draft is not None
+  ]
+  assert decided == [True] * len(decided) != []
+  first, second = (scoring.score(x, [([2], ids)]) for x in (one, free))
+  assert first == second
+
+
+@pytest.mark.parametrize(
+  ('field', 'value'),
+  [
+    *(('suppress_tokens', [x]) for x in (64, -1, True, 'a', 1.5)),
+    ('begin_suppress_tokens', [5]),
+    ('bad_words_ids', [[5]]),
+    *(('eos_token_id', x) for x in (['</s>'], 64, True)),
+  ],
+)
+def test_tokens_that_no_model_has_are_refused(field, value, tmp_path):
+  checkpoints.save_model(tmp_path, load('hf_gemma3'))
+  tensor_files.write_json(tmp_path / _GENERATION, {field: value})
+  assert f'{tmp_path / _GENERATION}: {field}' in refused(tmp_path)
+  (tmp_path / _GENERATION).write_text('[')
+  assert 'config.json: it is damaged' in refused(tmp_path)
+  for nothing in (None, []):
+    tensor_files.write_json(tmp_path / _GENERATION, {field: nothing})
+    assert not load_model(tmp_path).tokenizer.suppress_tokens
+
+
+# --- The launcher ---
+
+
+def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
+  flags.FLAGS.mark_as_parsed()
+  folder = tmp_path / 'out'
+  said = dict(model='tiny-drafter', folder=str(folder))
+  with flagsaver.flagsaver(**said, dtype='bfloat16'):
+    export.main()
+  printed = capsys.readouterr().out
+  for file in folder.iterdir():
+    assert str(file) in printed
+  want = load_model('tiny-drafter', 'bfloat16')
+  same(load_model(folder).params, want.params)
+  with (
+    flagsaver.flagsaver(**said),
+    pytest.raises(ValueError, match='already holds a model; choose another'),
+  ):
+    export.main()
+  done = launching.run('experiments.export', '--model=tiny-drafter')
+  assert done.returncode == 2
+  assert done.stderr.startswith('error: model, folder: both must be given')
+
+
+def test_what_a_folder_cannot_hold_is_refused_and_nothing_is_left(tmp_path):
+  model, params, tokenizer = load('tiny-drafter')
+  config = dataclasses.replace(model.module.config, use_post_ffw_norm=False)
+  module = dataclasses.replace(model.module, config=config)
+  unknown = dataclasses.replace(model, module=module)
+  restricted = model.restrict_vocab(params, [0, 1, 2, 3, 300])
+  for *some, said in (
+    (model, restricted, 'a restricted vocabulary is not suppo'),
+    (unknown, params, 'a Transformer with this configuration'),
+  ):
+    checkpoint = checkpoints.Checkpoint(*some, tokenizer)
+    save = checkpoints.save_model, tmp_path / 'out', checkpoint
+    assert said in conftest.refused('model', *save)
+  assert not [*tmp_path.iterdir()]

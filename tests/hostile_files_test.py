@@ -50,26 +50,22 @@ slow = pytest.mark.slow
 # --- What must not happen ---
 
 _WATCHED: dict[str, Any] = {'inside': None, 'written': []}
-_WRITES = {
-  *('os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.link', 'os.symlink'),
-  *('os.truncate', 'os.chmod', 'shutil.move', 'shutil.rmtree'),
-}
+_WRITES = [f'os.{x}' for x in 'rename remove mkdir rmdir link symlink'.split()]
+_WRITES += ['os.truncate', 'os.chmod', 'shutil.move', 'shutil.rmtree']
 
 
 def _watch(event: str, arguments: tuple) -> None:
   """Notes what is written outside of a folder, but for JAX's cache."""
   is_written = event in _WRITES
   if event == 'open':
-    _, mode, flags = arguments
-    is_written = bool({*(mode or '')} & {*'wax+'})
-    is_written |= bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    is_written = bool(arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
   if _WATCHED['inside'] is None or not is_written:
     return
-  kept = os.path.realpath(os.environ['JAX_COMPILATION_CACHE_DIR'])
+  cache = os.path.realpath(os.environ['JAX_COMPILATION_CACHE_DIR'])
   for path in arguments[: 1 if event == 'open' else 2]:
     if isinstance(path, str | bytes | os.PathLike):
       path = os.path.realpath(os.fsdecode(path))
-      allowed = f'{_WATCHED["inside"]}/', f'{kept}/', '/dev/'
+      allowed = f'{_WATCHED["inside"]}/', f'{cache}/', '/dev/'
       if not f'{path}/'.startswith(allowed):
         _WATCHED['written'].append((event, path))
 

@@ -98,26 +98,6 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
     assert read(found, [5, 6])[0].dtype == np.float32
 
 
-def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
-  _, params, _ = checkpoints.load_model('tiny-drafter').unpack()
-  name = 'model.layers.0.mlp.down_proj.weight'
-  out = save(tmp_path / '8', 'int8')
-  tensors = small.stored(out)
-  numbers, scales = tensors[name], tensors[f'{name}_scale']
-  # Whole rows of it are used, up to the largest number that there is.
-  assert (np.abs(numbers).max(1) == 127).all()
-  found = checkpoints.load_model(out).unpack()
-  linear = found.params['layer_0']['mlp']['linear']
-  np.testing.assert_array_equal(linear, (numbers * scales).T)
-  whole = params['layer_0']['mlp']['linear']
-  # Half a scale; beside it what float32 rounds.
-  assert (np.abs(linear - whole) <= scales[:, 0] * 0.50001).all()
-  norms = (x['layer_0']['pre_attention_norm'] for x in (params, found.params))
-  jax.tree.map(np.testing.assert_array_equal, *norms)
-  sizes = [(at / 'model.safetensors').stat().st_size for at in (out, folder)]
-  assert sizes[0] < 0.6 * sizes[1]
-
-
 def refused(folder) -> str:
   return conftest.refused('model', checkpoints.load_model, folder)
 

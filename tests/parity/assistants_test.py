@@ -1,9 +1,8 @@
 """Gemma 4's assistants: what transformers says of them, and refusals.
 
-The fixtures were made by transformers (see make_assistant_fixtures.py there):
-verifiers with layers that share caches, with keys that are values, and with a
-mixture of experts, and an assistant for each. Both models are also compared
-after a text of 720 tokens, with a window of 6 and one of 512.
+The fixtures were made by transformers: verifiers with layers that share caches,
+with keys that are values, and with a mixture of experts, and an assistant for
+each; after texts of up to 720 tokens, with a window of 6 and one of 512.
 """
 
 import dataclasses
@@ -13,18 +12,15 @@ import shutil
 import conftest
 import jax
 import jax.numpy as jnp
-import many_methods
 import numpy as np
 import pytest
 import small
 import tiers
 
-from cascades import decoding, drafters, load_model, methods, verification
+from cascades import decoding, drafters, load_model
 from cascades.drafters import assistant
 from cascades.methods import processing
 from cascades.models import language
-from cascades.proof import sampled
-from cascades.sampler import batching
 
 
 def _folders(kind) -> tuple[str, str]:
@@ -98,79 +94,6 @@ def test_a_text_of_one_token_has_nothing_to_look_at():
   assert all(np.isfinite(x).all() for x in results[0])
   # Nor has what lies behind it, and how far that goes, a part in it.
   small.same(*results)
-
-
-# --- Laws ---
-
-_PLAIN = processing.SamplingParams(temperature=np.float32(1))
-# Of 64 tokens; the two models drop different ones.
-_TRUNCATED = processing.SamplingParams(
-  temperature=np.float32(1.2), top_k=np.int32(50)
-)
-_RULES = [
-  (methods.METHODS[name], lenience)
-  for name, lenience in (('speed', 0.0), ('token_v3', 0.5), ('opt', 0.1))
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('kind', 'sampling', 'name', 'drafts'),
-  [
-    *((x, _PLAIN, 'token', 1) for x in ('shared', 'experts')),
-    *(('dense', *x, 1) for x in ((_PLAIN, 'block'), (_TRUNCATED, 'token'))),
-    ('shared', _PLAIN, 'multi_round', 3),
-  ],
-)
-def test_rules_have_their_law(kind, sampling, name, drafts):
-  # q depends on where a block began, so that a rule's target is that of a
-  # block's first token; strictly the next one follows the verifier too.
-  (model, own, _), (drafter, params) = _pair(kind)
-  with np.load(f'{_folders(kind)[1]}/expected.npz') as file:
-    prompt = file['tokens'][:11]
-
-  def after(tokens):
-    return model.with_hidden(own, tokens, *small.causal(len(tokens)))[:2]
-
-  logits, hidden = (x[-2:] for x in after(jnp.asarray(prompt)))
-  cache = decoding.read_hidden(
-    model, own, model.init_cache(own, 24), jnp.asarray(prompt[:-1]), 0
-  )[2]
-  views = drafter.views(cache, jnp.int32(11))
-  start = jnp.int32(10), hidden[0], jnp.asarray(prompt[-1]), 0
-  _, drafted = drafter.step(params, views, *start)
-  d = decoding.distributions(drafted, logits[1], sampling)
-  assert np.abs(d.q - d.p).max() > 0.005
-  assert sampling is _PLAIN or ((d.q == 0) != (d.p == 0)).any()
-  rows = np.arange(len(_RULES) * 4096)
-  step_config = decoding.StepConfig(
-    decoding.Models(model, drafter),
-    many_methods.from_functions(_RULES),
-    2,
-    verification.VerificationConfig(name),
-    drafts,
-  )
-  keys = jax.random.split(jax.random.key(0), len(rows))
-  request = batching.BatchRequest(
-    [prompt] * len(rows), keys, rows % len(_RULES), 2
-  )
-  with conftest.optimised():
-    state = sampled.decode_curve(step_config, (own, params), request, sampling)
-  for i, (method, lenience) in enumerate(_RULES):
-    tokens = state.tokens[i :: len(_RULES), 11:13]
-    law = np.asarray(method.law(d, lenience))
-    assert np.abs(sampled.z_scores(tokens[:, :1], law)).max() < 5, method.name
-    if lenience:
-      # Another law than the verifier's, which many rows tell apart.
-      strict = np.asarray(d.p)
-      assert np.abs(sampled.z_scores(tokens[:, :1], strict)).max() > 5
-      continue
-    more = jax.vmap(lambda x: after(jnp.append(prompt, x))[0][-1])
-    then = jax.vmap(processing.processed_probs, (0, None))(
-      more(jnp.arange(model.vocab_size)), sampling
-    )
-    law = law[:, None] * np.asarray(then)
-    assert np.abs(sampled.z_scores(tokens, law)).max() < 5
 
 
 # --- Refusals ---
