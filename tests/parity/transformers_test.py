@@ -139,7 +139,7 @@ _PUBLISHED = read_json(FIXTURES / 'published_configs.json')
 
 
 def test_every_checkpoint_of_gemma_is_known_here():
-  # A new one wants a published config, and a small one in models_test.
+  # A new one wants a published config, and a fixture of its family.
   names = {f'{x}-{kind}' for x in _PUBLISHED for kind in ('pt', 'it')}
   names -= {'gemma4-12b-pt', 'gemma4-12b-it'}
   assert set(gemma_library.gemma_checkpoints()) == names
