@@ -131,14 +131,6 @@ _TYPED = (
   '<bos><eos><pad><s></s>[@BOS@]',
   'a <start_of_image> b<unused7>c[multimodal]<mask><|tool_call>',
 )
-# Texts without control tokens, also such as begin and end with what a tokenizer
-# joins to what stands beside it.
-_PLAIN = (
-  *('', 'what is 2 + 2?', '\n\nuser\n', '{}\n\n', 'a\\0b', ' <|think|> '),
-  ' <b>bold</b> and <table>\n\n\n  x < y > z [1] <>[]',
-  '\t  two  spaces and tabs\t\t ',
-  'Ein Hund l\u00e4uft \u2581 durch \U0001f415 den Schnee.\n',
-)
 _SYMBOLS = (
   *('\n\n', '\n\n\n', '\u2581\u2581', '<b>', '</b>', '<table>', '<mask>'),
   *('<start_of_image>', '<unused7>', '[multimodal]', '<|tool_call>'),
@@ -180,26 +172,6 @@ def test_words_never_become_control_tokens(tags, kind):
       own = tokenizer.encode_framed([words])
       assert ''.join(tokenizer.token_strings(own)) == words
       assert ''.join(map(str, own)) in ''.join(map(str, ids))
-
-
-def check_ids(tokenizer, texts, start, end):
-  """That words in a frame have the ids that they had with it as one text."""
-  template = chat.require_template(tokenizer)
-  for words in texts:
-    first = f'{start}user\n{words}{end}\n{start}model\n'
-    # What the model wrote ends its turn, or was cut off.
-    for last, want in (
-      (None, first),
-      (template.end_token, f'\n{first}'),
-      (17, f'{end}\n{first}'),
-    ):
-      ids = tokenizer.encode(want, add_bos=last is None)
-      assert template.encode(tokenizer, words, last) == ids
-
-
-@pytest.mark.parametrize('tags', _TAGS)
-def test_words_without_control_tokens_have_the_ids_they_had(tags):
-  check_ids(_like_gemmas(tags), _PLAIN, *_TAGS[tags])
 
 
 def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
@@ -321,12 +293,18 @@ def test_words_that_a_template_computes_with_become_no_control_tokens():
 
 @pytest.mark.parametrize('name', _NAMES)
 def test_a_later_turn_closes_the_answer(name):
-  template, tags = _template(_source(name)), 'start'
-  if name == 'gemma4':
-    tags = 'bar'
-  assert _tokenizer().piece(template.end_token) == _TAGS[tags][1]
-  # The other templates trim words.
-  check_ids(_tokenizer(_source(name)), ['hi'], *_TAGS[tags])
+  tokenizer, template = _tokenizer(_source(name)), _template(_source(name))
+  start, end = _TAGS['bar' if name == 'gemma4' else 'start']
+  assert tokenizer.piece(template.end_token) == end
+  first = f'{start}user\nhi{end}\n{start}model\n'
+  # What the model wrote ends its turn, or was cut off.
+  for last, want in (
+    (None, first),
+    (template.end_token, f'\n{first}'),
+    (17, f'{end}\n{first}'),
+  ):
+    ids = tokenizer.encode(want, add_bos=last is None)
+    assert template.encode(tokenizer, 'hi', last) == ids
 
 
 def test_only_the_end_of_the_answer_is_left_out_of_a_later_turn():

@@ -374,15 +374,6 @@ def test_layer_types_from_a_pattern_or_spelled_out():
     assert ''.join(kind.name[0] for kind in types) == want
 
 
-def test_heads_of_full_layers_by_either_name():
-  config = read_config('hf_gemma4_dense')
-  named = {k: v for k, v in config.items() if k != 'per_layer_config'}
-  named |= {'global_head_dim': 16, 'num_global_key_value_heads': 1}
-  assert built(named) == built(config)
-  assert built(config).global_key_size == 16
-  assert built(config).num_global_kv_heads == 1
-
-
 @pytest.mark.parametrize('folder', ['hf_gemma3n', 'hf_gemma4_shared'])
 def test_keys_of_layers_that_own_none_are_not_looked_at(folder, copied):
   # As Google's own folders hold them.

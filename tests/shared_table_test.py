@@ -16,18 +16,13 @@ from experiments.training import layer_drafters
 _SAID = np.union1d(np.arange(4, 768, 2), [1, 7, 9])
 
 
-def save(folder, stored='bfloat16'):
-  """The bundled drafter, which says some tokens."""
-  drafter = checkpoints.load_model('tiny-drafter').unpack()
-  layer_drafters.save(
-    folder, drafter, _SAID, verifier='tiny-drafter', stored=stored
-  )
-  return folder
-
-
 @pytest.fixture
 def folder(tmp_path):
-  return save(tmp_path / 'reduced')
+  """The bundled drafter, which says some tokens."""
+  drafter, at = checkpoints.load_model('tiny-drafter'), tmp_path / 'reduced'
+  options = dict(verifier='tiny-drafter', stored='bfloat16')
+  layer_drafters.save(at, drafter.unpack(), _SAID, **options)
+  return at
 
 
 def read(checkpoint, tokens):
@@ -96,6 +91,19 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
     assert found.model.dtype(found.params) == dtype
     # Not rounded: what is nearly as likely is not equally so.
     assert read(found, [5, 6])[0].dtype == np.float32
+
+
+def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path):
+  whole = checkpoints.load_model('tiny-drafter').unpack()
+  options = dict(verifier='tiny-drafter', stored='int8')
+  layer_drafters.save(tmp_path, whole, _SAID, **options)
+  scale = 'model.layers.0.mlp.down_proj.weight_scale'
+  part = checkpoints.load_model(tmp_path).unpack()
+  found, want = (x.params['layer_0']['mlp']['linear'] for x in (part, whole))
+  # Half a scale; beside it what float32 rounds.
+  error, scales = np.abs(found - want), small.stored(tmp_path)[scale][:, 0]
+  assert (error <= scales * 0.50001).all()
+  assert error.any()
 
 
 def refused(folder) -> str:

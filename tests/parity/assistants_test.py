@@ -83,19 +83,6 @@ def test_drafts_are_transformers(kind, length, garbage, window):
     token = jnp.argmax(logits)
 
 
-def test_a_text_of_one_token_has_nothing_to_look_at():
-  (model, own, _), (drafter, params) = _pair('dense')
-  results = []
-  for slots, filled in (8, jnp.zeros_like), (16, jnp.ones_like):
-    cache = jax.tree.map(filled, model.init_cache(own, slots))
-    views = drafter.views(cache, jnp.int32(1))
-    given = jnp.int32(0), jnp.ones(24), jnp.int32(2), 0
-    results.append(drafter.step(params, views, *given))
-  assert all(np.isfinite(x).all() for x in results[0])
-  # Nor has what lies behind it, and how far that goes, a part in it.
-  small.same(*results)
-
-
 # --- Refusals ---
 
 
