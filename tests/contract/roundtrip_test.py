@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
-from fixtures import gguf_writer
 
 from cascades.models import checkpoints
 
@@ -48,19 +47,3 @@ def test_what_was_written_is_the_model_that_is_read(kind, name, tmp_path):
   atol = 1e-4 if entry.bound else 0
   found = _logits(read)
   np.testing.assert_allclose(found, logits(name, entry.dtype), 0, atol)
-
-
-@pytest.mark.parametrize('stored', ['float16', 'bfloat16'])
-def test_matrices_of_a_gguf_may_be_rounded_and_norms_are_not(tmp_path, stored):
-  file, whole = tmp_path / 'x.gguf', small.load('tiny-verifier')
-  gguf_writer.save_gguf(file, whole, stored)
-  read = checkpoints.load_model(file).unpack()
-  dtype = jnp.bfloat16 if stored == 'bfloat16' else jnp.float32
-  # Norms of the project's files are bfloat16, so that nothing is lost.
-  small.same(
-    read.params,
-    jax.tree.map(
-      lambda x: (x.astype(stored) if x.ndim > 1 else x).astype(dtype),
-      whole.params,
-    ),
-  )
