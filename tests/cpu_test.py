@@ -212,8 +212,8 @@ def _read(model, params, batch, width, slots=models_test.SLOTS):
 def test_logits_have_the_same_bits_in_any_batch_and_block(
   kind, layout, monkeypatch
 ):
-  monkeypatch.setattr(blocked, '_SMALL', 0)
   plain, params = models_test.make(kind)
+  monkeypatch.setattr(blocked, '_SMALL', 0)
   model = plain.with_layout(layout)
   checkpoint = checkpoints.Checkpoint(model, model.pack(params), None)
   model, packed, _ = checkpoint.with_exact_rows()

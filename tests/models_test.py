@@ -81,9 +81,9 @@ def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
 
 @every_kind
 def test_hidden_states_make_the_logits_packed_or_not(kind, monkeypatch):
+  model, params = make(kind)
   # However small they are.
   monkeypatch.setattr(blocked, '_SMALL', 0)
-  model, params = make(kind)
   packed = model.with_layout('blocked')
   theirs = packed.pack(params)
   jax.tree.map(np.testing.assert_array_equal, packed.unpack(theirs), params)
