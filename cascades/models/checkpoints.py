@@ -774,12 +774,12 @@ def write_folder(
   """Writes a folder that `load_model` and transformers open."""
   folder = pathlib.Path(folder)
   resolved = config_json.read(config)
-  weight_map, ranks, is_int8, written = dict[str, str](), {}, False, 0
+  weight_map, ranks, is_int8, total = dict[str, str](), {}, False, 0
 
   def shard_of(tensor):
-    nonlocal written
-    written += tensor[1].nbytes
-    return written // _SHARD_BYTES
+    nonlocal total
+    total += tensor[1].nbytes
+    return total // _SHARD_BYTES
 
   tensors = param_mapping.tensors(params, resolved, gate_by_rows)
   with files.replace_files(folder) as part:
@@ -793,7 +793,7 @@ def write_folder(
     if len({*weight_map.values()}) == 1:
       (part / file).rename(part / tensor_files.SINGLE)
     else:
-      index = {'metadata': {'total_size': written}, 'weight_map': weight_map}
+      index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
       tensor_files.write_json(part / tensor_files.INDEX, index)
     if is_int8:
       fields = language.cpu().stored.quantization_config(ranks)
