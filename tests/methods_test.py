@@ -1,4 +1,8 @@
-"""Every registered method: its law, its limits, its parity."""
+"""Every registered method: its law, its limits, its parity, its theorems.
+
+Leviathan et al. 2023 (arXiv 2211.17192) for the tokens of a block;
+Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
+"""
 
 import functools
 import itertools
@@ -13,19 +17,22 @@ import numpy as np
 import pytest
 import small
 import tiers
+from scipy import stats
 
-from cascades import methods
-from cascades.proof import audit, law_checks
+from cascades import methods, verification
+from cascades.methods import processing
+from cascades.proof import (
+  audit,
+  enumeration,
+  law_checks,
+  sampled,
+  table_models,
+)
 
 _CASES = json.loads(
   (pathlib.Path(__file__).parent / 'data/reference_rules.json').read_text()
 )
 _ALL = list(methods.METHODS)
-
-
-_in_both = pytest.mark.parametrize(
-  'x64', tiers.first([True, False]), ids=['64', '32']
-)
 
 
 def _values(method):
@@ -39,45 +46,36 @@ def _values(method):
 
 
 @functools.cache
-def _evaluate(name: str, x64: bool):
-  """Values at many leniences, by kind of distribution."""
+def _evaluate(name: str):
+  """Values in float64 at many leniences, by kind of distribution."""
   method, found = methods.METHODS[name], {}
   leniences = audit.trial_leniences(method)
-  with law_checks.enable_x64(x64):
-    dtype = jnp.float64 if x64 else jnp.float32
+  with law_checks.enable_x64(True):
     for kind in law_checks.DISTRIBUTION_KINDS:
-      d = law_checks.draw_distributions(kind)
-      d = jax.tree.map(lambda x: jnp.asarray(x, dtype), d)
-      values = _values(method)(d, jnp.asarray(leniences, dtype))
+      d = jax.tree.map(jnp.asarray, law_checks.draw_distributions(kind))
+      values = _values(method)(d, jnp.asarray(leniences))
       found[kind] = jax.device_get(values | dict(q=d.q, p=d.p))
   return types.SimpleNamespace(leniences=leniences, values=found)
 
 
-# What float32 makes of it is seen in the first tier at every lenience.
-@_in_both
+def _registered(name, leniences, d):
+  """Returns where a rule of the registry defers, [leniences, contexts]."""
+  with law_checks.enable_x64(True):
+    d = jax.tree.map(jnp.asarray, d)
+    over = jax.vmap(jax.vmap(methods.METHODS[name].rule, (0, None)), (None, 0))
+    return np.asarray(over(d, jnp.asarray(leniences)))
+
+
+# In float64, its limits too; of float32 `test_every_lenience...` says more.
 @pytest.mark.parametrize('name', _ALL)
-def test_law_is_what_acceptance_and_residual_emit(name, x64):
+def test_law_is_what_acceptance_and_residual_emit(name):
   method = methods.METHODS[name]
   leniences = audit.trial_leniences(method)
-  checks = law_checks.check_law(method, leniences, x64)
-  assert len(checks) >= 4
+  checks = law_checks.check_law(method, leniences, True)
+  limits = {method.strict, method.drafter_only} - {None}
+  assert limits <= {*leniences}
+  assert len(checks) == 4 + len(limits)
   assert all(check.passed for check in checks), checks
-
-
-@_in_both
-@pytest.mark.parametrize('name', _ALL)
-def test_limits_are_exactly_the_verifier_and_the_drafter(name, x64):
-  method, evaluation = methods.METHODS[name], _evaluate(name, x64)
-  # Laws that are sums, not choices, may be off in their last bits.
-  close = 1e-15 if x64 else 3e-7
-  for d in evaluation.values.values():
-    if method.strict is not None:
-      at = evaluation.leniences.index(method.strict)
-      np.testing.assert_allclose(d['law'][at], d['p'], atol=close, rtol=0)
-    if method.drafter_only is not None:
-      at = evaluation.leniences.index(method.drafter_only)
-      np.testing.assert_array_equal(d['law'][at], d['q'])
-      np.testing.assert_array_equal(d['acceptance'][at][d['q'] > 0], 1)
 
 
 @functools.cache
@@ -135,27 +133,13 @@ def test_every_lenience_gives_distributions(name):
   assert (law[:, neither] == 0).all()
 
 
-def test_a_method_may_have_the_name_of_an_alias(monkeypatch):
-  method = small.of_target(lambda d, _: d.p, name='cascade_opt')
-  monkeypatch.setitem(methods.METHODS, method.name, method)
-  assert methods.get_method('cascade_opt') is method
-
-
-def test_what_the_target_excludes_is_never_kept():
-  # Not even where the drafter could not have drawn it.
-  one = jnp.array([0.0, 0.5, 0.5, 0.0])
-  two = jnp.array([0.0, 0.0, 1.0, 0.0])
-  assert methods.ratio(two, one).tolist() == [0, 0, 1, 0]
-  assert methods.ratio(one, two).tolist() == [0, 1, 0.5, 0]
-
-
 @pytest.mark.parametrize('name', _ALL)
 def test_rejections_are_as_few_as_the_law_allows(name):
   # No verification of single tokens keeps more than sum min(pi, q); one that
   # is made from a target keeps just that; so does lenient decoding, as long
   # as it is not stricter than strict. For rules that is r * TV(p, q), Lemma 3,
   # or the sum over deferred v of max(0, q(v) - eta p(v)).
-  method, evaluation = methods.METHODS[name], _evaluate(name, True)
+  method, evaluation = methods.METHODS[name], _evaluate(name)
   leniences = np.array(evaluation.leniences)
   for kind, values in evaluation.values.items():
     q, p = values['q'], values['p']
@@ -167,10 +151,7 @@ def test_rejections_are_as_few_as_the_law_allows(name):
       np.testing.assert_allclose(kept[some], most[some], atol=1e-12)
     if method.rule is None:
       continue
-    with law_checks.enable_x64(True):
-      d = jax.tree.map(jnp.asarray, law_checks.draw_distributions(kind))
-      over = jax.vmap(jax.vmap(method.rule, (0, None)), (None, 0))
-      r = np.asarray(over(d, jnp.asarray(leniences)))
+    r = _registered(name, leniences, law_checks.draw_distributions(kind))
     if name == 'typical':
       # A yes-or-no acceptance rejects whatever it defers.
       rejected = (r * q).sum(-1)
@@ -183,7 +164,7 @@ def test_rejections_are_as_few_as_the_law_allows(name):
 
 
 def test_mentored_keeps_within_its_divergence_and_uses_it():
-  evaluation = _evaluate('mentored', True)
+  evaluation = _evaluate('mentored')
   d = evaluation.values['random']
 
   def kl(x, y):
@@ -199,7 +180,7 @@ def test_mentored_keeps_within_its_divergence_and_uses_it():
 
 def test_cactus_averages_the_residuals_of_the_rejected():
   # Against the plain sum over every rejected x.
-  evaluation = _evaluate('cactus', True)
+  evaluation = _evaluate('cactus')
   d = evaluation.values['random']
   p, q, at = d['p'], d['q'], np.arange(d['p'].shape[1])
   for i, lenience in enumerate(evaluation.leniences):
@@ -217,52 +198,6 @@ def test_cactus_averages_the_residuals_of_the_rejected():
     np.testing.assert_allclose(d['residual'][i][some], want[some], atol=1e-9)
 
 
-def _least(name, p, lam):
-  """The least probability that a truncation of p keeps, [rows, 1]."""
-  order, entropy = (
-    -np.sort(-p, -1),
-    -(p * np.log(np.maximum(p, 1e-300))).sum(-1),
-  )
-  if name == 'min_p':
-    return np.clip(lam, 0, 1) * order[:, :1]
-  if name == 'top_k':
-    return order[:, [int(np.clip(lam, 1, p.shape[1])) - 1]]
-  if name == 'top_p':
-    # The first at which the mass is reached is in.
-    n = (np.cumsum(order, -1) < 1 - lam - 1e-15).sum(-1, keepdims=True)
-    return np.take_along_axis(order, np.minimum(n, p.shape[1] - 1), -1)
-  lam = max(lam, 0)
-  least = np.minimum(lam, np.sqrt(lam) * np.exp(-entropy))
-  return np.minimum(least, order[:, 0])[:, None]
-
-
-@pytest.mark.parametrize('name', ['min_p', 'top_p', 'top_k', 'eta'])
-def test_truncation_baselines_sample_from_a_truncated_verifier(name):
-  evaluation = _evaluate(name, True)
-  values = evaluation.values['random']
-  p = values['p']
-  for got, lenience in zip(values['law'], evaluation.leniences, strict=True):
-    want = np.where(p >= _least(name, p, lenience), p, 0)
-    want = want / want.sum(-1, keepdims=True)
-    np.testing.assert_allclose(got, want, atol=1e-12)
-
-
-def test_contrastive_is_its_formula_in_logits():
-  rng = np.random.default_rng(0)
-  zp, zq = 2 * rng.standard_normal((2, 32, 9))
-  for temperature, b in ((1.0, 0.5), (0.7, 1.0), (1.5, 0.0)):
-    with law_checks.enable_x64(True):
-      q, p = (jax.nn.softmax(jnp.asarray(z) / temperature) for z in (zq, zp))
-      d = methods.Distributions(q, p, q, p)
-      law = jax.vmap(methods.METHODS['contrastive'].law, (0, None))(d, b)
-    scores = ((1 + b) * zp - b * zq) / temperature
-    border = zp.max(-1, keepdims=True) + temperature * np.log(0.1)
-    scores = np.where(zp >= border, scores, -np.inf)
-    want = np.exp(scores - scores.max(-1, keepdims=True))
-    want /= want.sum(-1, keepdims=True)
-    np.testing.assert_allclose(law, want, atol=1e-12)
-
-
 def _reference_inputs(case):
   """Distributions in the dtype of the logits, [V, 1, V] each."""
   both = [jnp.array(case[f'logits_{size}']) for size in ('small', 'large')]
@@ -276,7 +211,7 @@ def _reference_inputs(case):
   return [jnp.tile(x[None, None], (len(both[0]), 1, 1)) for x in rows]
 
 
-@_in_both
+@pytest.mark.parametrize('x64', tiers.first([True, False]))
 def test_parity_with_the_notebook(x64):
   tolerance, compared = 1e-9 if x64 else 1e-5, 0
   with law_checks.enable_x64(x64):
@@ -302,24 +237,14 @@ def test_parity_with_the_notebook(x64):
   assert compared > 100
 
 
-def test_a_method_is_found_by_its_names_and_pickled_as_one():
+def test_a_method_is_found_by_its_names_and_pickled_as_one(monkeypatch):
   method = methods.METHODS['token_v3']
   assert methods.get_method('cascade_tokenV3') is method
   # By its name, so that another process compiles it once.
   assert pickle.loads(pickle.dumps(method)) is method
-
-
-def test_odd_rows_have_margins():
-  # Equal logits, none above 0, a lenience beyond strict.
-  margin = methods.METHODS['margin'].rule
-  for z, lenience, want in (
-    ([10.0, 10.0, 9.4, 1.0], 0.0, [0, 0, 1, 1]),
-    ([-1.0, -2.0, -3.0, -4.0], 0.5, [1, 1, 1, 1]),
-    ([10.0, 9.5, 9.4, 1.0], -1.0, [1, 1, 1, 1]),
-  ):
-    z = jnp.array(z)
-    d = methods.Distributions(*4 * (jax.nn.softmax(z),), z)
-    assert margin(d, lenience).astype(int).tolist() == want
+  mine = small.of_target(lambda d, _: d.p, name='cascade_opt')
+  monkeypatch.setitem(methods.METHODS, mine.name, mine)
+  assert methods.get_method('cascade_opt') is mine
 
 
 @pytest.mark.slow
@@ -336,3 +261,240 @@ def test_temporaries_stay_small_at_gemmas_vocabulary(name):
   lenience = jax.ShapeDtypeStruct((), jnp.float32)
   exe = jax.jit(over).lower(methods.Distributions(*5 * (rows,)), lenience)
   assert exe.compile().memory_analysis().temp_size_in_bytes < 1.2e9
+
+
+# --- Tokens per block.
+
+
+@pytest.mark.parametrize('gamma', [4, 1])
+def test_tokens_per_block(gamma):
+  # E = (1 - b^(gamma + 1)) / (1 - b), with b = sum min(pi, q), where every
+  # draft of a block is like the first.
+  model = table_models.TableModel(4, contexts=1)
+  tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
+  d = table_models.table_distributions(*tables, processing.SamplingParams())
+  pairs = [(methods.METHODS['token_v3'], 0.6), (methods.METHODS['speed'], 0.0)]
+  table = table_models.Table.from_methods(pairs, d)
+  b = np.minimum(table.law[:, 0], table.q[0]).sum(-1)
+  np.testing.assert_allclose(b, [0.84, 0.65], atol=0.01)
+  blocks = enumeration.blocks(table, verification.STANDARD, model, (), gamma)
+  tokens = sum(len(block) * chance for block, chance in blocks)
+  expected = (1 - b ** (gamma + 1)) / (1 - b)
+  np.testing.assert_allclose(tokens, expected, rtol=1e-5)
+
+
+# --- Lemma 4: whom to defer to.
+
+
+def _tables(count=400, size=7, seed=0):
+  """Returns q and p of many contexts, in float64."""
+  return np.random.default_rng(seed).dirichlet(np.full(size, 0.6), (2, count))
+
+
+def _tv(q, p):
+  return np.maximum(0, p - q).sum(-1)
+
+
+def _curve(loss_q, loss_p, q, p):
+  """Budgets and losses of the optimal rule, from strict lam to lam = 0.
+
+  It defers where loss(q) > loss(p) + lam TV(p, q); its budget is the mean of r
+  TV(p, q), the rejection rate.
+  """
+  price = _tv(q, p)
+  gain = loss_q - loss_p
+  ratios = np.unique(gain[gain > 0] / price[gain > 0])
+  # Between two ratios, never at one: there rounding would choose. Joining the
+  # points is what randomising at a tie does.
+  lams = [np.inf, *((ratios[1:] + ratios[:-1]) / 2)[::-1], 0.0]
+  points = []
+  for lam in lams:
+    r = gain > lam * price
+    points.append(((r * price).mean(), np.where(r, loss_p, loss_q).mean()))
+  budgets, losses = np.array(points).T
+  assert (np.diff(budgets) >= 0).all()
+  assert (np.diff(losses) <= 1e-15).all()
+  return budgets, losses
+
+
+def test_opt_is_optimal_for_what_the_models_believe():
+  # With 1 - max q and 1 - max p in the place of the losses, the lemma's rule is
+  # OPT, and its points lie on the curve. Diff is the same at lenience 0.
+  q, p = _tables()
+  d = methods.Distributions(q, p, q, p)
+  losses = 1 - q.max(-1), 1 - p.max(-1)
+  budgets, lowest = _curve(*losses, q, p)
+  leniences = np.linspace(0, 5, 201)
+  for name in ('opt', 'diff', 'chow'):
+    r = _registered(name, leniences, d).astype(float)
+    spent = (r * _tv(q, p)).mean(-1)
+    got = ((1 - r) * losses[0] + r * losses[1]).mean(-1)
+    above = got - np.interp(spent, budgets, lowest)
+    assert (above >= -1e-12).all()
+    assert above.max() <= 1e-12 if name == 'opt' else above.max() > 1e-3
+    assert name == 'chow' or abs(above[0]) < 1e-12
+    assert name == 'chow' or len(np.unique(spent)) > 20
+
+
+# --- The formulas, as they are printed.
+
+
+def _kl(x, y):
+  return (x * np.log(x / y)).sum(-1)
+
+
+def _rules(q, p, qg, pg, z, lam):
+  """The rules by name: where they defer."""
+  top_q, top_p, center = qg.max(-1), pg.max(-1), (qg + pg) / 2
+  favourite = np.take_along_axis(pg, qg.argmax(-1)[:, None], -1)[:, 0]
+  eps, entropy = 1 - lam, -(pg * np.log(pg)).sum(-1, keepdims=True)
+  three = np.sort(pg)[:, -3:]
+  three = three / three.sum(-1, keepdims=True)
+  first, second = np.sort(z)[:, :-3:-1].T[..., None]
+  return {
+    'chow': top_q < 1 - lam,
+    'diff': top_q < top_p - lam,
+    'opt': top_q < top_p - lam * np.abs(p - q).sum(-1) / 2,
+    'token_v1': qg < top_p[:, None] - lam,
+    'token_v2': pg < top_p[:, None] - lam,
+    'token_v3': pg < (1 - lam) * top_p[:, None],
+    'bild': -np.log(favourite) > lam,
+    'fuzzy_tv': np.abs(pg - qg).sum(-1) / 2 > lam,
+    'fuzzy_kl_qp': _kl(qg, pg) > lam,
+    'fuzzy_kl_pq': _kl(pg, qg) > lam,
+    'fuzzy_js': _kl(pg, center) / 2 + _kl(qg, center) / 2 > lam,
+    'fuzzy_js_unbounded': _kl(center, pg) / 2 + _kl(center, qg) / 2 > lam,
+    'undecided': -(three * np.log(three)).sum(-1) / np.log(3) < 1 - lam,
+    'typical': (pg <= np.minimum(eps, np.sqrt(max(eps, 0)) * np.exp(-entropy))),
+    'margin': (first <= 0) | (z < second) | (z < (1 - lam) * first),
+  }
+
+
+@pytest.mark.parametrize(
+  'name', [n for n, m in methods.METHODS.items() if m.rule is not None]
+)
+def test_rules_are_their_formulas(name):
+  # The gates are not what is sampled from: which of them is seen shows.
+  d = law_checks.draw_distributions('random', count=200)
+  leniences = np.random.default_rng(0).uniform(-0.5, 2, 60)
+  got = _registered(name, leniences, d)
+  want = [_rules(*d, lam)[name] for lam in leniences]
+  np.testing.assert_array_equal(got, want)
+  assert 0.02 < np.mean(want) < 0.98
+
+
+def _lossy(q, p, lam):
+  """max(min(q, p / (1 - lam)), p / b), b by bisection for each row."""
+  kept = np.minimum(q, p / (1 - lam))
+  low, high = np.zeros((len(q), 1)), np.full((len(q), 1), 1 / (1 - lam))
+  for _ in range(100):
+    middle = (low + high) / 2
+    more = np.maximum(kept, middle * p).sum(-1, keepdims=True) > 1
+    low, high = np.where(more, low, middle), np.where(more, middle, high)
+  return np.maximum(kept, low * p)
+
+
+def _speed(q, p, lam):
+  """min(q, p / (1 - lam)); rejected mass goes to norm(max(0, p - q))."""
+  kept = np.minimum(q, p / (1 - lam))
+  rest = np.maximum(0, p - q)
+  rest = rest / rest.sum(-1, keepdims=True)
+  return kept + (1 - kept.sum(-1, keepdims=True)) * rest
+
+
+def _contrastive(q, p, lam):
+  """p^(1 + lam) / q^lam where p is at least a tenth of its largest."""
+  return np.where(p >= 0.1 * p.max(-1, keepdims=True), p * (p / q) ** lam, 0)
+
+
+def _least(name, p, lam):
+  """The least probability that a truncation of p keeps, [rows, 1]."""
+  order, entropy = (
+    -np.sort(-p, -1),
+    -(p * np.log(np.maximum(p, 1e-300))).sum(-1),
+  )
+  if name == 'min_p':
+    return np.clip(lam, 0, 1) * order[:, :1]
+  if name == 'top_k':
+    return order[:, [int(np.clip(lam, 1, p.shape[1])) - 1]]
+  if name == 'top_p':
+    # The first at which the mass is reached is in.
+    n = (np.cumsum(order, -1) < 1 - lam - 1e-15).sum(-1, keepdims=True)
+    return np.take_along_axis(order, np.minimum(n, p.shape[1] - 1), -1)
+  lam = max(lam, 0)
+  least = np.minimum(lam, np.sqrt(lam) * np.exp(-entropy))
+  return np.minimum(least, order[:, 0])[:, None]
+
+
+_TARGETS = {
+  'ensemble': lambda q, p, lam: lam * q + (1 - lam) * p,
+  'lossy': _lossy,
+  'speed': _speed,
+  'contrastive': _contrastive,
+}
+_TRUNCATED = 'min_p', 'top_p', 'top_k', 'eta'
+
+
+@pytest.mark.parametrize('name', [*_TARGETS, *_TRUNCATED])
+def test_targets_are_their_formulas(name):
+  q, p = _tables(100)
+  atol = 1e-13 if name == 'speed' else 1e-12
+  more = (2.0, 3.5, 7.0, 9.0) if name == 'top_k' else ()
+  with law_checks.enable_x64(True):
+    d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
+    for lam in (0.0, 0.05, 0.3, 0.7, 0.95, 0.999, *more):
+      law = jax.vmap(methods.METHODS[name].law, (0, None))(d, jnp.asarray(lam))
+      if name in _TRUNCATED:
+        want = np.where(p >= _least(name, p, lam), p, 0)
+      else:
+        want = _TARGETS[name](q, p, lam)
+      want = want / want.sum(-1, keepdims=True)
+      np.testing.assert_allclose(law, want, atol=atol)
+
+
+@pytest.mark.parametrize('count', [27, 0, 10])
+def test_a_small_count_is_as_far_off_as_its_chance(count):
+  # 10 of 10,000 are expected: their counts lean to one side.
+  n, p = 10_000, 1e-3
+  tokens = (np.arange(n) < count).astype(int)[:, None]
+  z = sampled.z_scores(tokens, np.array([1 - p, p]))[1]
+  law = stats.binom(n, p)
+  tail = law.cdf(count) - law.pmf(count) / 2
+  np.testing.assert_allclose(z, stats.norm.ppf(tail), atol=1e-6)
+
+
+# --- Tables of proofs: no context of a block is like another.
+
+
+@pytest.mark.parametrize(
+  ('size', 'depth'), [(2, 5), (4, 3), (9, 2), (9, 3), (5, 12)]
+)
+def test_rows_of_a_block_differ_and_of_a_draft_where_not_all_fit(size, depth):
+  model = table_models.TableModel.injective(size, depth, max_contexts=200)
+  texts = sum(size**length for length in range(depth + 1))
+  assert model.contexts <= 200
+  if model.contexts == texts:
+    # Wherever the block begins, and whatever is before it.
+    for start in range(depth + 2):
+      prompt = [(3 * i + start) % size for i in range(start)]
+      pairs = table_models.draft_pairs(model, prompt, depth)
+      assert len(np.unique(pairs)) == texts
+  rng = np.random.default_rng(0)
+  for _ in range(50):
+    tokens = rng.integers(size, size=rng.integers(4) + depth)
+    ends = range(len(tokens) - depth, len(tokens) + 1)
+    assert len({model.context_after(tokens[:i]) for i in ends}) == depth + 1
+
+
+def test_only_rows_that_are_too_near_are_drawn_again():
+  rng = np.random.default_rng(0)
+  q, p = rng.dirichlet(np.ones(4), (2, 30))
+  p[3] = q[7]
+  new_q, new_p = table_models.separate(
+    q, p, lambda rng, n: rng.dirichlet(np.ones(4), n)
+  )
+  np.testing.assert_array_equal(new_q, q)
+  assert 3 in (places := (new_p != p).any(1).nonzero()[0])
+  assert len(places) < 5
+  with pytest.raises(ValueError, match='120 distributions of 2 tokens do not'):
+    law_checks.draw_distributions('random', 60, 2)

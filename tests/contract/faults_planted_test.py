@@ -111,7 +111,7 @@ _TREE = strict.test_tables_are_the_verifier_whatever_is_drafted, 'model'
 _ALONE = batch.test_answers_are_what_they_are_alone, 16
 _TURN = batch.test_a_turn_goes_on_where_the_last_one_ended, 3
 _GROWN = batch.test_caches_grow_with_their_rows, 8, 24
-_LIMITS = methods_test.test_limits_are_exactly_the_verifier_and_the_drafter
+_LIMITS = methods_test.test_law_is_what_acceptance_and_residual_emit, 'diff'
 _OF = {
   kind: (law.check_verify, kind, 1 if kind in cases.ONE_DRAFT else 2)
   for kind in cases.VERIFICATIONS
@@ -123,9 +123,7 @@ _FAULTS = {
   # The residual is the law.
   'cases:METHODS': (_only('token_v3', residual=lambda m: m.law), _TABLES),
   # A strict lenience has the wrong sign.
-  'methods:METHODS.diff': (
-    *(_entry(strict=lambda m: 1.0), (_LIMITS, 'diff', True)),
-  ),
+  'methods:METHODS.diff': (_entry(strict=lambda m: 1.0), _LIMITS),
   # What a block leaves is the law.
   'methods:normalize': (lambda _: lambda x, law: law, _OF['block']),
   # The bonus is the target, whatever was asked for.
@@ -215,7 +213,7 @@ def _plant(patch, where, wrap):
 def _forget():
   """Forgets what functions of the library did."""
   jax.clear_caches()
-  computed = cases.drafter, law._table, methods_test._evaluate, batch._alone
+  computed = cases.drafter, law._table, batch._alone
   for function in computed:
     function.cache_clear()
 
@@ -239,8 +237,3 @@ def _is_seen(test, args, patched) -> bool:
 def test_a_fault_is_seen(where):
   wrap, (test, *args) = _FAULTS[where]
   assert _is_seen(test, args, (where, wrap))
-
-
-def test_the_library_as_it_is_has_no_such_fault():
-  test, *args = _LOOP
-  test(*args)
