@@ -1,40 +1,60 @@
-"""Refusals: of an option, a request, an entry or a file, in their words.
+"""Options, requests and entries: what is taken, and in what words refused.
 
-A refusal is a ValueError of one sentence, whose beginning stands in the table.
+A refusal is a ValueError of one sentence, whose beginning stands in the table;
+whatever an argument is given, there is an answer or such a sentence.
 """
 
+import fractions
 import functools
+import itertools
 import math
 import numbers
+import re
 
 import numpy as np
 import pytest
 import small
 
 import cascades
-from cascades.arguments import Registry, number
+from cascades import arguments
+from cascades.arguments import Registry, number, options_of
+from cascades.config import DecodingConfig
 from cascades.drafters import DRAFTERS
+from cascades.sampler import batching, scoring
+from cascades.sampler.requests import RequestOptions
 from cascades.verification_config import VerificationConfig
 
 pytestmark = pytest.mark.usefixtures('wrong_types')
+_V, _SIZE = 768, 96
+_pair = small.tables
 
 
 def _option(**options):
-  verifier, drafter = small.tables()
-  small.sampler(verifier, options.pop('drafter', drafter), **options)
+  given = dict(zip(('verifier', 'drafter'), _pair(), strict=True))
+  return small.sampler(**given | options)
 
 
 @functools.cache
-def _usual():
-  return small.sampler(*small.tables())
+def _sampler():
+  return small.sampler(
+    *_pair(), method='speed', lenience=0.0, cache_length=_SIZE, batch_size=2
+  )
+
+
+@pytest.fixture(autouse=True, scope='module')
+def one_width():
+  """A batch of one prompt is one of two, too: the same program."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(batching, 'width', lambda rows, size: min(size, 2))
+    yield
 
 
 def _request(**request):
-  _usual().sample(**dict(prompts='x') | request)
+  _sampler().sample(**dict(prompts='x') | request)
 
 
 def _curve(*leniences):
-  _usual().sample_curve(['x'], leniences)
+  _sampler().sample_curve(['x'], leniences)
 
 
 def _entry(name, entry):
@@ -72,11 +92,6 @@ _OPTIONS = [
   (dict(verification='look_ahead:5', gamma=4), 'verification: .* raise gamma'),
   (dict(gate='cooked'), "gate: must be 'raw' or 'processed', got 'cooked'"),
   (dict(bonus='none'), "bonus: must be 'target' or 'verifier', got 'none'"),
-  *(
-    ({name: x}, f'{name}: ')
-    for name in ('method', 'verification', 'gate', 'bonus')
-    for x in (10**5000, 'x' * 5000, b'1', None, 1.5)
-  ),
   *(
     (dict(dtype='bfloat16', **drafter), 'dtype: .bfloat16. has no effect')
     for drafter in ({}, dict(drafter='ngram'))
@@ -147,14 +162,148 @@ REFUSED = [
 ]
 
 
+def _check_sentence(error):
+  # Not one of the many kinds of ValueError that others raise.
+  assert type(error) is ValueError
+  assert re.match(r'[a-z_]+( \d+)?: .*\.$', str(error)), error
+  assert '\n' not in str(error)
+  assert len(str(error)) < 800
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize(('run', 'args', 'kwargs', 'words'), REFUSED)
 def test_what_will_not_do_is_named_in_a_sentence(run, args, kwargs, words):
   with pytest.raises(ValueError, match=f'^{words}') as caught:
     run(*args, **kwargs)
-  message = str(caught.value)
-  # Not one of the many kinds of ValueError that others raise.
-  assert type(caught.value) is ValueError
-  assert message.endswith('.')
-  assert '\n' not in message
-  assert len(message) < 800
+  _check_sentence(caught.value)
+
+
+class _Odd:
+  """A value that no argument expects."""
+
+  def __repr__(self):
+    raise RuntimeError('nobody is to say what this is')
+
+
+# Numbers, texts and lists, and what is neither.
+_VALUES = (
+  *(0, 1, -1, 3, 5.5, -0.0, 1e-9, 1e-320, 1e300, math.nan, math.inf, -math.inf),
+  *(True, None, 2**31, 2**32, 2**64, -(2**63), 10**400, 10**5000),
+  *(np.int64(3), np.float32(0.3), np.bool_(True), np.array(2), np.array([])),
+  *(np.array([1, 2]), np.array(['a']), fractions.Fraction(1, 3), 1j, range(3)),
+  *('1', '', 'nan', '\n', '\ud800', 'a\u2581b', 'self:x', 'nowhere', b'2'),
+  *((), [], {}, {1: 2}, set(), [[]], (2, 1), (True, 1), ['a', ''], ['x\udfff']),
+  *([5, '.'], [0, 10**400], [math.nan], len, int, object(), _Odd()),
+)
+_IDS = [], [3], [0, _V - 1], [-1], [_V]
+
+
+def _answer_or_sentence(run, *args, **kwargs):
+  """Returns a call's result, or None if it refuses in one good sentence."""
+  try:
+    return run(*args, **kwargs)
+  except ValueError as error:
+    _check_sentence(error)
+
+
+@pytest.mark.parametrize(
+  'name', [*options_of(DecodingConfig), 'drafter', 'stop_below']
+)
+def test_odd_options_of_a_sampler(name):
+  for value in _VALUES:
+    _answer_or_sentence(_option, **{name: value})
+
+
+@pytest.mark.parametrize('name', ['prompts', *RequestOptions.__annotations__])
+def test_odd_requests(name):
+  for value in _VALUES:
+    request = dict(prompts='four two', max_new_tokens=3) | {name: value}
+    answers = _answer_or_sentence(_sampler().sample, **request)
+    for answer in answers if isinstance(answers, list) else [answers]:
+      if answer is not None:
+        assert answer.text == ''.join(answer.token_strings)
+        assert np.isfinite(answer.logprobs).all()
+
+
+def test_odd_requests_of_a_score():
+  for request in itertools.product(_IDS, repeat=2):
+    said = _answer_or_sentence(scoring.score, _sampler(), [request])
+    assert said is None or len(said) == 1
+
+
+def test_arrays_and_large_numbers_are_as_good_as_any():
+  run = functools.partial(_sampler().sample, 'four', max_new_tokens=8)
+  want = run(stop_tokens=[5, 6], forbidden_tokens=[7])
+  assert want == run(
+    stop_tokens=np.array([5, 6]), forbidden_tokens=np.array([7])
+  )
+  large = small.sampler(*_pair(), cache_length=_SIZE, top_k=2**31)
+  every = small.sampler(*_pair(), cache_length=_SIZE, top_k=_V)
+  assert large.sample('four').tokens == every.sample('four').tokens
+  requests = [([3], [4, 5])]
+  assert scoring.score(large, requests) == scoring.score(every, requests)
+
+
+def test_seeds_are_not_taken_modulo_anything():
+  seeds = 0, 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1
+  run = functools.partial(_sampler().sample, 'four', max_new_tokens=24)
+  assert len({tuple(run(seed=seed).tokens) for seed in seeds}) == len(seeds)
+
+
+@pytest.mark.parametrize('temperature', [1e-7, 1e-9, 1e-37, 1e-45, 1e-320])
+def test_what_is_next_to_greedy_is_greedy(temperature):
+  make = functools.partial(
+    small.sampler, *_pair(), method='speed', lenience=0.0, cache_length=_SIZE
+  )
+  near, greedy = make(temperature=temperature), make(temperature=0)
+  assert near.sample('four').tokens == greedy.sample('four').tokens
+  with pytest.raises(ValueError, match='temperature: must be above 0'):
+    scoring.score(near, [([3], [4])])
+
+
+def test_prompts_of_one_checksum_do_not_change_each_other():
+  # CRC-32 of their ids is the same.
+  prompts = ['hpiftsdlqw', 'wkpeserbfj']
+  run = functools.partial(_sampler().sample, max_new_tokens=12, seed=1)
+  alone = [run(prompt).tokens for prompt in prompts]
+  assert [a.tokens for a in run(prompts)] == alone
+  assert [a.tokens for a in run(prompts[::-1])] == alone[::-1]
+  # And each of them, given again, is answered anew.
+  twice = [a.tokens for a in run(prompts * 2)]
+  assert twice[:2] == alone
+  assert twice[2:] != alone
+
+
+def test_numbers_are_of_any_kind():
+  for value in (2, 2.0, np.float32(2), np.array(2)):
+    assert arguments.number('lenience', value, 0, 9) == 2
+  assert arguments.number('lenience', fractions.Fraction(2), 0, 9) == 2
+  assert arguments.number('lenience', math.inf, 0, math.inf) == math.inf
+
+
+def test_what_is_long_or_odd_is_said_in_a_few_words():
+  for name in 'ngram:' + '9' * 5000, 'self:' + '9' * 5000:
+    assert _answer_or_sentence(_option, drafter=name) is None
+  # The system refuses to look for such a file.
+  with pytest.raises(OSError, match='too long'):
+    _option(drafter='x' * 5000)
+  for value in (_Odd(), 10**5000, 'x' * 10**6, {1: [2] * 1000}, '\n\n'):
+    said = arguments.quote(value)
+    assert len(said) < 120
+    assert '\n' not in said
+  # A number in a name is one of a few digits.
+  for text, count in {'7': 7, '0007': 7, '1234567': 1234567}.items():
+    assert arguments.parse_count(text) == count
+  for text in ('', '-1', '1.0', '12345678', '9' * 5000, '\u0663', '\u00b2'):
+    assert arguments.parse_count(text) is None
+
+
+def test_entries_are_looked_up_by_name():
+  registry = Registry('colour', int)
+  registry.register('red', 1, builtin=True)
+  assert registry.register('blue', 2) == registry.register('blue', 2) == 2
+  assert tuple(registry) == ('red', 'blue')
+  assert registry.core() == {'red': 1}
+  assert not registry.is_builtin('blue')
+  with pytest.raises(ValueError, match=r"^colour: 'bleu' .* 'blue'\? Choose"):
+    registry['bleu']
