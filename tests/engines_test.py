@@ -73,8 +73,25 @@ def test_a_verification_that_keeps_the_law_passes_exactly(verify):
   assert other.low > 0.05
 
 
+def _rarely_wrong(row, rng):
+  rare = rng.random() < 1e-8
+  ends = np.cumsum(row)
+  return int(np.argmin(row) if rare else np.searchsorted(ends, rng.random()))
+
+
+def _in_float32(row, rng):
+  ends = np.cumsum(row, dtype=np.float32)
+  return min(len(row) - 1, int(np.searchsorted(ends, rng.random())))
+
+
 @pytest.mark.parametrize(
-  ('verify', 'least', 'most'), [(_uncapped, 0.03, 0.05), (_reused, 0.02, 0.1)]
+  ('verify', 'least', 'most'),
+  [
+    (_uncapped, 0.03, 0.05),
+    (_reused, 0.02, 0.1),
+    (functools.partial(_token, draw=_rarely_wrong), 1e-9, 3e-8),
+    (functools.partial(_token, draw=_in_float32), 1e-12, 1e-7),
+  ],
 )
 def test_faults_of_ports_are_told_with_their_row(verify, least, most):
   found = engines.certify(verify)
@@ -82,59 +99,40 @@ def test_faults_of_ports_are_told_with_their_row(verify, least, most):
   assert not found.passed
   assert least < found.low == found.high < most
   worst = found.worst
-  assert abs(worst.emitted - worst.declared) > 0.03
+  assert abs(worst.emitted - worst.declared) > least / 2
   assert f'token {worst.token} has probability' in str(found)
-  # With one draft neither has a fault to make.
-  assert engines.certify(verify, gamma=1).passed
-
-
-def _searched(row, rng, side='left'):
-  return int(np.searchsorted(np.cumsum(row), rng.random(), side=side))
+  said = 'float32 rounding: compute probabilities' in str(found)
+  assert said == (most <= 1e-7)
+  if least > 0.01:
+    # With one draft neither has a fault to make.
+    assert engines.certify(verify, gamma=1).passed
 
 
 def _falls_through(row, rng):
   u = rng.random()
-  for x, end in enumerate(np.cumsum(row)):
-    if u < end:
-      return x
-  return None
+  return next((x for x, end in enumerate(np.cumsum(row)) if u < end), None)
 
 
 # Ways to draw a token that are right but for the last digit of a sum.
-_DRAWS = {
-  'right': functools.partial(_searched, side='right'),
-  'falls through': _falls_through,
-  'from above': lambda row, rng: int(
-    np.searchsorted(np.cumsum(row), 1 - rng.random())
-  ),
-  'scaled': lambda row, rng: int(
-    np.searchsorted(np.cumsum(row), rng.random() * row.sum())
-  ),
-  'positional': lambda row, rng: rng.choice(len(row), None, True, row),
-  'nearly 1': lambda row, rng: rng.choice(len(row), p=row * (1 + 1e-9)),
-}
-
-
-@pytest.mark.parametrize('name', _DRAWS)
-def test_a_branch_that_only_rounding_makes_is_none(name):
-  verify = functools.partial(_token, draw=_DRAWS[name])
+@pytest.mark.parametrize(
+  'draw',
+  [
+    _falls_through,
+    lambda row, rng: int(
+      np.searchsorted(np.cumsum(row), (1 - rng.random()) * row.sum(), 'right')
+    ),
+    lambda row, rng: rng.choice(len(row), None, True, row),
+    lambda row, rng: rng.choice(len(row), p=row * (1 + 1e-9)),
+  ],
+)
+def test_a_branch_that_only_rounding_makes_is_none(draw):
+  verify = functools.partial(_token, draw=draw)
   # Of nine tokens sums end below 1 and above it.
   for gamma, size in (2, 3), (1, 9):
     found = engines.certify(verify, gamma=gamma, size=size)
     assert found.exact
     assert found.passed
     assert found.low < 1e-12
-
-
-def test_a_rare_branch_that_is_wrong_fails():
-  def draw(row, rng, chance=1e-8):
-    rare = rng.random() < chance
-    return int(np.argmin(row)) if rare else _searched(row, rng)
-
-  found = engines.certify(functools.partial(_token, draw=draw), gamma=1)
-  assert found.exact
-  assert not found.passed
-  assert 1e-9 < found.low < 1e-8
 
 
 def test_what_is_dropped_is_little_in_all():
@@ -146,32 +144,6 @@ def test_what_is_dropped_is_little_in_all():
   dropped = 1 - sum(found.values())
   assert 0 < dropped <= 1.01 * branching.MAX_DROPPED
   assert found[1] + dropped == pytest.approx(300 * 9e-13, rel=1e-3)
-
-
-def test_rounding_of_float32_is_named():
-  def draw(row, rng, below):
-    ends = np.cumsum(row, dtype=np.float32) - below
-    return int(np.searchsorted(ends, rng.random()))
-
-  limited = functools.partial(draw, below=np.float32(0))
-  found = engines.certify(
-    functools.partial(
-      _token, draw=lambda row, rng: min(len(row) - 1, limited(row, rng))
-    )
-  )
-  assert found.exact
-  assert not found.passed
-  assert found.low < 1e-7
-  assert 'float32 rounding: compute probabilities' in str(found)
-  beyond = functools.partial(_token, draw=functools.partial(draw, below=1e-7))
-  with pytest.raises(ValueError, match=r'^verify: .* sum in float64[.]$'):
-    engines.certify(beyond)
-  # NumPy takes float32 probabilities that do not quite sum to 1.
-  row = np.float32([0.1, 0.2, 0.7]) * np.float32(1 + 1e-6)
-  found = branching.outcomes(lambda r: int(r.choice(3, p=row)))
-  assert found == pytest.approx({0: 0.1, 1: 0.2, 2: 0.7})
-  with pytest.raises(ValueError, match='do not sum to 1'):
-    branching.outcomes(lambda r: int(r.choice(3, p=row * 1.01)))
 
 
 def _opaque(verify, q, p, drafts, rng):
@@ -192,13 +164,6 @@ def test_what_cannot_be_gone_through_is_sampled():
   exact = engines.certify(_token, 'token_v3', 0.5, models=2)
   assert not wrong.passed
   assert wrong.low <= exact.low <= wrong.high
-
-  # So is a number that is squared.
-  found = engines.certify(
-    lambda q, p, drafts, rng: [int(rng.random() ** 2 < p[0, 1])], models=1
-  )
-  assert not found.exact
-  assert not found.passed
 
   # A token that the law rules out counts in full.
   def drawn(q, p, drafts, rng):
@@ -223,7 +188,7 @@ _NAN = small.of_target(lambda d, lenience: d.p * np.nan)
     *(
       (verify, {}, f'verify: must return the acc.*{said}')
       for verify, said in (
-        (lambda q, p, d, rng: [9], r'got \[9\] for'),
+        (lambda q, p, d, rng: [9], r'got \[9\] for.* sum in float64'),
         (lambda q, p, d, rng: [], ''),
         (lambda q, p, d, rng: [*d, 0, 0], ''),
         (lambda q, p, d, rng: [1 - d[0] % 2, 0], ''),
@@ -244,39 +209,47 @@ def test_what_is_no_block_or_no_rule_is_refused(verify, given, message):
     engines.certify(verify, **given)
 
 
-def test_all_that_is_drawn_is_gone_through():
-  outcomes = branching.outcomes
-  cases = [
+_ENDS = np.cumsum([0.25, 0.25, 0.5])
+_QUARTERS = {0: 0.25, 1: 0.25, 2: 0.5}
+
+
+@pytest.mark.parametrize(
+  ('run', 'want'),
+  [
     (lambda r: bool(np.float32(0.25) >= r.random()), {True: 0.25, False: 0.75}),
     (lambda r: bool(2 * r.random() - 1 > 0.5), {True: 0.25, False: 0.75}),
     (lambda r: bool(r.uniform(2, 4) <= 3), {True: 0.5, False: 0.5}),
     (lambda r: int(r.choice(2, p=[0, 1])), {1: 1.0}),
-    (lambda r: tuple(r.multinomial(1, [0.5, 0.5])), {(0, 1): 0.5, (1, 0): 0.5}),
-  ]
-  ends = np.cumsum([0.25, 0.25, 0.5])
-  thirds = {0: 0.25, 1: 0.25, 2: 0.5}
-  every = dict.fromkeys(itertools.product((True, False), repeat=2), 0.25)
-  cases += [
-    (lambda r: int(np.searchsorted(ends, r.random())), thirds),
-    (lambda r: int((r.random() > ends).sum()), thirds),
-    # The same number, looked at twice, and two numbers.
-    (lambda r: tuple(r.random() < x for x in (0.5, 0.5)), every),
+    # NumPy takes float32 probabilities that do not quite sum to 1.
     (
-      lambda r: (lambda u: (u < 0.25, u < 0.5))(r.random()),
-      {(True, True): 0.25, (False, True): 0.25, (False, False): 0.5},
+      lambda r: int(r.choice(2, p=np.float32([0.25, 0.75]) * 1.000001)),
+      {0: 0.25, 1: 0.75},
     ),
-  ]
-  for run, want in cases:
-    assert outcomes(run) == pytest.approx(want)
-  for run, said in (
+    (lambda r: tuple(r.multinomial(1, [0.5, 0.5])), {(0, 1): 0.5, (1, 0): 0.5}),
+    (lambda r: int(np.searchsorted(_ENDS, r.random())), _QUARTERS),
+    (lambda r: int((r.random() > _ENDS).sum()), _QUARTERS),
+    # Two numbers, and the same number, looked at twice.
+    (
+      lambda r: tuple(r.random() < x for x in (0.5, 0.5)),
+      dict.fromkeys(itertools.product((True, False), repeat=2), 0.25),
+    ),
+    (
+      lambda r: (lambda u: (u < 0.25) + (u < 0.5))(r.random()),
+      {2: 0.25, 1: 0.25, 0: 0.5},
+    ),
     (lambda r: r.random() < r.random(), 'two random numbers'),
     (lambda r: float(r.random()), 'value of a'),
     (lambda r: r.normal(), 'random numbers of normal'),
     (lambda r: tuple(r.choice(3, 2, False)), 'without replacement'),
     (lambda r: tuple(r.choice(9, 9)), 'more than 1000 calls'),
-  ):
-    with pytest.raises(branching.NotEnumerableError, match=said):
-      outcomes(run, 1000)
+  ],
+)
+def test_all_that_is_drawn_is_gone_through(run, want):
+  if isinstance(want, dict):
+    assert branching.outcomes(run) == pytest.approx(want)
+  else:
+    with pytest.raises(branching.NotEnumerableError, match=want):
+      branching.outcomes(run, 1000)
 
 
 # --- Traces ---
@@ -324,11 +297,7 @@ def _greedy_on_q(q, p, drafts, rng):
 
 
 @pytest.mark.parametrize(
-  ('verify', 'more', 'most'),
-  [
-    (_token, True, 3),
-    (_block, False, None),
-  ],
+  ('verify', 'more', 'most'), [(_token, True, 3), (_block, False, None)]
 )
 def test_a_lossless_engine_passes(tmp_path, verify, more, most):
   found = traces.certify(_written(tmp_path / 'a', verify, more=more, most=most))
@@ -434,7 +403,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path):
 
 def test_transformers_keeps_the_law():
   # Its own speculative sampling, of the bundled pair, at temperature 2.
-  path = pathlib.Path(__file__).parent / 'peers' / 'transformers.jsonl.gz'
+  path = pathlib.Path(__file__).parent / 'parity' / 'transformers.jsonl.gz'
   found = traces.certify(path)
   assert found.passed
   assert found.blocks == 800
@@ -446,7 +415,6 @@ def test_transformers_keeps_the_law():
 
 @pytest.mark.slow
 def test_the_command_says_it_with_its_exit_code(tmp_path):
-  good = _written(tmp_path / 'good', _token, blocks=800)
   bad = _written(tmp_path / 'bad', _greedy_on_q, blocks=3000)
   engine = tmp_path / 'engine.py'
   engine.write_text(
@@ -454,10 +422,8 @@ def test_the_command_says_it_with_its_exit_code(tmp_path):
     'from engines_test import _token as verify\n'
   )
   for flags, code, said in (
-    ([f'--trace={good}'], 0, 'passed'),
     ([f'--trace={bad}'], 1, 'FAILED'),
     ([f'--function={engine}:verify'], 0, 'exact: all draws enumerated'),
-    ([f'--function={engine}:verify', '--lenience=0.5'], 1, 'FAILED'),
     ([f'--function={engine}:other'], 2, "has no function 'other'"),
   ):
     flags += ['--method=speed', f'--workdir={tmp_path / "out"}']
