@@ -489,6 +489,7 @@ def _by_hand(table, prompt, lenience, gamma, limit, stops):
   return tokens, sources, logprobs, counts
 
 
+@pytest.mark.smoke
 def test_a_greedy_run_is_what_a_loop_without_caches_writes():
   prompts = [*cases.PROMPTS[:4], (4,), (2,), (0, 2)]
   gamma, new, lenience, stops = 2, 9, 0.1, (4,)
