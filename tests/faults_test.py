@@ -11,10 +11,8 @@ import small
 import tiers
 
 import cascades
-from cascades import decoding, methods, verification
+from cascades import methods, verification
 from cascades.decoding import faults
-from cascades.decoding.step import end_drafts
-from cascades.methods.processing import SamplingParams
 from cascades.sampler import scoring
 from experiments.sweeps import curve_plan, worker
 
@@ -63,16 +61,10 @@ def test_a_call_ends_with_the_model_and_the_position(
   kind, drafts, culprit, value, temperature
 ):
   options = dict(verification=kind, drafts=drafts, temperature=temperature)
-  _fails(culprit, _pair(culprit, value), lenience=0.3, **options)
+  # Tokens that are forbidden hide no fault.
+  _fails(culprit, _pair(culprit, value), [9, 11], lenience=0.3, **options)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('value', [jnp.nan, -jnp.inf])
-def test_forbidden_tokens_hide_no_fault(value):
-  _fails('drafter', _pair('drafter', value), [9, 11], lenience=0.3)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
 def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
   # Strict decoding is the verifier alone, which reads nothing more either.
@@ -92,7 +84,7 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
 
   pair = table(culprit == 'verifier'), table(culprit == 'drafter')
   for sampler in (
-    small.sampler(*pair, method='speed', lenience=0.0, **options),
+    small.sampler(*pair, lenience=-1.0, **options),
     small.sampler(pair[0], gamma=0, **options),
   ):
     assert sampler.sample(_PROMPT, max_new_tokens=8).tokens == [1]
@@ -105,13 +97,6 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
       sampler.sample(_PROMPT, max_new_tokens=8)
 
 
-def test_a_fault_is_raised_in_another_process_too():
-  error = faults.FaultError('drafter', 'at position 9 of prompt 3')
-  found = pickle.loads(pickle.dumps(error))
-  assert str(found) == str(error)
-  assert (found.culprit, found.location) == (error.culprit, error.location)
-
-
 @pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
 def test_whatever_is_asked_for_ends(culprit):
   pair = _pair(culprit, jnp.nan)
@@ -121,43 +106,20 @@ def test_whatever_is_asked_for_ends(culprit):
     (lambda: sampler.sample_curve(['x'], [0.3], **new), 'its logits'),
     (lambda: scoring.score(sampler, [([2, 7], [8, 9])]), '.* at position 2 of'),
   ):
-    with pytest.raises(ValueError, match=f'^{culprit}: {said}'):
+    with pytest.raises(ValueError, match=f'^{culprit}: {said}') as error:
       call()
-
-
-def test_only_rows_that_are_looked_at_count():
-  nan = jnp.full(3, jnp.nan)
-  rows = jnp.zeros((3, 1, 3))
-  draft = decoding.full_length_draft(jnp.zeros((1, 2), jnp.int32), rows, 2)
-  cases = [
-    # Row, tokens that are there, whether the last row is the drafter's, whether
-    # it is asked for, and what is left.
-    *((0, 2, True, True, 0), (1, 2, True, True, 1), (2, 2, True, True, 2)),
-    *((2, 2, False, True, None), (1, 1, True, True, 1)),
-    *((1, 1, False, True, None), (2, 1, True, True, None)),
-    # A bonus row that nobody asks for is no fault, and is not read either.
-    (2, 2, True, False, None),
-  ]
-  for row, count, known, asked, left in cases:
-    given = draft._replace(
-      logits=rows.at[row, 0].set(nan),
-      lengths=jnp.array([count]),
-      has_bonus_probs=jnp.array([known]),
-    )
-    found, bad = end_drafts(given, SamplingParams(), jnp.bool_(asked))
-    assert bool(bad.any()) == (left is not None)
-    assert int(found.lengths[0]) == (count if left is None else left)
-    assert bool(found.has_bonus_probs[0]) == (known and asked and left is None)
+    # Another process can raise it, too.
+    again = pickle.loads(pickle.dumps(error.value))
+    assert str(again) == str(error.value)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('value', [jnp.inf, jnp.nan])
-def test_a_soft_cap_hides_no_infinity(value):
+def test_a_soft_cap_hides_no_infinity():
   # A Gemma 2, whose logits have a soft cap, with a broken last norm.
   verifier = cascades.load_model(small.pair()[0])
   params = jax.tree_util.tree_map_with_path(
     lambda path, x: (
-      x.at[0].set(value) if 'final_norm' in jax.tree_util.keystr(path) else x
+      x.at[0].set(jnp.inf) if 'final_norm' in jax.tree_util.keystr(path) else x
     ),
     verifier.params,
   )

@@ -19,15 +19,6 @@ def _probs(logits=_LOGITS, **sampling):
   )
 
 
-def test_temperature_divides_the_logits():
-  for temperature in (0.5, 1.0, 2.0):
-    np.testing.assert_allclose(
-      _probs(temperature=temperature),
-      jax.nn.softmax(_LOGITS / temperature),
-      rtol=1e-6,
-    )
-
-
 @pytest.mark.parametrize('temperature', [1e-5, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize('sign', [1, -1])
 def test_finite_logits_do_not_overflow(temperature, sign):
@@ -48,13 +39,22 @@ def test_the_likeliest_is_that_of_an_argmax():
 @pytest.mark.parametrize('size', [1, 30, 1e4])
 def test_small_temperatures_are_greedy_and_never_nan(size):
   logits = size * jax.random.normal(jax.random.key(0), (64, 9))
-  over = jax.vmap(processing.processed_probs, (0, None))
-  greedy = over(logits, processing.SamplingParams(temperature=0.0))
-  for power in range(0, 46):
-    got = over(logits, processing.SamplingParams(temperature=10.0**-power))
+  sampling = processing.SamplingParams
+  probs = jax.jit(
+    jax.vmap(
+      lambda z, x: processing.processed_probs(z, sampling(temperature=x)),
+      (0, None),
+    )
+  )
+  greedy = probs(logits, np.float32(0))
+  for power in range(46):
+    got = probs(logits, np.float32(10.0**-power))
     np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
     if 10.0**-power < processing.GREEDY_BELOW:
       np.testing.assert_array_equal(got, greedy)
+    elif power < 3:
+      want = jax.nn.softmax(logits * 10**power)
+      np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize('temperature', [0.0, 0.7])
@@ -107,19 +107,6 @@ def test_probabilities_are_float32_whatever_they_are_made_of():
   assert got.sum() == pytest.approx(1, abs=1e-6)
   with law_checks.enable_x64(True):
     assert _probs(temperature=np.float64(0.7)).dtype == np.float32
-
-
-def test_sampling_never_draws_a_zero_and_follows_the_rest():
-  probs = jnp.array([0.0, 0.2, 0.0, 0.5, 0.3, 0.0])
-  size = processing.uniforms_per_token(6)
-  uniforms = processing.draw_uniforms(jax.random.key(0), 20_000, size)
-  drawn = np.asarray(
-    jax.vmap(processing.sample_from_uniforms, (0, None))(uniforms, probs)
-  )
-  counts = np.bincount(drawn, minlength=6)
-  assert counts[[0, 2, 5]].sum() == 0
-  z = (counts - 20_000 * probs) / np.sqrt(20_000 * probs * (1 - probs) + 1e-9)
-  assert np.abs(z).max() < 5
 
 
 def test_borders_do_not_hang_on_rounding():

@@ -271,8 +271,9 @@ def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
 def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
   prompts, keys = _prompts(7)
   first = np.random.default_rng(1).integers(4, size=begin)
-  # The longest goes on with what another one ends with.
-  prompts = [np.concatenate([first, prompt]) for prompt in [*prompts, [3]]]
+  # The longest goes on with what another one ends with; one is the beginning.
+  prompts = [*prompts, [3], *([[]] if begin else [])]
+  prompts = [np.concatenate([first, prompt]).astype(int) for prompt in prompts]
   keys = jax.random.split(jax.random.key(3), len(prompts))
   engine = _engine()
   for name in ('prefill', 'extend'):
@@ -294,10 +295,3 @@ def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
   for i in range(len(prompts)):
     alone |= answers([i])
   assert together == alone
-
-
-def test_a_prompt_that_is_what_all_begin_with_has_a_token_of_its_own():
-  one = np.arange(100) % 4
-  for rest in [3], []:
-    prompts = [one, np.append(one, rest)]
-    assert batching._common_prefix_length(prompts) == 99
