@@ -332,7 +332,6 @@ _OF_4 = {'rope_local_base_freq': 100.0, 'rope_theta': 1000.0}
 def test_positions_turn_as_a_config_says():
   three, two = 'gemma3_text', 'gemma2'
   for family, fields, want in (
-    (three, {}, (10_000, 1, 1_000_000, 1)),
     (three, {'rope_scaling': None}, (10_000, 1, 1_000_000, 1)),
     # Older configs say `type`; and 4 scales no local layer.
     (
@@ -363,13 +362,7 @@ def test_positions_turn_as_a_config_says():
 def test_layer_types_from_a_pattern_or_spelled_out():
   three = {'model_type': 'gemma3_text', 'sliding_window_pattern': 3}
   spelled = {'layer_types': [FULL] * 6 + [SLIDING]}
-  for fields, want in (
-    ({'model_type': 'gemma2'}, 'LGLGLGL'),
-    ({'model_type': 'gemma3_text'}, 'LLLLLGL'),
-    (three, 'LLGLLGL'),
-    (three | spelled, 'GGGGGGL'),
-    ({'model_type': 'gemma2'} | spelled, 'GGGGGGL'),
-  ):
+  for fields, want in ((three, 'LLGLLGL'), (three | spelled, 'GGGGGGL')):
     types = built({'num_hidden_layers': 7} | fields).attention_types
     assert ''.join(kind.name[0] for kind in types) == want
 

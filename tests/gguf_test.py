@@ -39,16 +39,16 @@ KINDS = 'F32 F16 BF16 Q8_0 Q4_0 Q5_0 Q4_K Q5_K Q6_K'.split()
 
 
 @functools.cache
-def _bytes(name: str, stored: str | None) -> bytes:
+def _bytes(name: str) -> bytes:
   with tempfile.TemporaryDirectory() as folder:
     file = pathlib.Path(folder, 'model.gguf')
-    gguf_writer.save_gguf(file, load(name), stored)
+    gguf_writer.save_gguf(file, load(name))
     return file.read_bytes()
 
 
-def written(folder, name='tiny-verifier', stored=None) -> pathlib.Path:
+def written(folder, name='tiny-verifier') -> pathlib.Path:
   file = folder / f'{name}.gguf'
-  file.write_bytes(_bytes(name, stored))
+  file.write_bytes(_bytes(name))
   return file
 
 

@@ -103,8 +103,7 @@ def copied(name: str) -> Callable[[pathlib.Path], Any]:
 
 def make_gguf(folder: pathlib.Path) -> None:
   folder.mkdir()
-  file = gguf_test.written(folder, 'tiny-drafter', 'float16')
-  file.rename(folder / 'x.gguf')
+  gguf_test.written(folder, 'tiny-drafter').rename(folder / 'x.gguf')
 
 
 def make_tokenizer_json(folder: pathlib.Path) -> None:
