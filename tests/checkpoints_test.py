@@ -43,10 +43,6 @@ _ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
 _EAGLE = FIXTURES / 'eagle3_joined'
 
 
-def read_config(folder: str) -> dict:
-  return read_json(FIXTURES / folder / 'config.json')
-
-
 def refused(path) -> str:
   return conftest.refused('model', load_model, path)
 
@@ -67,8 +63,9 @@ def test_the_text_part_of_a_multimodal_checkpoint(copied, root):
   vision = root.replace('language_model', 'vision_tower')
   changed[vision + 'embeddings.weight'] = np.ones((3, 3), np.float32)
   small.rewrite(there, tensors=changed)
-  whole = {'model_type': 'gemma3', 'text_config': read_config('hf_gemma3')}
-  (there / 'config.json').write_text(json.dumps(whole))
+  file = there / 'config.json'
+  whole = dict(model_type='gemma3', text_config=read_json(file))
+  file.write_text(json.dumps(whole))
   read = load_model(str(there)).unpack()
   assert read.model == load('hf_gemma3').model
   same(read.params, load('hf_gemma3').params)
@@ -224,13 +221,7 @@ def test_an_orbax_checkpoint_is_the_model_that_was_saved(downloads, layout):
 @pytest.fixture
 def catalogue(monkeypatch):
   """Replaces gemma's checkpoints by two, the second in the downloads."""
-  found = {
-    f'{name}-it': language.from_config(read_config(folder))
-    for name, folder in (
-      ('gemma2-tiny', 'hf_gemma2'),
-      ('gemma3-tiny', 'hf_gemma3'),
-    )
-  }
+  found = {f'gemma{i}-tiny-it': load(f'hf_gemma{i}').model for i in (2, 3)}
   file = str(FIXTURES / 'hf_gemma3' / 'tokenizer.model')
   monkeypatch.setattr(gemma_library, 'gemma_checkpoints', lambda: dict(found))
   monkeypatch.setattr(language, 'from_gemma', lambda name: (found[name], file))

@@ -215,15 +215,13 @@ def test_a_number_of_a_header_is_a_number():
 def texts() -> list[str]:
   """Texts of many kinds: languages, emoji, runs of spaces, bytes, digits."""
   rng = random.Random(0)
-  some = """\
-Two dogs play in the snow.|Zwei Hunde spielen im Schnee, für 3,50 €.
-|Привет, как дела?|你好世界|こんにちは|안녕하세요 세계|مرحبا بالعالم|नमस्ते दुनिया
-|ქართული|İstanbul'da güneşli|e\u0301a\u0308 ﬁ ①②|\t\ttab\r\nx\x01\x07|def f(x):
-    return x  # ok
-
-
-|🎉🚀👩\u200d👩\u200d👧|<start_of_turn>user
-hi<end_of_turn>|<unused5>|▁▁ already|\u2028\u00a0\u200b\u3000|<0x41>"""
+  some = (
+    'Ein Hund, für 3,50 €.|Привет, как дела?|你好世界|こんにちは|नमस्ते दुनिया'
+    "|ქართული|İstanbul'da güneşli|e\u0301a\u0308 ﬁ ①②|\t\ttab\r\nx\x01\x07"
+    '|def f():\n    return 5  # ok\n\n\n|🎉🚀👩\u200d👩\u200d👧|'
+    '<start_of_turn>user\nhi<end_of_turn>|<unused5>|▁▁ already|<0x41>'
+    '|\u2028\u00a0\u200b\u3000'
+  )
   some = [*some.split('|'), 'a' * 99]
   ranges = range(32, 127), range(160, 0x3000), range(0x1F300, 0x1FB00)
   odd = [''.join(chr(rng.choice(x)) for x in ranges * 9) for _ in range(200)]
