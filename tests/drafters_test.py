@@ -1,4 +1,4 @@
-"""Drafts of each drafter, and how many; trees of real transformers."""
+"""Drafts of each drafter, and how many."""
 
 import functools
 import itertools
@@ -6,11 +6,8 @@ import itertools
 import cases
 import jax
 import jax.numpy as jnp
-import models_test
 import numpy as np
 import pytest
-import small
-import tiers
 
 from cascades import decoding, drafters
 from cascades.drafters import recurrent
@@ -108,42 +105,3 @@ def test_the_beams_are_the_likeliest_drafts():
     for i in range(length + 1):
       state, row = recurrent.step(*given, state, tokens[j, i])
       np.testing.assert_allclose(logits[i, j], row, atol=1e-5)
-
-
-# --- Real transformers: trees
-
-
-@pytest.mark.parametrize('kind', tiers.first(models_test.KINDS[::-1]))
-def test_a_tree_is_read_as_each_of_its_drafts(kind):
-  # Beyond the sliding window, with a draft that was rejected before.
-  model, params = models_test.make(kind)
-  paths, gamma = 3, 3
-  prefix = models_test.text(1, models_test.WINDOW + 3)
-  drafts = models_test.text(2, paths * gamma).reshape(paths, gamma)
-  drafts[1, 0] = drafts[0, 0]
-  slots = models_test.SLOTS + paths * (gamma + 1)
-  cache = model.init_cache(params, slots)
-  at = jnp.int32(len(prefix) - 1)
-  read = jax.jit(decoding.read_hidden, static_argnums=0)
-  *_, cache = read(model, params, cache, jnp.array(prefix), jnp.int32(0))
-  wrong = jnp.array(models_test.text(3, 4))
-  *_, cache = read(model, params, cache, wrong, at + 1)
-  cache = model.rewind(cache, at)
-  logits = jnp.zeros((gamma + 1, paths, 1))
-  draft = decoding.full_length_draft(jnp.array(drafts), logits, 0)
-  tree = decoding.build_tree(jnp.int32(prefix[-1]), draft, paths * gamma)
-  logits, _, cache = read(model, params, cache, tree.tokens, at, tree.tree_mask)
-
-  def alone(tokens):
-    place = small.causal(len(tokens))
-    return model.with_hidden(params, jnp.array(tokens), *place)[0]
-
-  for j in range(paths):
-    want = alone([*prefix, *drafts[j]])[len(prefix) - 1 :]
-    np.testing.assert_allclose(logits[tree.node_indices[j]], want, atol=2e-5)
-  # The second draft stays, without its last token; another follows it.
-  kept = model.move(cache, at, at + tree.node_indices[1])
-  kept = model.rewind(kept, at + gamma)
-  then, *_ = read(model, params, kept, jnp.array([5]), at + gamma)
-  want = alone([*prefix, *drafts[1, : gamma - 1], 5])[-1]
-  np.testing.assert_allclose(then[0], want, atol=2e-5)

@@ -12,6 +12,7 @@ import pytest
 import small
 import tiers
 
+from cascades import decoding
 from cascades.contrib.cpu import blocked
 from cascades.models import language
 
@@ -33,21 +34,10 @@ def _jitted(model):
   return jax.jit(model.with_hidden)
 
 
-def _place(start, count):
-  """Positions and mask of `count` tokens written from slot `start`."""
-  positions = start + jnp.arange(count)
+def _place(count):
+  """Positions and mask of the first `count` tokens of a cache."""
+  positions = jnp.arange(count)
   return positions, jnp.arange(SLOTS)[None] <= positions[:, None]
-
-
-def feed(model, params, cache, start, tokens, block):
-  """Reads tokens in blocks; the logits after each, and the cache."""
-  logits = []
-  for i in range(0, len(tokens), block):
-    part = jnp.asarray(tokens[i : i + block])
-    at = _place(start + i, len(part))
-    out, _, cache = _jitted(model)(params, part, *at, cache)
-    logits.append(out)
-  return np.concatenate(logits), cache
 
 
 def text(seed: int, length: int) -> np.ndarray:
@@ -55,28 +45,42 @@ def text(seed: int, length: int) -> np.ndarray:
 
 
 @every_kind
-@pytest.mark.parametrize(('kept', 'wrong'), [(16, 6), (0, 9)])
-def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
+def test_a_tree_is_read_as_each_of_its_drafts(kind):
+  # Beyond the sliding window, with a draft that was rejected before.
   model, params = make(kind)
-  prefix, right = text(1, kept), text(2, 9)
-  clean = model.init_cache(params, SLOTS)
-  if kept:
-    _, clean = feed(model, params, clean, 0, prefix, 1)
-  expected, _ = feed(model, params, clean, kept, right, 3)
-
-  _, dirty = feed(model, params, clean, kept, text(3, wrong), 3)
-  rewound = model.rewind(dirty, jnp.asarray(kept))
-  logits, _ = feed(model, params, rewound, kept, right, 3)
-  np.testing.assert_array_equal(logits, expected)
-
+  paths, gamma = 3, 3
+  prefix = text(1, WINDOW + 3)
+  drafts = text(2, paths * gamma).reshape(paths, gamma)
+  drafts[1, 0] = drafts[0, 0]
+  slots = SLOTS + paths * (gamma + 1)
+  cache = model.init_cache(params, slots)
+  at = jnp.int32(len(prefix) - 1)
+  read = jax.jit(decoding.read_hidden, static_argnums=0)
+  *_, cache = read(model, params, cache, jnp.array(prefix), jnp.int32(0))
+  wrong = jnp.array(text(3, 4))
+  *_, cache = read(model, params, cache, wrong, at + 1)
+  rewound = model.rewind(cache, at)
   # Integers are changed, and nothing is copied.
-  for name, layer in dirty.items():
-    np.testing.assert_array_equal(rewound[name].pop('end_index'), kept)
-    assert all(x is layer[part] for part, x in rewound[name].items())
+  for name, layer in cache.items():
+    assert all(x is rewound[name][k] for k, x in layer.items() if x.ndim > 1)
+  cache, logits = rewound, jnp.zeros((gamma + 1, paths, 1))
+  draft = decoding.full_length_draft(jnp.array(drafts), logits, 0)
+  tree = decoding.build_tree(jnp.int32(prefix[-1]), draft, paths * gamma)
+  logits, _, cache = read(model, params, cache, tree.tokens, at, tree.tree_mask)
 
-  # Not rewound, the wrong tokens do show.
-  logits, _ = feed(model, params, dirty, kept + wrong, right[:3], 3)
-  assert not np.allclose(logits, expected[:3])
+  def alone(tokens):
+    place = small.causal(len(tokens))
+    return _jitted(model)(params, jnp.array(tokens), *place)[0]
+
+  for j in range(paths):
+    want = alone([*prefix, *drafts[j]])[len(prefix) - 1 :]
+    np.testing.assert_allclose(logits[tree.node_indices[j]], want, atol=2e-5)
+  # The second draft stays, without its last token; another follows it.
+  kept = model.move(cache, at, at + tree.node_indices[1])
+  kept = model.rewind(kept, at + gamma)
+  then, *_ = read(model, params, kept, jnp.array([5]), at + gamma)
+  want = alone([*prefix, *drafts[1, : gamma - 1], 5])[-1]
+  np.testing.assert_allclose(then[0], want, atol=2e-5)
 
 
 @every_kind
@@ -93,10 +97,10 @@ def test_hidden_states_make_the_logits_packed_or_not(kind, monkeypatch):
     assert matrix.parts.ndim > matrix.unbox().ndim
   tokens = jnp.asarray(text(1, 3))
   cache = model.init_cache(params, SLOTS)
-  logits, *_ = _jitted(model)(params, tokens, *_place(0, 3), cache)
+  logits, *_ = _jitted(model)(params, tokens, *_place(3), cache)
   table = params['embedder']['input_embedding']
   for one, own in (model, params), (packed, theirs):
-    again, hidden, _ = _jitted(one)(own, tokens, *_place(0, 3), cache)
+    again, hidden, _ = _jitted(one)(own, tokens, *_place(3), cache)
     assert hidden.shape == (3, model.hidden_size(params))
     assert hidden.dtype == model.dtype(params) == jnp.float32
     # Panels are multiplied in another order of additions.
@@ -110,7 +114,8 @@ def test_hidden_states_make_the_logits_packed_or_not(kind, monkeypatch):
 def test_a_cache_grows(kind):
   model, params = make(kind)
   cache = model.init_cache(params, SLOTS)
-  _, cache = feed(model, params, cache, 0, text(1, 9), 3)
+  tokens = jnp.asarray(text(1, 9))
+  *_, cache = _jitted(model)(params, tokens, *_place(9), cache)
   larger = model.resize(params, cache, SLOTS + 8)
   empty = model.init_cache(params, SLOTS + 8)
   assert model.cache_length(larger) == SLOTS + 8
