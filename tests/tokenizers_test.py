@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from cascades.drafters import language_model
 from cascades.models import tokenizers
 from experiments.training import tokenizer_training
 
@@ -90,17 +89,6 @@ def test_symbols_are_tokens_and_answers_may_end_at_them():
   ending = tokenizer.with_stops(ids[1], tokenizers.EOS, ids[1])
   assert ending.stops == (tokenizers.EOS, ids[1])
   assert ending == tokenizer
-
-
-def test_the_first_difference_of_two_tokenizers(tokenizer):
-  differ = language_model.first_difference
-  other = tokenizer_training.train(TEXTS, 300, ('<end_of_turn>',))
-  assert differ(tokenizer, other) == differ(other, tokenizer) == 5
-  longer = tokenizer_training.train(TEXTS, 310)
-  at = differ(tokenizer, longer)
-  assert at == differ(longer, tokenizer)
-  assert tokenizer.piece(at - 1) == longer.piece(at - 1)
-  assert tokenizer.piece(at) != longer.piece(at)
 
 
 @pytest.mark.parametrize(
