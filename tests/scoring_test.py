@@ -8,6 +8,7 @@ import many_methods
 import numpy as np
 import pytest
 import small
+import tiers
 
 from cascades import load_model, methods
 from cascades.methods import processing
@@ -229,27 +230,21 @@ def test_probabilities_and_residual_equal_those_computed_in_numpy():
 
 
 @pytest.mark.parametrize(
-  'options',
-  [
-    dict(verification='block'),
-    dict(verification='match'),
-    dict(verification='traversal', drafts=2),
-  ],
-  ids=lambda x: x['verification'],
+  ('kind', 'drafts'),
+  tiers.first([('block', 1), ('match', 1), ('traversal', 2)]),
 )
-def test_without_a_test_per_token_no_number_is_given(options):
+def test_without_a_test_per_token_no_number_is_given(kind, drafts):
+  options = dict(verification=kind, drafts=drafts)
   decoder, rejected = _explaining(lenience=0.1, **options), 0
   for _, answer, explained in _explained(decoder):
     assert answer.drafts == [x.draft for x in explained]
     for x in explained:
       assert x.uniform is x.acceptance is None
       assert not x.residual
-      has_draft = x.source == DRAFT or (
-        x.source == RESIDUAL and decoder.config.drafts == 1
-      )
+      has_draft = x.source == DRAFT or (x.source == RESIDUAL and drafts == 1)
       assert (x.draft is not None) == has_draft == (x.pi is not None)
       rejected += has_draft and x.source == RESIDUAL
-  assert bool(rejected) == (decoder.config.drafts == 1)
+  assert bool(rejected) == (drafts == 1)
 
 
 def test_lossless_drafts_of_no_language_model_are_explained_without_q():
