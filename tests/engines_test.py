@@ -266,9 +266,9 @@ def _context(text):
   return at
 
 
-def _written(path, verify, blocks=6000, more=False, most=None, seed=0):
+def _written(path, verify, blocks=6000, most=None):
   """A trace of a verification: one text, whose rows hang on what it says."""
-  rng, text = np.random.default_rng(seed), []
+  rng, text = np.random.default_rng(0), []
   with path.open('w') as file:
     for _ in range(blocks):
       drafts = []
@@ -282,7 +282,8 @@ def _written(path, verify, blocks=6000, more=False, most=None, seed=0):
       text += tokens
       rows = {
         name: [traces.to_json(row, most) for row in of]
-        for name, of in (('q', q if more else q[:_GAMMA]), ('p', p))
+        # Some engines write a row of q more.
+        for name, of in (('q', q if most else q[:_GAMMA]), ('p', p))
       }
       file.write(json.dumps(rows | {'drafts': drafts, 'tokens': tokens}) + '\n')
   return path
@@ -296,11 +297,8 @@ def _greedy_on_q(q, p, drafts, rng):
   return [*drafts, rng.choice(_V, p=p[-1])]
 
 
-@pytest.mark.parametrize(
-  ('verify', 'more', 'most'), [(_token, True, 3), (_block, False, None)]
-)
-def test_a_lossless_engine_passes(tmp_path, verify, more, most):
-  found = traces.certify(_written(tmp_path / 'a', verify, more=more, most=most))
+def test_a_lossless_engine_passes(tmp_path):
+  found = traces.certify(_written(tmp_path / 'a', _token, most=3))
   assert found.passed
   assert found.low == 0
   assert found.blocks == 6000
