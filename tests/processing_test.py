@@ -39,16 +39,10 @@ def test_the_likeliest_is_that_of_an_argmax():
 @pytest.mark.parametrize('size', [1, 30, 1e4])
 def test_small_temperatures_are_greedy_and_never_nan(size):
   logits = size * jax.random.normal(jax.random.key(0), (64, 9))
-  sampling = processing.SamplingParams
-  probs = jax.jit(
-    jax.vmap(
-      lambda z, x: processing.processed_probs(z, sampling(temperature=x)),
-      (0, None),
-    )
-  )
-  greedy = probs(logits, np.float32(0))
+  over = jax.jit(jax.vmap(processing.processed_probs, (0, None)))
+  greedy = over(logits, processing.SamplingParams(temperature=0.0))
   for power in range(46):
-    got = probs(logits, np.float32(10.0**-power))
+    got = over(logits, processing.SamplingParams(temperature=10.0**-power))
     np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
     if 10.0**-power < processing.GREEDY_BELOW:
       np.testing.assert_array_equal(got, greedy)
