@@ -7,6 +7,8 @@ import small
 from experiments import sweep
 
 
+# The default tier has `sweep_test`.
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_a_sweep_of_two_points_ends_with_a_summary(tmp_path):
   curves = [small.curve('verifier_only', ()), small.curve('token_v3', (0.5,))]
