@@ -147,14 +147,11 @@ def test_a_text_that_tokens_without_text_interrupt_ends_an_answer(pair):
     free = sampler.sample('x', max_new_tokens=120, seed=seed)
     asked = dict(max_new_tokens=120, seed=seed, stop_strings=['ab'])
     cut = sampler.sample('x', **asked)
-    written = [i for i, token in enumerate(free.tokens) if token]
-    ends = [
-      (j - i, j + 1)
-      for i, j in itertools.pairwise(written)
-      if (free.tokens[i], free.tokens[j]) == (a, b)
-    ]
-    far, size = ends[0] if ends else (0, 120)
-    apart = max(apart, far)
+    texts = itertools.accumulate(free.token_strings)
+    ends = [i for i, text in enumerate(texts) if 'ab' in text]
+    size = ends[0] + 1 if ends else 120
+    if ends:
+      apart = max(apart, free.tokens[ends[0] :: -1].index(a))
     # Counts are those of an answer of that many tokens.
     limited = sampler.sample('x', max_new_tokens=size, seed=seed)
     for name in 'tokens', 'counts', 'logprobs':
