@@ -212,15 +212,6 @@ def test_other_faults_are_not_swallowed(monkeypatch, batch_size, said):
     _run(20, 30, batch_size)
 
 
-def _check_logits(row):
-  """That they are what the verifier's table has for each emitted token."""
-  table, tokens = np.asarray(_PARAMS[0]), row.tokens[: row.length]
-  assert len(row.logits) == row.length - row.prompt_length
-  for i, logits in enumerate(row.logits):
-    at = _MODEL.context_after(tokens[: row.prompt_length + i])
-    np.testing.assert_array_equal(logits, table[at])
-
-
 def _turn(engine, row, prompt, key, new=12):
   asked = batching.BatchRequest(
     [np.array(prompt, np.int32)], key, [0.3], new, True
@@ -248,7 +239,12 @@ def test_a_turn_goes_on_where_the_last_one_ended(gamma):
       *first.source[: first.length],
       *want.source[first.length : want.length],
     ]
-    _check_logits(row)
+    # Logits are what the verifier's table has for each emitted token.
+    tokens, first_new = row.tokens[: row.length], int(row.prompt_length)
+    assert len(row.logits) == len(tokens) - first_new
+    for i, logits in enumerate(row.logits, first_new):
+      at = _MODEL.context_after(tokens[:i])
+      np.testing.assert_array_equal(logits, np.asarray(_PARAMS[0])[at])
 
 
 @pytest.mark.slow

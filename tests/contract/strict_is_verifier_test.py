@@ -81,17 +81,13 @@ def test_tables_are_the_verifier_whatever_is_drafted(name, kind, tree_size):
     cases.check_samples(tokens, leniences, cases.STRICT, laws, case)
     if case == 'plain':
       assert decoding.count(state).accepted.sum() > 0
-      _check_logprobs(state, range(0, cases.MANY, 997))
-
-
-def _check_logprobs(state, rows):
-  """That they are what a forward pass of the whole text gives each token."""
-  for row in rows:
-    tokens = state.tokens[row, : state.length[row]]
-    for i in range(state.prompt_length[row], state.length[row]):
-      logits = cases.MODEL.logits(cases.VERIFIER, tokens[:i])
-      want = jax.nn.log_softmax(logits)[tokens[i]]
-      assert abs(state.logprob[row, i] - want) < 1e-5
+      # Log-probabilities are a forward pass's of the whole text.
+      for row in range(0, cases.MANY, 997):
+        tokens = state.tokens[row, : state.length[row]]
+        for i in range(state.prompt_length[row], state.length[row]):
+          logits = cases.MODEL.logits(cases.VERIFIER, tokens[:i])
+          want = jax.nn.log_softmax(logits)[tokens[i]]
+          assert abs(state.logprob[row, i] - want) < 1e-5
 
 
 def test_plain_decoding_is_the_verifier():
@@ -109,19 +105,15 @@ def test_plain_decoding_is_the_verifier():
 # --- Models
 
 
-@functools.cache
-def _prompts():
-  problems = tasks.TASKS['word_problems'].load(split='test', num_examples=4)
-  return [example.prompt for example in problems]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(('verifier', 'name', 'options'), cases.PAIRS)
 def test_models_are_the_verifier_whatever_is_drafted(verifier, name, options):
   is_tiny = verifier == 'tiny-verifier'
   checkpoint = load_model(cases.named(verifier))
-  texts = ['the quick brown fox', '', 'every token is either kept']
-  texts, new = (_prompts(), 40) if is_tiny else (texts, 24)
+  texts, new = ['the quick brown fox', '', 'every token is either kept'], 24
+  if is_tiny:
+    problems = tasks.TASKS['word_problems'].load(split='test', num_examples=4)
+    texts, new = [example.prompt for example in problems], 40
 
   def samplers(temperature):
     usual = dict(method='speed', lenience=0.0, gamma=3, temperature=temperature)
