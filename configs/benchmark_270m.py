@@ -4,7 +4,7 @@ Command: python -m experiments.benchmark --config=configs/benchmark_270m.py
 Shows: in about 15 minutes of timed runs on two CPU cores, tokens per second of
 every entrant on captions of Multi30k, German to English, greedy, in float32,
 bfloat16 and int8; and n-grams on prompts that contain their answers.
-`--config.path=multi30k/test_2016_flickr` gives the captions;
+`--config.path=multi30k/test.jsonl` gives the captions;
 `--config.transformers=PYTHON` (torch and transformers) and
 `--config.llama=PYTHON` (xllamacpp) give Python interpreters with the loops of
 other libraries. Committed results are in experiments/results/benchmark_270m.

@@ -5,7 +5,7 @@ Shows: all methods of the paper from strict to drafter-only, two of them with
 block verification, the truncated verifier and further baselines, on captions of
 Multi30k translated from German to English (BLEU), after four worked examples.
 It needs `pip install -e '.[gemma]'` and the captions,
-`--config.task.path=multi30k/test_2016_flickr`, and takes 50 minutes on two CPU
+`--config.task.path=multi30k/test.jsonl`, and takes 50 minutes on two CPU
 cores with AVX-512 and VNNI, twice as long without.
 
 `configs/gemma3_270m.py:t05` decodes at temperature 0.5, and

@@ -4,9 +4,9 @@ Command: python -m experiments.train --config=configs/train_drafter.py
 Shows: the expected acceptance on held-out texts during training, over the
 drafter's vocabulary; then a folder that `load_model` takes, and a card with
 tokens per verifier call, and the cost of a drafter call. The texts are given by
-`--config.text=multi30k/train`; texts that are not a published set also need
-`--config.tasks='()'`. For Gemma 3 270M, the default, it takes two and a half
-hours on two CPU cores.
+`--config.text=multi30k/train.jsonl`; texts that are not a published set also
+need `--config.tasks='()'`. For Gemma 3 270M, the default, it takes two and a
+half hours on two CPU cores.
 
 `configs/train_drafter.py:greedy` continues that drafter for greedy decoding, in
 forty minutes. A third of its training texts are answers at temperature 0, and
@@ -57,8 +57,8 @@ def _new() -> ml_collections.ConfigDict:
     layers=(0, 17),
     # Number of tokens in its vocabulary: the most frequent ones of the answers.
     vocabulary=12_000,
-    # Path of the texts, and their published sets; () for a file with one text
-    # per line, or with rows of prompt and answer (or reference).
+    # Path of the texts, and their published sets; () for a file with rows of
+    # prompt and answer (or reference).
     text='',
     tasks=('multi30k_de_en',),
     # Number of documents that are held out.

@@ -5,9 +5,9 @@ Shows: in about ten minutes on two cores, a head under the workdir, and
 its acceptance rate on held-out problems.
 
 `configs/train_recurrent.py:texts` trains a head for Gemma 3 270M that drafts
-the frequent tokens of your texts, `--config.text=multi30k/train`. With the
-`--workdir` of a training by `configs/train_drafter.py:greedy`, it reuses the
-answers that the verifier wrote there.
+the frequent tokens of your texts, `--config.text=multi30k/train.jsonl`. With
+the `--workdir` of a training by `configs/train_drafter.py:greedy`, it reuses
+the answers that the verifier wrote there.
 """
 
 import ml_collections

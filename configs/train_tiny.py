@@ -34,7 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
       tiny_verifier=dict(
         **_STEPS,
         steps=2200,
-        # Style of the training answers; see experiments/tasks/phrasing.py. It
+        # Style of the training answers; see experiments/tasks/generated.py. It
         # differs between the models.
         phrasing_style='plain',
         # The smallest shape that reads five tokens in little more time than one

@@ -67,7 +67,7 @@ _SHORT = {
   'data': ('file.path', 'Path or URL of a .jsonl, .csv or .parquet file.'),
   'metric': (
     'file.metric',
-    'Metric of the file: rouge2, short_answer, regex:PATTERN, module:function'
+    'Metric of the file: rouge2, short_answer, module:function'
     ' and others in the documentation; by default only speed is measured.',
   ),
 }

@@ -265,7 +265,9 @@ class _Peer:
     return dict(prefill_s=1.0, decode_s=2.0, tokens=batch, first=None)
 
 
-_SHORT = dict(verifier='tiny-verifier', path=str(_DATA / 'multi30k_de_en'))
+_SHORT = dict(
+  verifier='tiny-verifier', path=str(_DATA / 'multi30k_de_en.jsonl')
+)
 _SHORT |= dict(shots=1, stop='\n', new_tokens=6, repeats=1)
 _SHORT |= dict(num_examples=2)
 

@@ -364,5 +364,5 @@ def test_parts_that_fail_are_left_out(decided, tmp_path, monkeypatch, odd):
 
 
 def test_scores_of_a_corpus_are_named_by_the_sentence():
-  task = tasks.Task(name='t', load=iter, metrics=['bleu'], max_new_tokens=1)
+  task = tasks.Task(name='t', metrics=['bleu'], max_new_tokens=1)
   assert deciding._quality_name({'t': task}) == 'sentence-level BLEU'

@@ -71,11 +71,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
   assert len(found) == 200
   assert found == texts.load_documents(config(lines))
   assert found != texts.load_documents(config(lines, seed=1))
-  for name in ('plain.txt', 'plain.text', 'plain'):
-    (tmp_path / name).write_text('one\n\ntwo\nthree\n' * 20)
-    found = texts.load_documents(config(tmp_path / name))
-    assert {d.text for d in found} == {'one', 'two', 'three'}
-  stem = str(_DATA / 'multi30k_de_en')
+  stem = str(_DATA / 'multi30k_de_en.jsonl')
   captions = config(stem, tasks=('multi30k_de_en',), held_out=1)
   assert sorted(d.text for d in texts.load_documents(captions))[1] == (
     'German: Ein Mädchen in einem roten Mantel füttert zwei Enten.\nEnglish:'
@@ -84,7 +80,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
   # The references of a sweep's file are answers.
   for name, text in (
     ('a.csv', 'prompt,reference,txt\np,x,y\n'),
-    ('a.ndjson', '{"prompt": "p", "reference": ["", "x", 0]}'),
+    ('a.jsonl', '{"prompt": "p", "reference": ["", "x", 0]}'),
   ):
     (tmp_path / name).write_text(text)
     c = config(tmp_path / name, held_out=0)
@@ -94,7 +90,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
 @pytest.mark.parametrize(
   ('fields', 'said'),
   [
-    ({'text': 'absent.txt'}, r'text: absent.txt cannot be read \(No such'),
+    ({'text': 'absent.jsonl'}, r'text: absent.jsonl cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, since 101 are'),
     ({'tasks': ('roman',)}, r"tasks: must be published sets .* got 'roman'"),
     ({'text': '{"question": "b"}'}, 'text: damaged.jsonl, line 2, must have a'),

@@ -20,11 +20,7 @@ from lm_eval.api.registry import get_model  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from cascades.contrib.lm_eval import CascadesLM, Generation  # noqa: E402
-from cascades.models import (  # noqa: E402
-  checkpoints,
-  language,
-  tokenizers,
-)
+from cascades.models import checkpoints, language, tokenizers  # noqa: E402
 from cascades.models.chat import Conversation  # noqa: E402
 from cascades.sampler import scoring  # noqa: E402
 
@@ -105,11 +101,8 @@ def test_an_answer_depends_on_its_prompt_and_the_seed_alone():
 
 def test_likelihoods_are_those_of_the_target():
   lm = _lm()
-  pairs = [
-    ('The number 60 in words:', ' sixty'),
-    ('The number 60 in words:', ' sixteen'),
-    ('', 'The number'),
-  ]
+  pairs = [('The number 60 in words:', x) for x in (' sixty', ' sixteen')]
+  pairs.append(('', 'The number'))
   said = lm.loglikelihood(_requests('loglikelihood', *pairs), True)
   encode = lm.sampler.tokenizer.encode
   requests = []
@@ -154,11 +147,8 @@ def test_rolling_likelihoods_go_on_window_by_window():
   [
     (dict(verifier=None), 'verifier: must be given'),
     (dict(verifeir='x'), "model_args: 'verifeir' is not known; choose from ve"),
-    (dict(pretrained='x'), "model_args: 'pretrained' is not known"),
     (dict(verifier=7), "'7'"),
-    (dict(mesh=2), 'mesh: must be a list of two numbers'),
     (dict(batch_size='many'), "batch_size: must be a whole number, got 'many'"),
-    (dict(method='tokenv3'), 'did you mean'),
   ],
 )
 def test_model_args_are_checked_by_name(options, said):

@@ -734,7 +734,7 @@ def test_points_are_named_by_what_changes_records(tmp_path, monkeypatch):
   assert _names(config) == names
   _write(tmp_path / 'b.jsonl', [*rows[:3], rows[3] | {'reference': 'x'}])
   assert len(_names(config) & names) == len(names) / 2
-  for metric in ('chrf', 'regex:a', 'regex:b', 'scores_of_mine:score'):
+  for metric in ('chrf', 'scores_of_mine:score'):
     module = tmp_path / 'scores_of_mine.py'
     module.write_text('def score(answer, reference):\n  return 1\n')
     monkeypatch.syspath_prepend(tmp_path)

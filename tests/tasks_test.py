@@ -1,18 +1,19 @@
 """Generated problems, and published sets: whole and damaged."""
 
-import gzip
 import hashlib
 import itertools
 import json
 import pathlib
 import re
+import shutil
 import sys
 import types
 
 import pandas as pd
 import pytest
 
-from experiments.tasks import GENERATED, TASKS, phrasing
+from experiments.tasks import GENERATED, TASKS, generated
+from experiments.tasks.data_files import DataFile
 from experiments.tasks.task import split_of
 
 _DATA = pathlib.Path(__file__).parent / 'data'
@@ -59,18 +60,6 @@ def test_a_task_ends_with_its_last_problem():
   assert list(TASKS['roman'].load(num_examples=600)) == whole
 
 
-def test_chrf_is_sacrebleus():
-  from sacrebleu.metrics import CHRF
-
-  scores = TASKS['numerals'].score(' four hundred two', ' four hundred ten')
-  want = CHRF().sentence_score('four hundred two', ['four hundred ten']).score
-  assert scores == {'exact_match': 0.0, 'chrf': pytest.approx(want)}
-  assert 0 < want < 100
-  score = TASKS['multi30k_de_en'].score
-  assert score(' A dog.', 'A dog.')['chrf'] == 100
-  assert 20 < score(' A dot.', 'A dog.')['chrf'] < 80
-
-
 def _digest(values) -> str:
   text = json.dumps([*values], ensure_ascii=False)
   return hashlib.sha256(text.encode()).hexdigest()
@@ -82,11 +71,9 @@ def _examples(task, split):
   Of tasks that make up their problems: the first 300 of two seeds. Of
   published sets: all that the file in `data/tasks` has, with worked examples.
   """
-  given = {}
-  if task.source is not None:
-    given['path'] = fixture_of(task.name)
+  path = task.source and fixture_of(task.name)
   for seed in (0, 1):
-    for e in task.load(split=split, seed=seed, num_examples=300, **given):
+    for e in task.load(split=split, seed=seed, num_examples=300, path=path):
       yield [e.id, e.prompt, e.reference]
 
 
@@ -94,14 +81,14 @@ def _examples(task, split):
 def test_examples_stay_the_same_to_the_bit(name):
   task, want = TASKS[name], dict(_EXAMPLES[name])
   if task.problem:
-    for phrasing_style in phrasing.PHRASING_STYLES:
+    for phrasing_style in generated.PHRASING_STYLES:
       found = _digest(_problems(task, 1000, 'any', phrasing_style))
       assert found == want.pop(f'by {phrasing_style}')
   assert {split: _digest(_examples(task, split)) for split in want} == want
 
 
 def test_every_task_has_hashes_of_its_examples():
-  assert {*_EXAMPLES} == {n for n, t in TASKS.items() if not t.configure}
+  assert {*_EXAMPLES} == {*TASKS}
   for name in GENERATED:
     assert {'train', 'validation', 'test'} < {*_EXAMPLES[name]}
 
@@ -131,14 +118,12 @@ _NAMES = [name for name, task in TASKS.items() if task.source]
 
 
 def fixture_of(name):
-  """The file of a set; of a pair of files the first."""
-  return str(min(_FOLDER.glob(f'{name}.*')))
+  """The file of a set; None for generated problems."""
+  return next(map(str, _FOLDER.glob(f'{name}.*')), None)
 
 
 def _load(name, **options):
-  if 'path' not in options:
-    options['path'] = fixture_of(name)
-  return list(TASKS[name].load(**options))
+  return list(TASKS[name].load(**{'path': fixture_of(name)} | options))
 
 
 @pytest.mark.parametrize('name', [*_NAMES, *GENERATED])
@@ -147,9 +132,8 @@ def test_references_score_full_and_other_answers_do_not(name):
   if task.quality_score is None:
     assert task.score('anything', ()) == {}
     return
-  full = 100 if task.corpus else 1
-  path = None if name in GENERATED else fixture_of(name)
-  for example in _load(name, path=path, num_examples=30):
+  full = task.metrics[0].scale
+  for example in _load(name, num_examples=30):
     texts = example.reference
     for text in [texts] if isinstance(texts, str) else texts:
       rest = ''.join(f'{stop} more' for stop in task.stop_strings[:1])
@@ -159,58 +143,38 @@ def test_references_score_full_and_other_answers_do_not(name):
       assert task.score(wrong, example.reference)[task.quality_score] == 0
 
 
-@pytest.mark.parametrize('name', [*_NAMES, *GENERATED])
-def test_unknown_splits_and_too_many_shots_are_named(name):
-  path = None if name in GENERATED else fixture_of(name)
+@pytest.mark.parametrize('name', ['gsm8k', 'multi30k_de_en', 'numerals'])
+def test_options_that_a_task_has_not_are_named(name):
   with pytest.raises(ValueError, match=r"split: must be one of .* got 'dev'"):
-    _load(name, path=path, split='dev')
+    _load(name, split='dev')
   said = f'task: {name} generates its problems'
-  if path:
+  if name not in GENERATED:
     said = f'shots: must be .* for {name}, got'
-  for shots in (-1, 99):
-    with pytest.raises(ValueError, match=said):
-      _load(name, path=path, shots=shots)
-  if not path:
-    with pytest.raises(ValueError, match=said):
-      _load(name, path='a.jsonl')
-    assert _load(name, path=None, shots=0, num_examples=1)
+  for options in (dict(shots=-1), dict(shots=99), dict(path='a.jsonl')):
+    if name in GENERATED or 'shots' in options:
+      with pytest.raises(ValueError, match=said):
+        _load(name, **options)
+  assert _load(name, shots=0, num_examples=1)
 
 
-def test_a_row_that_is_a_worked_example_is_refused():
-  path = str(_FOLDER / 'val.de')
-  with pytest.raises(ValueError, match=r'^task.shots: row \d of .* is a wo'):
+def test_worked_examples_are_rows_of_another_file(tmp_path):
+  path = str(_FOLDER / 'val.jsonl')
+  with pytest.raises(ValueError, match=r'^path: val.jsonl, line 1, is a work'):
     _load('multi30k_de_en', path=path)
   assert _load('multi30k_de_en', path=path, shots=0)
-
-
-def test_a_pair_of_files_may_be_packed_beside_its_worked_examples(tmp_path):
-  name = 'multi30k_de_en'
-  assert _load(name, path=f'{_FOLDER}/{name}') == _load(name)
-  for stem in (name, 'val'):
-    for end in ('en', 'de'):
-      data = (_FOLDER / f'{stem}.{end}').read_bytes()
-      (tmp_path / f'{stem}.{end}.gz').write_bytes(gzip.compress(data))
-  for path in (name, f'{name}.de', f'{name}.en.gz'):
-    assert _load(name, path=str(tmp_path / path)) == _load(name)
-  damaged = tmp_path / f'{name}.en.gz'
-  damaged.write_bytes(damaged.read_bytes()[:-9])
-  with pytest.raises(ValueError, match=r'en\.gz, line \d+, .*Compressed'):
-    _load(name, path=str(damaged))
-  (tmp_path / 'val.de.gz').unlink()
-  with pytest.raises(ValueError, match='worked examples come from this file'):
-    _load(name, path=str(tmp_path / name))
+  path = shutil.copy(fixture_of('multi30k_de_en'), tmp_path / 'a.jsonl')
+  with pytest.raises(ValueError, match=r'val.jsonl .*No such .*put the worked'):
+    _load('multi30k_de_en', path=str(path))
 
 
 def _hub_rows(name, split):
   """The rows of a file in the shape of the hub's."""
   is_worked = name.startswith('multi30k') and split == 'validation'
-  path = str(_FOLDER / 'val.de') if is_worked else fixture_of(name)
-  return [row for _, row in TASKS[name].source.rows(path, split)]
+  path = str(_FOLDER / 'val.jsonl') if is_worked else fixture_of(name)
+  return [row for _, row in DataFile('path', path).rows()]
 
 
-@pytest.mark.parametrize(
-  'name', ['squad_v2', 'web_questions', 'trivia_qa', 'wmt14_en_de']
-)
+@pytest.mark.parametrize('name', ['squad_v2', 'trivia_qa', 'wmt14_en_de'])
 def test_a_parquet_table_may_have_objects_and_lists(name, tmp_path):
   path = tmp_path / 'test.parquet'
   pd.DataFrame(_hub_rows(name, 'test')).to_parquet(path)
@@ -227,7 +191,8 @@ def test_the_hub_gives_the_same_examples(name, monkeypatch):
 
   hub = types.SimpleNamespace(load_dataset=load_dataset)
   monkeypatch.setitem(sys.modules, 'datasets', hub)
-  assert _load(name, path=None) == _load(name)
+  examples, data = TASKS[name].read()
+  assert examples == _load(name)
   source = TASKS[name].source
   # Worked examples may be of another split.
   splits = ['validation'] if name.startswith('multi30k') else []
@@ -235,8 +200,7 @@ def test_the_hub_gives_the_same_examples(name, monkeypatch):
     (source.hub, source.config, split, source.revision)
     for split in (*splits, source.splits['test'])
   ]
-  (said,) = source.provenance(None).values()
-  assert said.startswith(source.hub)
+  assert data['hub'].startswith(source.hub)
 
 
 @pytest.mark.parametrize('name', ['xsum', 'spec_bench'])
@@ -276,14 +240,14 @@ _QUESTION = '{"id": "1", "question": "Q", "context": "C"'
     (
       'squad_v2',
       f'{_QUESTION}, "answers": {{"text": []}}}}\n' * 2,
-      ", line 2, has the id '1' a second time",
+      ", line 2, has the same id '1' as line 1",
     ),
     ('trivia_qa', '{"question": "Q"}', ", line 1, has no field 'answer"),
     ('trivia_qa', '{"answer": {"value": []}}', ", line 1, has a field 'answ"),
     (
       'spec_bench',
       '{"question_id": 1, "category": "qa", "turns": []}',
-      ", line 1, has no text in 'turns'",
+      ", line 1, has an empty 'question'",
     ),
   ],
 )
@@ -295,17 +259,10 @@ def test_a_damaged_file_is_named(name, text, message, tmp_path):
   assert str(e.value).startswith(f'path: a.jsonl{message}')
 
 
-def test_pairs_that_are_damaged_are_named(tmp_path):
-  (tmp_path / 'pair.en').write_text('One.\nTwo.\n')
-  (tmp_path / 'pair.de').write_text('Eins.\n')
-  with pytest.raises(ValueError, match=r'pair\.en and pair\.de have differ'):
-    _load('multi30k_de_en', path=str(tmp_path / 'pair'), shots=0)
-
-
 def test_a_file_is_known_by_its_hash():
   name = 'multi30k_de_en'
-  found = TASKS[name].source.provenance(fixture_of(name))['files']
-  assert found == {
-    path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-    for path in _FOLDER.glob(f'{name}.*')
-  }
+  path = pathlib.Path(fixture_of(name))
+  _, data = TASKS[name].read(path=str(path))
+  digest = hashlib.sha256(path.read_bytes()).hexdigest()
+  assert data['files'] == {path.name: digest}
+  assert (data['shots'], data['scorer'][:5]) == (5, 'BLEU|')

@@ -6,7 +6,6 @@ import importlib
 import pathlib
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -52,13 +51,14 @@ def commands() -> str:
 
 def tasks() -> str:
   """Returns a table of the project's tasks and their metrics."""
-  from experiments.tasks import TASKS
+  from experiments.tasks import METRICS, TASKS
 
-  rows = []
+  names = [f'`{name}`' for name in METRICS.core()]
+  rows = [
+    f'| `file` | yours | `--metric`: {", ".join(names)}, `module:function`;'
+    ' none: speed only. | your own |'
+  ]
   for task in TASKS.core().values():
-    if task.configure:
-      rows.append(_configured(task))
-      continue
     metrics = [f'`{metric.name}`: {metric.help}' for metric in task.metrics]
     rows.append(
       f'| `{task.name}` | {task.shots} |'
@@ -66,17 +66,6 @@ def tasks() -> str:
       f' {task.source.download if task.source else "generated"} |'
     )
   return _table('| task | worked examples | metrics | file |', *rows)
-
-
-def _configured(task: Any) -> str:
-  """Returns the row of a task whose metric a config names."""
-  from experiments.tasks import METRICS
-
-  names = [f'`{name}`' for name in METRICS.core()]
-  return (
-    f'| `{task.name}` | yours | `--metric`: {", ".join(names)},'
-    ' `regex:PATTERN`, `module:function`; none: speed only. | your own |'
-  )
 
 
 def configs() -> str:

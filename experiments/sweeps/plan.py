@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import pathlib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,7 +82,7 @@ def mesh_shape(config) -> tuple[int, int]:
 
 def configured_tasks(config) -> dict[str, Any]:
   """Returns the tasks of a sweep by name, with the config's changes."""
-  from experiments.tasks import TASKS, harness_tasks
+  from experiments.tasks import FILE, TASKS, file_task, harness_tasks
 
   if not config.tasks:
     raise ValueError(
@@ -95,10 +94,11 @@ def configured_tasks(config) -> dict[str, Any]:
   for name in config.tasks:
     if name.startswith('lm_eval:'):
       tasks |= harness_tasks(name)
-    elif name in TASKS:
-      task = TASKS[name]
-      task = task.configure(config) if task.configure else task
+    elif name == FILE:
+      task = file_task(config)
       tasks[task.name] = task
+    elif name in TASKS:
+      tasks[name] = TASKS[name]
     else:
       raise ValueError(TASKS.unknown(name, 'tasks'))
   if task_fields.get('path') and len(config.tasks) > 1:
@@ -118,22 +118,15 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
   task_fields = config.get('task') or {}
   shots, path = task_fields.get('shots'), task_fields.get('path') or None
   split = {'split': config.get('split')} if config.get('split') else {}
-  examples = list(
-    task.load(
-      **split,
-      seed=config.seed,
-      num_examples=config.num_examples,
-      path=path,
-      shots=shots,
-    )
+  examples, data = task.read(
+    **split,
+    seed=config.seed,
+    num_examples=config.num_examples,
+    path=path,
+    shots=shots,
   )
-  for line in task.notes():
-    print(line, file=sys.stderr)
-  data = task.provenance(path, shots)
-  if task.quality_score:
-    # Tasks without metrics of their own score in [0, 1].
-    scale = task.metrics[0].scale if task.metrics else 1.0
-    data |= {'metric': task.quality_score, 'scale': scale}
+  if task.metrics:
+    data |= {'metric': task.quality_score, 'scale': task.metrics[0].scale}
   return examples, data
 
 

@@ -5,13 +5,12 @@
 
 from cascades import arguments
 from cascades.arguments import Registry
-from experiments.tasks import file_task
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.catalog import CATALOG
-from experiments.tasks.task import Example, Reference, Task
+from experiments.tasks.task import FILE, Example, Reference, Task, file_task
 
 TASKS: Registry[Task] = Registry('task', Task)
-for _task in (*CATALOG, file_task.TASK):
+for _task in CATALOG:
   TASKS.register(_task.name, _task, builtin=True)
 # Tasks whose problems are generated; the bundled models are trained on them.
 GENERATED = tuple(task.name for task in CATALOG if task.problem)
@@ -23,7 +22,7 @@ def quality_metric(task: str) -> Metric | None:
   Names no module to import, so that records of others can be read.
   """
   kind, _, name = task.partition(':')
-  if kind == file_task.NAME:
+  if kind == FILE:
     return METRICS.get(name, None)
   entry = TASKS.get(task, None)
   return entry.metrics[0] if entry and entry.metrics else None
@@ -41,6 +40,7 @@ def harness_tasks(name: str) -> dict[str, Task]:
 
 
 __all__ = [
+  'FILE',
   'GENERATED',
   'METRICS',
   'TASKS',
@@ -48,6 +48,7 @@ __all__ = [
   'Metric',
   'Reference',
   'Task',
+  'file_task',
   'harness_tasks',
   'quality_metric',
 ]

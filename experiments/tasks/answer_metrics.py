@@ -2,7 +2,7 @@
 
 A task lists metrics by name (see `task.Task`). To add a metric, declare a
 function here, or call `METRICS.register` in a module of your own. Users also
-name `regex:PATTERN` and `module:function`, see `find`.
+name `module:function`, see `find`.
 
 Answers that are short are compared as SQuAD does (Rajpurkar et al. 2016, arXiv
 1606.05250): without case, ASCII punctuation, articles and repeated spaces, and
@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
-import json
 import math
 import pkgutil
 import re
@@ -23,8 +22,6 @@ import string
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
-
-import regex
 
 from cascades import arguments
 from cascades.arguments import Registry
@@ -47,9 +44,6 @@ _NUMBER = re.compile(
   r'|(?<![0-9])\.[0-9]+)'
   r'(?:/(?P<denominator>[0-9]+))?'
 )
-_REGEX = 'regex'
-# A pattern may take exponential time on an answer.
-_TIMEOUT_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,13 +98,21 @@ METRICS: Registry[Metric] = Registry('metric', Metric)
 
 
 def _builtin(name: str, *scores: str, **fields: Any) -> Any:
-  """Registers a function as a metric; its docstring is the help."""
+  """Registers a function of an answer and a tuple of accepted answers.
 
-  def register(score: Any) -> Any:
-    options = {'help': score.__doc__} | fields
+  It returns a value for each score; its docstring is the help.
+  """
+
+  def register(function: Any) -> Any:
+    def score(answer: str, reference: Reference) -> dict[str, float]:
+      values = function(answer, accepted_answers(reference))
+      values = values if isinstance(values, tuple) else (values,)
+      return dict(zip(scores, map(float, values), strict=True))
+
+    options = {'help': function.__doc__} | fields
     metric = Metric(name=name, scores=scores, score=score, **options)
     METRICS.register(name, metric, builtin=True)
-    return score
+    return function
 
   return register
 
@@ -126,34 +128,6 @@ def accepted_answers(reference: Reference) -> tuple[str, ...]:
   return (reference,) if isinstance(reference, str) else tuple(reference)
 
 
-def exact_match(answer: str, reference: Reference) -> float:
-  """Returns 1 if the answer is an accepted one, else 0."""
-  normal = normalise(answer)
-  return float(
-    any(normal == normalise(text) for text in accepted_answers(reference))
-  )
-
-
-def f1(answer: str, reference: Reference) -> float:
-  """Returns F1 of the common words with the best accepted answer, or 0."""
-  words = normalise(answer).split()
-  return max(
-    (
-      _word_f1(words, normalise(text).split())
-      for text in accepted_answers(reference)
-    ),
-    default=0.0,
-  )
-
-
-def _word_f1(words: list[str], reference_words: list[str]) -> float:
-  if not words or not reference_words:
-    # Two empty texts are the same; an empty one shares no word with others.
-    return float(words == reference_words)
-  common = collections.Counter(words) & collections.Counter(reference_words)
-  return 2 * common.total() / (len(words) + len(reference_words))
-
-
 def numbers(text: str) -> list[Decimal]:
   """Returns the numbers in a text, in order.
 
@@ -162,12 +136,11 @@ def numbers(text: str) -> list[Decimal]:
   values = []
   for match in _NUMBER.finditer(text):
     value = Decimal(match['value'].replace(',', ''))
-    if match['denominator']:
-      denominator = Decimal(match['denominator'])
-      if not denominator:
-        continue
-      value /= denominator
-    values.append(-value if match['sign'] in ('-', '\u2212') else value)
+    # A division may round, even one by 1.
+    if denominator := match['denominator']:
+      value = value / Decimal(denominator) if int(denominator) else None
+    if value is not None:
+      values.append(-value if match['sign'] in ('-', '\u2212') else value)
   return values
 
 
@@ -188,61 +161,54 @@ def final_number(text: str) -> tuple[Decimal | None, bool]:
 
 
 @_builtin('exact_match', 'exact_match')
-def _exact_match(answer: str, reference: Reference) -> dict[str, float]:
+def _exact_match(answer: str, references: tuple[str, ...]) -> bool:
   """The answer is the reference, up to white space around it."""
-  references = (text.strip() for text in accepted_answers(reference))
-  return {'exact_match': float(answer.strip() in references)}
+  return answer.strip() in map(str.strip, references)
 
 
 @_builtin(
   *('final_number', 'exact_match', 'marked'),
   accepts=lambda text: final_number(text)[0] is not None,
 )
-def _final_number(answer: str, reference: Reference) -> dict[str, float]:
+def _final_number(
+  answer: str, references: tuple[str, ...]
+) -> tuple[bool, bool]:
   """The final number, marked by #### or the last one, is right."""
   number, is_marked = final_number(answer)
-  references = (final_number(text)[0] for text in accepted_answers(reference))
-  is_right = number is not None and number in references
-  return {'exact_match': float(is_right), 'marked': float(is_marked)}
+  accepted = [final_number(text)[0] for text in references]
+  return number is not None and number in accepted, is_marked
 
 
 @_builtin(
-  'marked_number',
-  'exact_match',
+  *('marked_number', 'exact_match'),
   accepts=lambda text: marked_number(text) is not None,
 )
-def _marked_number(answer: str, reference: Reference) -> dict[str, float]:
+def _marked_number(answer: str, references: tuple[str, ...]) -> bool:
   """The number after the only #### of the answer is right."""
   number = marked_number(answer) if answer.count(MARK) == 1 else None
-  references = map(marked_number, accepted_answers(reference))
-  is_right = number is not None and number in references
-  return {'exact_match': float(is_right)}
+  return number is not None and number in map(marked_number, references)
 
 
 @_builtin('short_answer', 'exact_match')
-def _short_answer(answer: str, reference: Reference) -> dict[str, float]:
+def _short_answer(answer: str, references: tuple[str, ...]) -> bool:
   """The answer is an accepted one, after SQuAD's normalisation."""
-  return {'exact_match': exact_match(answer, reference)}
-
-
-@_builtin('json', 'valid', needs_reference=False)
-def _json(answer: str, reference: Reference) -> dict[str, float]:
-  """The answer is one JSON value, whatever the reference."""
-  del reference
-  try:
-    # NaN and Infinity are of Python's JSON alone; `int` refuses them.
-    json.loads(answer, parse_constant=int)
-  except (ValueError, RecursionError):
-    return {'valid': 0.0}
-  return {'valid': 1.0}
+  return normalise(answer) in map(normalise, references)
 
 
 @_builtin('squad', 'f1', 'exact_match')
-def _squad(answer: str, reference: Reference) -> dict[str, float]:
+def _squad(answer: str, references: tuple[str, ...]) -> tuple[float, bool]:
   """SQuAD 2.0: F1 of words with the best accepted answer."""
-  exact, words = exact_match(answer, reference), f1(answer, reference)
-  is_exact = reference == UNANSWERABLE
-  return {'f1': exact if is_exact else words, 'exact_match': exact}
+  is_exact = _short_answer(answer, references)
+  if references == (UNANSWERABLE,):
+    return is_exact, is_exact
+  words, f1 = normalise(answer).split(), 0.0
+  for text in references:
+    accepted = normalise(text).split()
+    common = collections.Counter(words) & collections.Counter(accepted)
+    count = len(words) + len(accepted)
+    # Two empty texts are the same.
+    f1 = max(f1, 2 * common.total() / count if count else 1.0)
+  return f1, is_exact
 
 
 @functools.cache
@@ -253,11 +219,11 @@ def _rouge_scorer(names: tuple[str, ...]) -> Any:
 
 
 def _rouge(
-  names: tuple[str, ...], answer: str, reference: Reference
-) -> dict[str, float]:
+  names: tuple[str, ...], answer: str, references: tuple[str, ...]
+) -> tuple[float, ...]:
   """Returns F-measures of ROUGE with the best reference of each."""
-  scores = _rouge_scorer(names).score_multi(accepted_answers(reference), answer)
-  return {name: float(value.fmeasure) for name, value in scores.items()}
+  scores = _rouge_scorer(names).score_multi(references, answer)
+  return tuple(scores[name].fmeasure for name in names)
 
 
 def _rouge_signature() -> str:
@@ -282,15 +248,27 @@ for _name, _title, _scores in (
 
 
 @functools.cache
-def _bleu_scorer(effective_order: bool) -> Any:
-  from sacrebleu.metrics import BLEU
+def _sacrebleu(name: str, **options: Any) -> Any:
+  from sacrebleu import metrics
 
-  return BLEU(effective_order=effective_order)
+  return getattr(metrics, name.upper())(**options)
+
+
+def _sacrebleu_signature(name: str) -> str:
+  """Returns sacrebleu's signature, which it has only after a score."""
+  scorer = _sacrebleu(name)
+  scorer.corpus_score(['a'], [['a']])
+  return f'{name}|{scorer.get_signature()}'
+
+
+def _rounded(score: float) -> float:
+  # The score is made of logarithms: a perfect one is 100.00000000000004.
+  return round(float(score), 9)
 
 
 def _corpus_bleu(sums: Mapping[str, float]) -> float:
   """Returns corpus BLEU in 0..100 from the summed scores of the answers."""
-  bleu = _bleu_scorer(False).compute_bleu(
+  bleu = _sacrebleu('BLEU').compute_bleu(
     correct=[int(sums[f'matches_{n}']) for n in _ORDERS],
     total=[int(sums[f'ngrams_{n}']) for n in _ORDERS],
     sys_len=int(sums['answer_words']),
@@ -298,14 +276,6 @@ def _corpus_bleu(sums: Mapping[str, float]) -> float:
     smooth_method='exp',
   )
   return _rounded(bleu.score)
-
-
-def _bleu_signature() -> str:
-  """Returns sacrebleu's signature of corpus BLEU."""
-  bleu = _bleu_scorer(False)
-  # The signature has the number of references only after a score.
-  bleu.corpus_score(['a'], [['a']])
-  return f'BLEU|{bleu.get_signature()}'
 
 
 @_builtin(
@@ -316,67 +286,55 @@ def _bleu_signature() -> str:
   *('answer_words', 'reference_words'),
   scale=100.0,
   corpus=_corpus_bleu,
-  signature=_bleu_signature,
+  signature=functools.partial(_sacrebleu_signature, 'BLEU'),
 )
-def _bleu(answer: str, reference: Reference) -> dict[str, float]:
+def _bleu(answer: str, references: tuple[str, ...]) -> tuple[float, ...]:
   """BLEU of all answers together (Post 2018), by sacrebleu."""
-  bleu = _bleu_scorer(True).sentence_score(
-    answer.strip(), list(accepted_answers(reference))
-  )
-  return {
-    'sentence_bleu': _rounded(bleu.score),
-    **{f'matches_{n}': float(bleu.counts[n - 1]) for n in _ORDERS},
-    **{f'ngrams_{n}': float(bleu.totals[n - 1]) for n in _ORDERS},
-    'answer_words': float(bleu.sys_len),
-    'reference_words': float(bleu.ref_len),
-  }
+  scorer = _sacrebleu('BLEU', effective_order=True)
+  bleu = scorer.sentence_score(answer.strip(), list(references))
+  counts = *bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len
+  return _rounded(bleu.score), *counts
 
 
-def _rounded(score: float) -> float:
-  # The score is made of logarithms: a perfect one is 100.00000000000004.
-  return round(float(score), 9)
-
-
-@functools.cache
-def _chrf_scorer() -> Any:
-  from sacrebleu.metrics import CHRF
-
-  return CHRF()
-
-
-def _chrf_signature() -> str:
-  """Returns sacrebleu's signature of chrF."""
-  _chrf_scorer().corpus_score(['a'], [['a']])
-  return f'chrF|{_chrf_scorer().get_signature()}'
-
-
-@_builtin('chrf', 'chrf', scale=100.0, signature=_chrf_signature)
-def _chrf(answer: str, reference: Reference) -> dict[str, float]:
+@_builtin(
+  'chrf',
+  'chrf',
+  scale=100.0,
+  signature=functools.partial(_sacrebleu_signature, 'chrF'),
+)
+def _chrf(answer: str, references: tuple[str, ...]) -> float:
   """Sacrebleu's chrF (Popovic 2015), rounded to nine digits."""
-  references = list(accepted_answers(reference))
-  score = _chrf_scorer().sentence_score(answer.strip(), references).score
-  return {'chrf': _rounded(score)}
+  scorer = _sacrebleu('chrF')
+  return _rounded(scorer.sentence_score(answer.strip(), list(references)).score)
 
 
-def find(spec: str, option: str = 'metric') -> Metric:
+def find(spec: str) -> Metric:
   """Returns the metric of a specification.
 
-  A name of `METRICS` stands for its entry. `regex:` is followed by a pattern of
-  the `regex` package, whose group 'answer', or first group, is compared with
-  the reference; a pattern without groups has to match. Everything else with a
-  colon is a function of the user's, `function(answer, reference)` in [0, 1].
+  A name of `METRICS` stands for its entry. Everything else with a colon is a
+  function of the user's, `function(answer, reference)` in [0, 1].
   """
-  name, colon, argument = spec.partition(':')
-  if name == _REGEX:
-    return _regex_metric(argument, option)
-  if colon and name not in METRICS:
-    return _function_metric(spec, option)
-  if colon or name not in METRICS:
+  if spec in METRICS:
+    return METRICS[spec]
+  if ':' not in spec:
+    raise ValueError(f'{METRICS.unknown(spec)[:-1]} and module:function.')
+  with external_code(
+    f'metric: {arguments.quote(spec)} cannot be imported',
+    'give the name of a metric, or module:function of a module on sys.path',
+  ):
+    function = pkgutil.resolve_name(spec)
+  if not callable(function):
     raise ValueError(
-      f'{METRICS.unknown(spec, option)[:-1]}, {_REGEX}:PATTERN and'
-      ' module:function.'
+      f'metric: {arguments.quote(spec)} must be a function(answer,'
+      f' reference), got a value of type {type(function).__name__}.'
     )
-  return METRICS[name]
+  return Metric(
+    name=spec,
+    help='A function of the user.',
+    scores=('score',),
+    score=functools.partial(_score_function, spec, function),
+    needs_reference=False,
+  )
 
 
 def describe_error(error: BaseException) -> str:
@@ -400,71 +358,6 @@ def external_code(problem: str, advice: str) -> Iterator[None]:
     raise ValueError(f'{problem} ({reason}); {advice}.') from error
 
 
-def _regex_metric(pattern: str, option: str) -> Metric:
-  """Returns the metric of a pattern."""
-  if not pattern:
-    raise ValueError(
-      f"{option}: regex needs a pattern; give --metric='regex:PATTERN'."
-    )
-  try:
-    compiled = regex.compile(pattern)
-  except (regex.error, RecursionError, OverflowError) as error:
-    raise ValueError(
-      f'{option}: {arguments.quote(pattern)} is not a pattern ({error}); give'
-      ' a regular expression.'
-    ) from None
-  group = (
-    'answer' if 'answer' in compiled.groupindex else min(compiled.groups, 1)
-  )
-  return Metric(
-    name=_REGEX,
-    help='The group of a pattern is the reference, or a pattern matches.',
-    scores=('exact_match',),
-    score=functools.partial(_score_pattern, compiled, group),
-    needs_reference=compiled.groups > 0,
-    signature=lambda: f'regex|{pattern}',
-  )
-
-
-def _score_pattern(
-  pattern: Any, group: int | str, answer: str, reference: Reference
-) -> dict[str, float]:
-  """Searches an answer, and compares the group with the references."""
-  try:
-    match = pattern.search(answer, timeout=_TIMEOUT_S)
-  except TimeoutError:
-    raise ValueError(
-      f'metric: {arguments.quote(pattern.pattern)} took more than'
-      f' {_TIMEOUT_S:g} s on an answer; give a pattern without nested repeats.'
-    ) from None
-  if match is None or not group:
-    return {'exact_match': float(match is not None)}
-  text = (match[group] or '').strip()
-  references = (x.strip() for x in accepted_answers(reference))
-  return {'exact_match': float(text in references)}
-
-
-def _function_metric(spec: str, option: str) -> Metric:
-  """Returns the metric of a function of the user's."""
-  with external_code(
-    f'{option}: {arguments.quote(spec)} cannot be imported',
-    'give the name of a metric, or module:function of a module on sys.path',
-  ):
-    function = pkgutil.resolve_name(spec)
-  if not callable(function):
-    raise ValueError(
-      f'{option}: {arguments.quote(spec)} must be a function(answer,'
-      f' reference), got a value of type {type(function).__name__}.'
-    )
-  return Metric(
-    name=spec,
-    help='A function of the user.',
-    scores=('score',),
-    score=functools.partial(_score_function, spec, function),
-    needs_reference=False,
-  )
-
-
 def _score_function(
   spec: str,
   function: Callable[[str, Reference], Any],
@@ -473,11 +366,10 @@ def _score_function(
 ) -> dict[str, float]:
   """Calls a function of the user's, and checks what it returns."""
   call = f'metric: {spec} with the answer {arguments.quote(answer)}'
-  with external_code(f'{call} failed', 'correct it'):
+  with external_code(f'{call} failed', 'return a number from 0 to 1'):
     value = function(answer, reference)
-  returned = f'{call} returned {arguments.quote(value)}'
-  with external_code(returned, 'return a number from 0 to 1'):
     score = math.nan if isinstance(value, str | bytes) else float(value)
   if not 0 <= score <= 1:
-    raise ValueError(f'{returned}; return a number from 0 to 1.')
+    value = arguments.quote(value)
+    raise ValueError(f'{call} returned {value}; return a number from 0 to 1.')
   return {'score': score}

@@ -1,56 +1,37 @@
 """The project's tasks: what is generated, and sets that others published.
 
-A file of a published set is a table with the columns of the Hugging Face hub;
-of Multi30k, the authors' two files of sentences.
+A file of a published set is a table with the columns of the Hugging Face hub.
 
-lm-evaluation-harness 0.4.13 makes none of the prompts below, so that no set is
-left to `lm_eval:NAME`; it draws worked examples from the set, and
-
-- squad_v2: `squadv2` puts `Title:` and `Background:` before the question, and
-  compares the likelihood of `unanswerable`, which a sweep does not;
-- web_questions: `webqs` has our question without worked examples, but compares
-  the likelihoods of the answers and generates none;
-- natural_questions: `nq_open` begins with `Answer these questions:` and says
-  `Q: ...?` and `A:`;
-- trivia_qa: `triviaqa` adds a second question mark;
-- cnn_dailymail: `cnn_dailymail_abisee` says `Summarize the following article:`;
-- xsum: only by the package unitxt, with a template of its own;
-- wmt14_en_de: WMT14 is in French only; `wmt16-en-de` says `English phrase:`.
+lm-evaluation-harness 0.4.13 makes none of these prompts: it draws worked
+examples from the set, words questions otherwise, or compares likelihoods.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.tasks import numerals, word_problems
+from experiments.tasks import generated
 from experiments.tasks.answer_metrics import UNANSWERABLE, normalise
-from experiments.tasks.data_files import (
-  RowError,
-  Source,
-  get_field,
-  get_text,
-  get_texts,
-)
-from experiments.tasks.task import SPLITS, Task
+from experiments.tasks.data_files import get_field, get_text, get_texts
+from experiments.tasks.task import SPLITS, Source, Task
 
 # Sets whose test answers are secret: results are of the development set.
 _DEVELOPMENT_SPLITS = {'train': 'train', 'test': 'validation'}
-
 # Categories of Spec-Bench that are not of MT-bench, which has its own.
 _SPEC_BENCH_CATEGORIES = (
-  *('translation', 'summarization', 'qa', 'math_reasoning', 'rag'),
-)
+  'translation summarization qa math_reasoning rag'
+).split()
 
 
 def _trivia_qa_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
   """Returns a question and its answers, of which no two are one if normal."""
   texts = [
-    get_text(row, 'answer.value').strip(),
-    *(x.strip() for x in get_texts(row, 'answer.aliases')),
-    *(x.strip() for x in get_texts(row, 'answer.normalized_aliases')),
+    get_text(row, 'answer.value'),
+    *get_texts(row, 'answer.aliases'),
+    *get_texts(row, 'answer.normalized_aliases'),
   ]
   # Most aliases have the normal form of another answer.
   different: dict[str, str] = {}
-  for text in texts:
+  for text in map(str.strip, texts):
     different.setdefault(normalise(text), text)
   return {**row, 'answers': [*different.values()]}
 
@@ -61,11 +42,9 @@ def _spec_bench_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
   A second turn depends on the answer to the first.
   """
   category, key = get_field(row, 'category'), get_field(row, 'question_id')
-  turns = get_texts(row, 'turns')
-  if not turns:
-    raise RowError("has no text in 'turns'")
   group = category if category in _SPEC_BENCH_CATEGORIES else 'mt_bench'
-  return {'id': f'{group}/{key}', 'question': turns[0].strip()}
+  question, *_ = (*get_texts(row, 'turns'), '')
+  return {'id': f'{group}/{key}', 'question': question}
 
 
 # An answer is right if it equals an accepted one after SQuAD's normalisation;
@@ -74,17 +53,17 @@ _SHORT_ANSWERS: dict[str, Any] = dict(
   metrics=('short_answer',), shots=1, stop_strings=('\n',), max_new_tokens=32
 )
 # Captions of pictures (Elliott et al. 2016, arXiv 1605.00459), task 1, from and
-# to English; for research. The authors publish train, val, test_2016_flickr.
+# to English; for research.
 _MULTI30K: dict[str, Any] = dict(
   source=Source(
-    download='the raw files of task 1 from github.com/multi30k/dataset',
+    download='test.jsonl and val.jsonl of'
+    ' huggingface.co/datasets/bentrevett/multi30k',
     hub='bentrevett/multi30k',
     splits={split: split for split in SPLITS},
-    pairs=True,
   ),
   metrics=('bleu', 'chrf'),
   shots=5,
-  worked_beside='val',
+  worked_beside='val.jsonl',
   stop_strings=('\n',),
   max_new_tokens=64,
 )
@@ -92,19 +71,19 @@ _MULTI30K: dict[str, Any] = dict(
 CATALOG: tuple[Task, ...] = (
   Task(
     name='word_problems',
-    problem=word_problems.draw,
+    problem=generated.draw_story,
     metrics=('marked_number',),
     max_new_tokens=128,
   ),
   Task(
     name='numerals',
-    problem=numerals.draw,
+    problem=generated.draw_numeral,
     metrics=('exact_match', 'chrf'),
     max_new_tokens=32,
   ),
   Task(
     name='roman',
-    problem=numerals.draw_roman,
+    problem=generated.draw_roman,
     metrics=('exact_match',),
     max_new_tokens=24,
   ),
@@ -117,7 +96,7 @@ CATALOG: tuple[Task, ...] = (
       hub='openai/gsm8k',
       config='main',
     ),
-    answer='{answer}',
+    answer='answer',
     metrics=('final_number',),
     shots=8,
     # A blank line does not end an answer: some reference answers contain one.
@@ -130,13 +109,10 @@ CATALOG: tuple[Task, ...] = (
   # to say.
   Task(
     name='squad_v2',
-    source=Source(
-      hub='rajpurkar/squad_v2',
-      splits=_DEVELOPMENT_SPLITS,
-    ),
+    source=Source(hub='rajpurkar/squad_v2', splits=_DEVELOPMENT_SPLITS),
     key='id',
     question='Passage: {context}\nQuestion: {question}\nAnswer:',
-    answers='answers.text',
+    answer='answers.text',
     no_answer=UNANSWERABLE,
     metrics=('squad',),
     shots=2,
@@ -147,7 +123,7 @@ CATALOG: tuple[Task, ...] = (
   Task(
     name='web_questions',
     source=Source(hub='Stanford/web_questions'),
-    answers='answers',
+    answer='answers',
     **_SHORT_ANSWERS,
   ),
   # The open variant (Kwiatkowski et al. 2019; Lee et al. 2019, arXiv
@@ -155,10 +131,9 @@ CATALOG: tuple[Task, ...] = (
   Task(
     name='natural_questions',
     source=Source(
-      hub='google-research-datasets/nq_open',
-      splits=_DEVELOPMENT_SPLITS,
+      hub='google-research-datasets/nq_open', splits=_DEVELOPMENT_SPLITS
     ),
-    answers='answer',
+    answer='answer',
     **_SHORT_ANSWERS,
   ),
   # Joshi et al. 2017, arXiv 1705.03551; Apache-2.0.
@@ -171,7 +146,7 @@ CATALOG: tuple[Task, ...] = (
     ),
     fields=_trivia_qa_fields,
     key='question_id',
-    answers='answers',
+    answer='answers',
     **_SHORT_ANSWERS,
   ),
   # News and a few highlights, a line each, not anonymised (Hermann et al. 2015,
@@ -179,30 +154,24 @@ CATALOG: tuple[Task, ...] = (
   # is Apache-2.0, the articles belong to the papers.
   Task(
     name='cnn_dailymail',
-    source=Source(
-      hub='abisee/cnn_dailymail',
-      config='3.0.0',
-    ),
+    source=Source(hub='abisee/cnn_dailymail', config='3.0.0'),
     key='id',
     question='Article: {article}\nSummary:',
-    answer='{highlights}',
+    answer='highlights',
     metrics=('rouge',),
     shots=1,
     stop_strings=('\n\n', '\nArticle:'),
     max_new_tokens=160,
   ),
   # News and one sentence (Narayan et al. 2018, arXiv 1808.08745). Its code is
-  # MIT, the articles belong to the BBC.
+  # MIT, the articles belong to the BBC. The hub keeps a table of what a script
+  # would have to make.
   Task(
     name='xsum',
-    source=Source(
-      hub='EdinburghNLP/xsum',
-      # Where the hub keeps a table of what a script would have to make.
-      revision='refs/convert/parquet',
-    ),
+    source=Source(hub='EdinburghNLP/xsum', revision='refs/convert/parquet'),
     key='id',
     question='Article: {document}\nSummary:',
-    answer='{summary}',
+    answer='summary',
     metrics=('rouge',),
     shots=1,
     stop_strings=('\n',),
@@ -214,7 +183,7 @@ CATALOG: tuple[Task, ...] = (
     name='wmt14_en_de',
     source=Source(hub='wmt/wmt14', config='de-en'),
     question='English: {translation.en}\nGerman:',
-    answer='{translation.de}',
+    answer='translation.de',
     metrics=('bleu',),
     shots=5,
     stop_strings=('\n',),
@@ -223,13 +192,13 @@ CATALOG: tuple[Task, ...] = (
   Task(
     name='multi30k_de_en',
     question='German: {de}\nEnglish:',
-    answer='{en}',
+    answer='en',
     **_MULTI30K,
   ),
   Task(
     name='multi30k_en_de',
     question='English: {en}\nGerman:',
-    answer='{de}',
+    answer='de',
     **_MULTI30K,
   ),
   # Prompts for measuring speed (Xia et al. 2024, arXiv 2401.07851), Apache-2.0:

@@ -1,26 +1,23 @@
-"""Rows of files, read as a stream, and of published sets; templates.
+"""Rows of files, read as a stream; fields and templates of rows.
 
-Formats are JSONL, CSV, Parquet and lines of text.
-
-A file is a path or a URL of fsspec; all but Parquet may be packed by gzip. Rows
-come in the order of the file, one at a time, and a reader that stops early
-reads no more than it needs, so that damage after the last row that it takes is
-not seen.
+Formats are JSONL, CSV and Parquet. A file is a path or a URL of fsspec; all but
+Parquet may be packed by gzip. Rows come in the order of the
+file, one at a time, and a reader that stops early reads no more than it needs,
+so that damage after the last row that it takes is not seen.
 """
 
 import contextlib
 import csv
-import dataclasses
+import functools
 import hashlib
 import io
 import itertools
 import json
 import math
 import pathlib
-import re
 import string
 import urllib.parse
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from cascades import arguments, files
@@ -29,17 +26,9 @@ from cascades import arguments, files
 Row = tuple[str, Mapping[str, Any]]
 
 MEND = 'fix the row or remove it'
-_FORMATS = {
-  '.jsonl': 'jsonl',
-  '.ndjson': 'jsonl',
-  '.csv': 'csv',
-  '.parquet': 'parquet',
-}
 # Rows of a Parquet file that are converted at a time.
-_BATCH_ROWS = 256
+_BATCH_ROWS = 64
 _BUFFER_BYTES = 2**20
-# Ends of the names of two files of sentences, a translation.
-_LANGUAGES = 'en', 'de'
 
 
 class RowError(Exception):
@@ -49,38 +38,22 @@ class RowError(Exception):
     super().__init__(fault, advice)
 
 
-def refusal(
-  option: str, name: str, place: str, fault: str, advice: str = MEND
-) -> ValueError:
-  """Returns the error of a row of a table, or of the table."""
-  subject = f'{name}, {place},' if place else name
-  return ValueError(
-    f'{option}: {files.printable(f"{subject} {fault}")}; {advice}.'
-  )
-
-
 class DataFile:
-  """A file of rows; `lines` are the suffixes of texts, or None for all others.
+  """A file of rows.
 
-  A row of a text is a line, in a column with the name of the suffix.
+  Errors name the option, the file and the row; `advice` is that of all errors.
   """
 
-  def __init__(
-    self, option: str, path: str, lines: Collection[str] | None = ()
-  ):
+  def __init__(self, option: str, path: str, advice: str = ''):
     """Recognises the format by the name; opens nothing."""
-    self._option, self._path = option, path
+    self._option, self._path, self._advice = option, path, advice
     self._is_url = '://' in path
     plain = urllib.parse.urlsplit(path).path if self._is_url else path
     self.name = pathlib.PurePath(plain).name
     self._is_packed = self.name.endswith('.gz')
-    suffix = pathlib.PurePath(self.name.removesuffix('.gz')).suffix
-    self._column = suffix.removeprefix('.')
-    self.is_text = suffix not in _FORMATS and (
-      lines is None or self._column in lines
-    )
-    self._format = _FORMATS.get(suffix, 'text' if self.is_text else '')
-    if not self._format or (self._format == 'parquet' and self._is_packed):
+    self._format = pathlib.PurePath(self.name.removesuffix('.gz')).suffix
+    formats = '.jsonl', '.csv', '.parquet'
+    if self._format not in formats or self.name.endswith('.parquet.gz'):
       raise self.refusal(
         '',
         'must end in .jsonl, .csv, .jsonl.gz, .csv.gz or .parquet',
@@ -100,7 +73,9 @@ class DataFile:
 
   def refusal(self, place: str, fault: str, advice: str = MEND) -> ValueError:
     """Returns the error of a row, or of the file."""
-    return refusal(self._option, self.name, place, fault, advice)
+    subject = f'{self.name}, {place},' if place else self.name
+    fault = files.printable(f'{subject} {fault}')
+    return ValueError(f'{self._option}: {fault}; {self._advice or advice}.')
 
   @contextlib.contextmanager
   def errors_at(self, place: str) -> Iterator[None]:
@@ -110,25 +85,16 @@ class DataFile:
     except RowError as error:
       raise self.refusal(place, *error.args) from None
 
-  def rows(
-    self, required: Collection[str] = (), optional: Collection[str] = ()
-  ) -> Iterator[Row]:
-    """Yields the rows in the order of the file.
-
-    Names of columns, if any are given, are those that are read of Parquet.
-    """
+  def rows(self) -> Iterator[Row]:
+    """Yields the rows in the order of the file."""
     self._hash = hashlib.sha256()
-    read = {
-      'jsonl': self._read_jsonl,
-      'csv': self._read_csv,
-      'text': self._read_text,
-    }
     with self._open() as file:
       try:
-        if self._format == 'parquet':
-          yield from self._read_parquet(file, {*required}, {*optional})
+        if self._format == '.parquet':
+          yield from self._read_parquet(file)
         else:
-          yield from read[self._format](self._read_lines(file))
+          is_csv, lines = self._format == '.csv', self._read_lines(file)
+          yield from (self._read_csv if is_csv else self._read_jsonl)(lines)
       except (OSError, RuntimeError) as error:
         raise self._unreadable(error) from None
 
@@ -160,19 +126,12 @@ class DataFile:
     """Yields the lines of a file, and hashes them."""
 
     def refuse(number: int, reason: str) -> ValueError:
-      fault, advice = f'cannot be read ({reason})', 'download the file again'
-      return self.refusal(f'line {number}', fault, advice)
+      fault = f'cannot be read ({reason})'
+      return self.refusal(f'line {number}', fault, 'download the file again')
 
     for line in files.split_lines(file, refuse, is_compressed=self._is_packed):
       self._hash.update(line)
       yield line
-
-  def _read_text(self, raw: Iterator[bytes | bytearray]) -> Iterator[Row]:
-    """Yields the lines of a text, each as a field with the suffix's name."""
-    for number, line in enumerate(self._decode(raw), 1):
-      # Only these end a line, although Unicode has more line separators.
-      text = line.removesuffix('\n').removesuffix('\r')
-      yield f'line {number}', {self._column: text}
 
   def _read_jsonl(self, raw: Iterator[bytes | bytearray]) -> Iterator[Row]:
     """Yields the objects of a file with one in each line."""
@@ -190,33 +149,28 @@ class DataFile:
 
   def _read_csv(self, raw: Iterator[bytes | bytearray]) -> Iterator[Row]:
     """Yields the rows of a table with a header; all fields are texts."""
-    header = None
     texts = self._decode(raw)
     first = next(texts, '')
     delimiter = max(',;\t', key=first.count)
     csv.field_size_limit(files.MAX_LINE)
     lines = itertools.chain([first], texts)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    while True:
-      place = f'line {reader.line_num + 1}'
-      try:
-        cells = next(reader)
-      except StopIteration:
-        return
-      except csv.Error as error:
-        raise self.refusal(place, f'is damaged ({error})') from None
-      if not any(cells):
-        continue
-      if header is None:
-        header = cells
-        if len({*header}) < len(header):
-          raise self.refusal(place, 'names a column twice')
-        continue
-      if len(cells) != len(header):
-        raise self.refusal(
-          place, f'has {len(cells)} cells and the header has {len(header)}'
-        )
-      yield place, dict(zip(header, cells, strict=True))
+    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
+    place = 'line 1'
+    try:
+      header = reader.fieldnames or []
+      if len({*header}) < len(header):
+        raise self.refusal(place, 'names a column twice')
+      while True:
+        place = f'line {reader.line_num + 1}'
+        if (row := next(reader, None)) is None:
+          return
+        # A cell too many has no name, and a cell too few no text.
+        if None in row or None in row.values():
+          raise self.refusal(place, f'must have {len(header)} cells')
+        if any(row.values()):
+          yield place, row
+    except csv.Error as error:
+      raise self.refusal(place, f'is damaged ({error})') from None
 
   def _decode(self, raw: Iterator[bytes | bytearray]) -> Iterator[str]:
     """Yields lines as texts."""
@@ -226,9 +180,7 @@ class DataFile:
       except UnicodeDecodeError:
         raise self.refusal(f'line {number}', 'is not UTF-8 text') from None
 
-  def _read_parquet(
-    self, file: BinaryIO, required: set[str], optional: set[str]
-  ) -> Iterator[Row]:
+  def _read_parquet(self, file: BinaryIO) -> Iterator[Row]:
     """Yields the rows of a Parquet file, a few at a time."""
     import pyarrow
     from pyarrow import parquet
@@ -240,16 +192,9 @@ class DataFile:
         file, buffer_size=_BUFFER_BYTES, pre_buffer=False
       )
       columns = table.schema_arrow.names
-      names = {*columns}
-      if len(names) < len(columns):
+      if len({*columns}) < len(columns):
         raise pyarrow.ArrowInvalid('it names a column twice')
-      # A missing column is an error that lists all columns.
-      is_chosen = required and required <= names
-      used = names & (required | optional) if is_chosen else names
-      batches = table.iter_batches(
-        _BATCH_ROWS, columns=sorted(used), use_threads=False
-      )
-      for batch in batches:
+      for batch in table.iter_batches(_BATCH_ROWS, use_threads=False):
         for row in batch.to_pylist():
           number += 1
           text = json.dumps(row, sort_keys=True, default=str)
@@ -260,120 +205,27 @@ class DataFile:
       raise self._unreadable(error, place) from None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
-  """A published set: its name on the hub, and how to get its files.
-
-  Attributes:
-    hub: Name on the Hugging Face hub; None for a set that it lacks.
-    config: Configuration on the hub.
-    splits: Splits of the hub by those of the task.
-    revision: Revision on the hub.
-    download: The file to download instead; '' for the table of the hub.
-    pairs: True for two files of sentences, `NAME.en` and `NAME.de`, which may
-      be packed, `NAME.en.gz`; else the file is a table.
-  """
-
-  hub: str | None = None
-  config: str | None = None
-  splits: Mapping[str, str] = dataclasses.field(
-    default_factory=lambda: {'train': 'train', 'test': 'test'}
-  )
-  revision: str | None = None
-  download: str = ''
-  pairs: bool = False
-
-  @property
-  def advice(self) -> str:
-    """Advice about a set that is absent or damaged."""
-    config = f', configuration {self.config}' if self.config else ''
-    table = f'the {self.splits["test"]} table of huggingface.co/datasets'
-    return f'give {self.download or f"{table}/{self.hub}{config}"}'
-
-  def rows(self, path: str | None, split: str) -> Iterator[Row]:
-    """Yields the rows of a file, or of a split on the hub."""
-    if path is None:
-      return self._hub_rows(split)
-    names = _LANGUAGES if self.pairs else ()
-    sides = [DataFile('path', str(x), names) for x in self.files(path)]
-    return self._pair_rows(*sides) if self.pairs else sides[0].rows()
-
-  def _pair_rows(self, first: DataFile, second: DataFile) -> Iterator[Row]:
-    """Yields pairs of sentences."""
-    for pair in itertools.zip_longest(first.rows(), second.rows()):
-      if None in pair:
-        fault = f'and {second.name} have different numbers of lines'
-        raise first.refusal('', fault, self.advice)
-      (place, row), (_, more) = pair
-      yield place, {**row, **more}
-
-  def _hub_rows(self, split: str) -> Iterator[Row]:
-    """Yields the rows of a split on the hub."""
-    try:
-      if not self.hub:
-        raise LookupError('it is not on the Hugging Face hub')
-      import datasets
-
-      rows = datasets.load_dataset(
-        self.hub, self.config, split=self.splits[split], revision=self.revision
-      )
-    except Exception as e:
-      # Every failure of the hub has the same remedy.
-      reason = ' '.join(str(e).split()).rstrip('.') or type(e).__name__
-      raise ValueError(
-        f'path: {self.hub or "the set"} cannot be loaded ({reason}); download'
-        f' and {self.advice} with --config.task.path=...'
-      ) from e
-    for number, row in enumerate(rows):
-      yield f'{split} row {number}', row
-
-  def files(self, path: str) -> list[pathlib.Path]:
-    """Lists the files of a path; of pairs, packed ones if none are plain."""
-    if not self.pairs:
-      return [pathlib.Path(path)]
-    stem = re.sub(r'(\.(en|de))?(\.gz)?$', '', path)
-    plain = [pathlib.Path(f'{stem}.{end}') for end in _LANGUAGES]
-    packed = [pathlib.Path(f'{file}.gz') for file in plain]
-    return [
-      b if b.exists() and not a.exists() else a
-      for a, b in zip(plain, packed, strict=True)
-    ]
-
-  def provenance(self, path: str | None) -> dict[str, Any]:
-    """Returns the files and their SHA-256, or the name on the hub."""
-    if not path:
-      names = (self.hub, self.config, self.revision)
-      return {'hub': ' '.join(name for name in names if name)}
-    files = self.files(path)
-    return {
-      'files': {
-        x.name: hashlib.sha256(x.read_bytes()).hexdigest() for x in files
-      }
-    }
-
-
 class Template:
   """A field of rows, or a text with the names of fields in braces.
 
   Attributes:
     fields: Names of the fields; 'a.b' is the field b of the object a.
+    field: The field, if the text is its name alone.
   """
 
   def __init__(self, option: str, text: str):
     """Parses the text."""
-    is_name = '{' not in text and '}' not in text
+    self.field = None if {*text} & {*'{}'} else text
     try:
-      parts = (
-        [('', text, '', None)] if is_name else string.Formatter().parse(text)
-      )
-      self._parts = list(parts)
+      parsed = list(string.Formatter().parse(text))
     except ValueError:
-      self._parts = []
-    self.fields = [name for _, name, *_ in self._parts if name is not None]
-    if not self.fields or any(
+      parsed = []
+    self._parts = [('', text, '', None)] if self.field else parsed
+    names = [x for x in self._parts if x[1] is not None]
+    self.fields = [name for _, name, *_ in names]
+    if not names or any(
       not name or {*name} & {*'[]!'} or spec or conversion
-      for _, name, spec, conversion in self._parts
-      if name is not None
+      for _, name, spec, conversion in names
     ):
       raise ValueError(
         f'{option}: {arguments.quote(text)} must be the name of a field, or a'
@@ -382,18 +234,23 @@ class Template:
       )
 
   def fill(self, row: Mapping[str, Any], strip: bool = False) -> str:
-    """Returns the text of a row; with `strip`, of fields that are not empty."""
+    """Returns the text of a row, with or without white space around fields."""
     values = {name: get_text(row, name) for name in self.fields}
+    empty = [name for name, text in values.items() if not text.strip()]
+    if len(empty) == len(values):
+      raise RowError(f'has an empty {" and ".join(map(repr, empty))}')
     if strip:
       values = {name: text.strip() for name, text in values.items()}
-    check = all if strip else any
-    if not check(text.strip() for text in values.values()):
-      empty = [name for name, text in values.items() if not text.strip()]
-      raise RowError(f'has an empty {" and ".join(map(repr, empty))}')
     return ''.join(
       text + ('' if name is None else values[name])
       for text, name, *_ in self._parts
     )
+
+
+@functools.cache
+def template(text: str, option: str = 'question') -> Template:
+  """Parses a template once."""
+  return Template(option, text)
 
 
 def get_field(row: Mapping[str, Any], name: str) -> Any:

@@ -6,27 +6,40 @@ A task has no model and no tokenizer: it turns a split and a seed into
 templates. `catalog` declares the project's tasks.
 """
 
+import collections
 import dataclasses
-import functools
 import hashlib
 import itertools
+import json
 import pathlib
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 from cascades import Conversation, arguments
-from experiments.tasks.answer_metrics import METRICS, Metric, Reference
+from cascades.models.chat import as_conversation
+from experiments.tasks import halves
+from experiments.tasks.answer_metrics import (
+  METRICS,
+  Metric,
+  Reference,
+  accepted_answers,
+  find,
+)
 from experiments.tasks.data_files import (
   DataFile,
+  Row,
   RowError,
-  Source,
-  Template,
+  as_text,
+  get_field,
   get_texts,
-  refusal,
+  template,
 )
-from experiments.tasks.phrasing import Phraser
+from experiments.tasks.generated import Phraser
 
+# Name of the task of a user's file.
+FILE = 'file'
 SPLITS = ('train', 'validation', 'test')
 # Worked examples of published sets, which were written for this project: the
 # prompt of a set does not depend on its source.
@@ -35,6 +48,21 @@ _WORKED = pathlib.Path(__file__).with_name('worked')
 _MAX_WORKED_EXAMPLES = 32
 # Draws without a new problem of the split after which the task is exhausted.
 _REPEATS = 100_000
+# Enough for a paragraph; a config's task.max_new_tokens changes it.
+_MAX_NEW_TOKENS = 256
+# Fields that rows may lack, unless the user names others.
+_DEFAULT_ID, _DEFAULT_REFERENCE = 'id', 'reference'
+# Field of chat data, which rows may have instead of a prompt.
+_MESSAGES = 'messages'
+_MAX_ID = 200
+# Of fields that a config's own `file` lacks; those of configs.common.
+_DEFAULTS: dict[str, Any] = dict(
+  path='', prompt='prompt', examples='', shots=0, separator=' ', metric=''
+)
+_DEFAULTS |= dict(reference=_DEFAULT_REFERENCE, id=_DEFAULT_ID, stop_strings=())
+
+# Id, prompt and reference of a row.
+Problem = tuple[str, str | Conversation, Reference]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +82,67 @@ class Example:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+  """A published set: its name on the hub, and the file to get instead.
+
+  Attributes:
+    hub: Name on the Hugging Face hub; None for a set that it lacks.
+    config: Configuration on the hub.
+    splits: Splits of the hub by those of the task.
+    revision: Revision on the hub.
+    download: The file to download instead; '' for the table of the hub.
+  """
+
+  hub: str | None = None
+  config: str | None = None
+  splits: Mapping[str, str] = dataclasses.field(
+    default_factory=lambda: {'train': 'train', 'test': 'test'}
+  )
+  revision: str | None = None
+  download: str = ''
+
+  @property
+  def advice(self) -> str:
+    """Advice about a set that is absent or damaged."""
+    config = f', configuration {self.config}' if self.config else ''
+    table = f'the {self.splits["test"]} table of huggingface.co/datasets'
+    return f'give {self.download or f"{table}/{self.hub}{config}"}'
+
+
+class _HubSplit(DataFile):
+  """A split of a set on the hub."""
+
+  def __init__(self, source: Source, split: str):
+    super().__init__('path', 'hub.jsonl', source.advice)
+    self.name = source.hub or 'the set'
+    self._source, self._split = source, split
+
+  def rows(self) -> Iterator[Row]:
+    """Yields the rows of the split."""
+    source = self._source
+    try:
+      if not source.hub:
+        raise LookupError('it is not on the Hugging Face hub')
+      import datasets
+
+      rows = datasets.load_dataset(
+        source.hub,
+        source.config,
+        split=source.splits[self._split],
+        revision=source.revision,
+      )
+    except Exception as e:
+      # Every failure of the hub has the same remedy.
+      reason = ' '.join(str(e).split()).rstrip('.') or type(e).__name__
+      raise ValueError(
+        f'path: {self.name} cannot be loaded ({reason}); download and'
+        f' {source.advice} with --config.task.path=...'
+      ) from e
+    for number, row in enumerate(rows):
+      yield f'{self._split} row {number}', row
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
   r"""A set of examples and the metrics of its answers.
 
@@ -63,8 +152,8 @@ class Task:
     <question> <answer>\n\n<question> <answer>\n\n<question>
 
   Templates name fields of a row in braces: 'Question: {question}\nAnswer:', or
-  '{translation.en}' for a field of an object. Tasks that come from elsewhere
-  derive from this class, and replace `load`.
+  '{translation.en}' for a field of an object; a name alone is the field. Tasks
+  that come from elsewhere derive from this class.
 
   Attributes:
     name: Key in `TASKS`.
@@ -81,8 +170,8 @@ class Task:
     key: Field with the id of a row, which is unique in the set; '' takes the
       number of the row.
     question: Template of the question.
-    answer: Template of the reference; '' for none.
-    answers: Field with a list of accepted answers; '' for none.
+    answer: Template of the reference, or the name of a field, which may have a
+      list of accepted answers; '' for none.
     no_answer: Reference of a row without answers.
     shots: Default number of worked examples before the question.
     worked_beside: Name of a file, beside that of the set, whose first rows are
@@ -91,8 +180,6 @@ class Task:
     separator: Text between a question and its answer.
     stop_strings: Texts that end an answer, for models that would go on with the
       next question; metrics see the answer up to the first of them.
-    configure: Returns the task of a config's fields; None for a task that needs
-      none of them.
 
   Raises:
     ValueError: A metric is unknown.
@@ -109,13 +196,11 @@ class Task:
   key: str = ''
   question: str = 'Question: {question}\nAnswer:'
   answer: str = ''
-  answers: str = ''
   no_answer: Reference = ()
   shots: int = 0
   worked_beside: str = ''
   separator: str = ' '
   stop_strings: tuple[str, ...] = ()
-  configure: Callable[[Mapping[str, Any]], 'Task'] | None = None
 
   def __post_init__(self):
     entries = tuple(
@@ -124,15 +209,24 @@ class Task:
     )
     object.__setattr__(self, 'metrics', entries)
 
-  def load(
+  @property
+  def splits(self) -> tuple[str, ...]:
+    """Splits of the task."""
+    return tuple(self.source.splits) if self.source else SPLITS
+
+  def load(self, **options: Any) -> Iterator[Example]:
+    """Yields the examples of a split; takes what `read` takes."""
+    return iter(self.read(**options)[0])
+
+  def read(
     self,
     split: str = 'test',
     seed: int = 0,
     num_examples: int | None = 500,
     path: str | None = None,
     shots: int | None = None,
-  ) -> Iterator[Example]:
-    """Yields the examples of a split.
+  ) -> tuple[list[Example], dict[str, Any]]:
+    """Reads the examples of a split, and the provenance of its data.
 
     Examples of a published set come in an order that the seed shuffles, for
     sets are sorted by subject.
@@ -145,36 +239,49 @@ class Task:
       path: A file of the set; None for the Hugging Face hub.
       shots: Worked examples before the question; None for the task's.
 
-    Yields:
-      The examples.
+    Returns:
+      The examples; the number of worked examples, the hashes of the files and
+      the scorer, or nothing where problems are generated.
 
     Raises:
       ValueError: The split is unknown, there are not so many shots, or the set
         is absent or damaged; a generated task takes neither path nor shots.
     """
-    source = self.source
-    check_split(self.name, split, source.splits if source else SPLITS)
-    if source:
-      head, prefix = self._head(path, shots), f'{self.name}/{split}'
-      problems = list(self._read(path, split))
-      random.Random(f'{prefix}/{seed}').shuffle(problems)
-    else:
+    self.check_split(split)
+    source, prefix = self.source, f'{self.name}/{split}'
+    if not source:
       if path or shots:
         raise ValueError(
           f'task: {self.name} generates its problems and cannot be combined'
           ' with a path or shots; leave both out.'
         )
-      head, prefix = '', f'{self.name}/{split}/{seed}'
-      problems = self._draw_new(split, seed)
-    for key, question, reference in itertools.islice(problems, num_examples):
-      if f'\n\n{question}{self.separator}' in f'\n\n{head}':
-        raise ValueError(
-          f'task.shots: row {key} of {self.name}, split {split}, is a worked'
-          ' example, so its own answer would stand in its prompt; choose'
-          ' another split, or --config.task.shots=0.'
-        )
-      yield Example(
-        id=f'{prefix}/{key}', prompt=head + question, reference=reference
+      problems, head, data = self._draw_new(split, seed), '', {}
+      prefix = f'{prefix}/{seed}'
+    else:
+      shots = self.shots if shots is None else shots
+      worked = self._worked(path, shots)
+      file, head = self._open(path, split), self.head(worked)
+      problems = list(self.problems_of(file, worked))
+      if not problems:
+        raise file.refusal('', 'has no rows')
+      random.Random(f'{prefix}/{seed}').shuffle(problems)
+      names = ' '.join(
+        filter(None, (source.hub, source.config, source.revision))
+      )
+      origin = {'files': {file.name: file.sha256}} if path else {'hub': names}
+      data = {'shots': shots, **origin, **self.scorer()}
+    selected = itertools.islice(problems, num_examples)
+    return [
+      Example(id=f'{prefix}/{key}', prompt=f'{head}{question}', reference=x)
+      for key, question, x in selected
+    ], data
+
+  def check_split(self, split: str) -> None:
+    """Raises ValueError for a split that the task lacks."""
+    if split not in self.splits:
+      raise ValueError(
+        f'split: must be one of {", ".join(self.splits)} for {self.name}, got'
+        f' {arguments.quote(split)}.'
       )
 
   def problems(
@@ -184,7 +291,7 @@ class Task:
 
     Args:
       seed: Seed of the stream, which has no end.
-      phrasing_style: One of `phrasing.PHRASING_STYLES`; it changes only the
+      phrasing_style: One of `generated.PHRASING_STYLES`; it changes only the
         words of references.
 
     Yields:
@@ -210,53 +317,74 @@ class Task:
         prompts.add(prompt)
         repeats = 0
 
-  def _read(
-    self, path: str | None, split: str
-  ) -> Iterator[tuple[str, str, Reference]]:
-    """Yields (key, question, reference) of a split, in the set's order."""
-    source, keys = self.source, set()
-    name = pathlib.PurePath(path).name if path else f'{source.hub}'
-    for number, (place, row) in enumerate(source.rows(path, split)):
-      try:
-        problem = self._fill(row, number)
-        if problem[0] in keys:
-          raise RowError(f'has the id {problem[0]!r} a second time')
-      except RowError as error:
-        fault = error.args[0]
-        raise refusal('path', name, place, fault, source.advice) from None
-      keys.add(problem[0])
+  def problems_of(
+    self,
+    file: DataFile,
+    worked: Sequence[tuple[str, str]] = (),
+    is_new: Callable[[Problem], bool] | None = None,
+  ) -> Iterator[Problem]:
+    """Yields the problems of the rows, or of those that are new."""
+    first_rows: dict[str, str] = {}
+    questions = {question.strip() for question, _ in worked}
+    for number, (place, row) in enumerate(file.rows()):
+      with file.errors_at(place):
+        problem = key, prompt, _ = self.problem_of(row, number)
+        if str(prompt).strip() in questions:
+          raise RowError(
+            'is a worked example, so its own answer would stand in its prompt',
+            'remove it from one of the files',
+          )
+        if is_new and not is_new(problem):
+          continue
+        if key in first_rows:
+          raise RowError(
+            f'has the same id {arguments.quote(key)} as {first_rows[key]}',
+            'remove it, or give each row its own id with --config.file.id',
+          )
+      first_rows[key] = place
       yield problem
-    if not keys:
-      raise refusal('path', name, '', 'has no rows', source.advice)
 
-  def _fill(
-    self, row: Mapping[str, Any], number: int
-  ) -> tuple[str, str, Reference]:
-    """Returns (key, question, reference) of a row."""
-    fields = self.fields(row) if self.fields else row
+  def problem_of(self, row: Mapping[str, Any], number: int) -> Problem:
+    """Returns the key, question and reference of a row."""
+    row = self.fields(row) if self.fields else row
+    question = template(self.question).fill(row, strip=True)
+    accepted = self.accepted(row, strip=True) if self.answer else []
+    if not isinstance(accepted, str):
+      accepted = tuple(dict.fromkeys(map(str.strip, accepted)))
+    key = template(self.key).fill(row, strip=True) if self.key else f'{number}'
+    return key, question, accepted or self.no_answer
 
-    def write(template: str) -> str:
-      return _template(template).fill(fields, strip=True)
-
-    question = write(self.question)
-    if self.answer:
-      reference = write(self.answer)
-      for metric in self.metrics:
-        metric.check_reference(reference)
+  def accepted(
+    self, row: Mapping[str, Any], strip: bool = False
+  ) -> str | list[str]:
+    """Returns the reference of a row, or a list of accepted answers."""
+    answer, accepted = template(self.answer), None
+    if answer.field and isinstance(get_field(row, answer.field), list):
+      accepted = get_texts(row, answer.field)
     else:
-      accepted = get_texts(fields, self.answers) if self.answers else ()
-      reference = (
-        tuple(dict.fromkeys(x.strip() for x in accepted)) or self.no_answer
-      )
-    return write(self.key) if self.key else str(number), question, reference
+      accepted = answer.fill(row, strip)
+    for text in [accepted] if isinstance(accepted, str) else accepted:
+      for metric in self.metrics:
+        metric.check_reference(text)
+    return accepted
 
-  def _head(self, path: str | None, shots: int | None) -> str:
-    """Returns the text before a question."""
-    shots = self.shots if shots is None else shots
+  def _open(self, path: str | None, split: str, advice: str = '') -> DataFile:
+    """Returns a file of the set, or a split on the hub."""
+    if path is None:
+      return _HubSplit(self.source, split)
+    return DataFile('path', path, advice or self.source.advice)
+
+  def _worked(self, path: str | None, shots: int) -> list[tuple[str, str]]:
+    """Returns the worked examples of a published set."""
     if not shots:
-      return ''
+      return []
     if self.worked_beside:
-      pairs = self._pairs_beside(path)
+      path_beside = path and str(
+        pathlib.Path(path).with_name(self.worked_beside)
+      )
+      advice = 'put the worked examples there, or set shots to 0'
+      problems = self.problems_of(self._open(path_beside, 'validation', advice))
+      pairs = [x[1:] for x in itertools.islice(problems, _MAX_WORKED_EXAMPLES)]
     else:
       # In the form of a user's worked examples.
       file = _WORKED / f'{self.name}.jsonl'
@@ -266,19 +394,11 @@ class Task:
       raise ValueError(
         f'shots: must be from 0 to {len(pairs)} for {self.name}, got {shots}.'
       )
-    return ''.join(f'{q}{self.separator}{a}\n\n' for q, a in pairs[:shots])
+    return pairs[:shots]
 
-  def _pairs_beside(self, path: str | None) -> list[tuple[str, Reference]]:
-    """Returns (question, answer) pairs of the validation split of a set."""
-    path_beside = path and str(pathlib.Path(path).with_name(self.worked_beside))
-    try:
-      problems = self._read(path_beside, 'validation')
-      return [x[1:] for x in itertools.islice(problems, _MAX_WORKED_EXAMPLES)]
-    except ValueError as e:
-      raise ValueError(
-        f'{str(e).rstrip(".")}; the worked examples come from this file, so put'
-        ' it there, or set shots to 0.'
-      ) from None
+  def head(self, worked: Sequence[tuple[str, str]]) -> str:
+    """Returns the text before a question."""
+    return ''.join(f'{q}{self.separator}{a}\n\n' for q, a in worked)
 
   def score(self, answer: str, reference: Reference) -> dict[str, float]:
     """Returns the scores of an answer, by name."""
@@ -307,40 +427,10 @@ class Task:
     """Lists code from outside that the name of a point has to hash."""
     return [self]
 
-  def signature(self) -> str:
-    """Returns the libraries, versions and options behind the scores, or ''."""
-    return ' '.join(m.signature() for m in self.metrics if m.signature)
-
-  def notes(self) -> tuple[str, ...]:
-    """Returns lines that a user of the loaded examples must know."""
-    return ()
-
-  def provenance(self, path: str | None, shots: int | None) -> dict[str, Any]:
-    """Returns the provenance of the data of a published set.
-
-    Args:
-      path: The file of the set; None for the Hugging Face hub.
-      shots: Worked examples before a question; None for the task's own.
-
-    Returns:
-      The number of worked examples, the hashes of the files and the scorer;
-      nothing where problems are generated.
-    """
-    if self.source is None:
-      return {}
-    data = {
-      'shots': self.shots if shots is None else shots,
-      **self.source.provenance(path),
-    }
-    if signature := self.signature():
-      data['scorer'] = signature
-    return data
-
-
-@functools.cache
-def _template(text: str) -> Template:
-  """Parses a template once."""
-  return Template('question', text)
+  def scorer(self) -> dict[str, str]:
+    """Returns the libraries, versions and options behind the scores, if any."""
+    names = [m.signature() for m in self.metrics if m.signature]
+    return {'scorer': ' '.join(names)} if names else {}
 
 
 def split_of(key: str) -> str:
@@ -353,10 +443,181 @@ def split_of(key: str) -> str:
   return {0: 'test', 1: 'validation'}.get(bucket, 'train')
 
 
-def check_split(name: str, split: str, splits: Collection[str]) -> None:
-  """Raises ValueError for a split that the task of that name lacks."""
-  if split not in splits:
-    raise ValueError(
-      f'split: must be one of {", ".join(splits)} for {name}, got'
-      f' {arguments.quote(split)}.'
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileTask(Task):
+  """The task `file`: a user's own prompts, references and metric.
+
+  Rows become examples in the order of the file; there is no shuffle, so that a
+  smaller `num_examples` is a prefix. Rows whose prompt and reference are those
+  of an earlier row are left out: copies are no evidence of their own, and those
+  with other ids would lie in both halves. The fields `file` of a config name
+  the file and map its fields; `--data` and `--metric` are short for two.
+  """
+
+  path: str
+  examples: str
+  is_chat: bool
+
+  @property
+  def splits(self) -> tuple[str, ...]:
+    """Everything, or one half."""
+    return ('all', *get_args(halves.Half))
+
+  def read(self, split='all', seed=0, num_examples=500, path=None, shots=None):
+    """Reads examples in the order of the file; see `Task.read`."""
+    del seed  # The order is that of the file.
+    self.check_split(split)
+    if path or shots:
+      raise ValueError(
+        'task.path: task.path and task.shots are not supported by the task'
+        ' file; give file.path, file.examples and file.shots.'
+      )
+    if not self.path:
+      raise ValueError(
+        'data: no file is given; give one, such as --data=mine.jsonl.'
+      )
+    worked, hashes = self._worked_examples() if self.examples else ([], {})
+    file, head = DataFile('data', self.path), self.head(worked)
+    contents: collections.Counter[bytes] = collections.Counter()
+
+    def is_new(problem: Problem) -> bool:
+      contents[content := _content_hash(problem)] += 1
+      return contents[content] == 1
+
+    problems = self.problems_of(file, worked, is_new)
+    if split != 'all':
+      problems = (x for x in problems if halves.half_of(x[0]) == split)
+    examples = [
+      Example(id=x, prompt=head + y if isinstance(y, str) else y, reference=z)
+      for x, y, z in itertools.islice(problems, num_examples)
+    ]
+    if not examples:
+      raise file.refusal('', f'has no rows of split {split}', 'give more rows')
+    if repeats := contents.total() - len(contents):
+      print(
+        f'data: {repeats} of {contents.total()} rows repeat the prompt and'
+        ' reference of an earlier row and are left out.',
+        file=sys.stderr,
+      )
+    if self.metrics and ':' in self.metrics[0].name:
+      # A function of the user's is tried before anything is decoded.
+      reference = examples[0].reference
+      for answer in ('', *accepted_answers(reference)[:1]):
+        self.score(answer, reference)
+    hashes[file.name] = file.sha256
+    return examples, {'shots': len(worked), 'files': hashes, **self.scorer()}
+
+  def _worked_examples(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Returns the worked examples before each prompt, and their hash."""
+    file, worked = DataFile('file.examples', self.examples), []
+    for place, row in itertools.islice(file.rows(), self.shots or None):
+      with file.errors_at(place):
+        prompt, references = self._content(row)
+        if not references:
+          raise RowError(f'has no field {self.answer!r}')
+      worked.append((prompt, accepted_answers(references)[0]))
+    if len(worked) < max(1, self.shots):
+      raise file.refusal(
+        '',
+        f'has {len(worked)} rows, but file.shots is {self.shots}',
+        'give more rows or fewer shots',
+      )
+    return worked, {f'examples {file.name}': file.sha256}
+
+  def problem_of(self, row: Mapping[str, Any], number: int) -> Problem:
+    """Returns the id, by default a hash, the prompt and the reference."""
+    del number
+    content = self._content(row)
+    if row.get(self.key) is None and self.key == _DEFAULT_ID:
+      text = json.dumps(content).encode()
+      return hashlib.sha256(text).hexdigest()[:32], *content
+    text = as_text(get_field(row, self.key))
+    if not text or len(text) > _MAX_ID:
+      raise RowError(
+        f'has a field {self.key!r} that is not a text of 1 to {_MAX_ID}'
+        ' characters'
+      )
+    return text, *content
+
+  def _content(
+    self, row: Mapping[str, Any]
+  ) -> tuple[str | Conversation, Reference]:
+    """Returns the prompt and the reference of a row."""
+    question = template(self.question)
+    if _MESSAGES not in row or {*row} & {*question.fields}:
+      return question.fill(row), self._references(row)
+    prompt, answer = self._conversation(row[_MESSAGES])
+    if answer and row.get(self.answer) is None:
+      row = {**row, self.answer: answer}
+    return prompt, self._references(row)
+
+  def _conversation(self, messages: Any) -> tuple[Conversation, str | None]:
+    """Returns the messages to answer, and the answer that follows them."""
+    if not self.is_chat or self.examples:
+      raise RowError(
+        f'has {_MESSAGES!r} but no prompt',
+        'set --config.chat=True without file.examples, or name the field of'
+        ' prompts with --config.file.prompt',
+      )
+    try:
+      conversation = Conversation(messages)
+      if conversation[-1][0] != 'assistant':
+        return conversation, None
+      # The last message of chat data is the answer.
+      return Conversation(conversation[:-1]), conversation[-1][1]
+    except ValueError as error:
+      reason = str(error).rstrip('.')
+      raise RowError(f'is not a conversation ({reason})') from None
+
+  def _references(self, row: Mapping[str, Any]) -> Reference:
+    """Returns the accepted answers of a row, one as a text; () for none."""
+    is_needed = self.answer != _DEFAULT_REFERENCE or any(
+      metric.needs_reference for metric in self.metrics
     )
+    value = row.get(self.answer)
+    if not is_needed and (value is None or not str(value).strip()):
+      return ()
+    texts = self.accepted(row)
+    if not texts and is_needed:
+      raise RowError(f'has an empty {self.answer!r}')
+    texts = accepted_answers(texts)
+    return texts[0] if len(texts) == 1 else texts
+
+  def external_parts(self) -> list[Any]:
+    """Lists the metric of a user; the library's is in the name of the task."""
+    metrics = [x for x in self.metrics if not METRICS.is_builtin(x.name)]
+    return [*metrics, *(self.scorer().values() or [''])] if metrics else []
+
+
+def _content_hash(problem: Problem) -> bytes:
+  """Hashes what a model sees and what is scored, without outer spaces."""
+  _, prompt, reference = problem
+  messages = [(role, text.strip()) for role, text in as_conversation(prompt)]
+  references = sorted({text.strip() for text in accepted_answers(reference)})
+  return hashlib.sha256(json.dumps([messages, references]).encode()).digest()
+
+
+def file_task(config: Mapping[str, Any]) -> FileTask:
+  """Returns the task of a config."""
+  if 'file' not in config:
+    raise ValueError(
+      'tasks: the task file needs a file; run --config=configs/your_data.py.'
+    )
+  fields = _DEFAULTS | dict(config['file'] or {})
+  metrics = [find(name) for name in (fields.pop('metric'),) if name]
+  question, answer = fields.pop('prompt'), fields.pop('reference')
+  template(question, 'file.prompt')
+  template(answer, 'file.reference')
+  # After worked examples, a model goes on with examples of its own.
+  stops = fields.pop('stop_strings') or ['\n\n'] * bool(fields['examples'])
+  return FileTask(
+    name=':'.join([FILE, *(metric.name for metric in metrics)]),
+    metrics=metrics,
+    max_new_tokens=_MAX_NEW_TOKENS,
+    is_chat=bool(config.get('chat')),
+    question=question,
+    answer=answer,
+    key=fields.pop('id'),
+    stop_strings=tuple(stops),
+    **fields,
+  )

@@ -45,8 +45,8 @@ def load_documents(config: ConfigDict) -> list[Document]:
   if not config.text:
     raise ValueError(
       'text: no file of training texts is given; give --config.text=..., a file'
-      ' with a text per line, with rows of prompt and answer, or of the'
-      ' published sets that --config.tasks names.'
+      ' with rows of prompt and answer, or of the published sets that'
+      ' --config.tasks names.'
     )
   if config.tasks:
     documents = [
@@ -81,14 +81,9 @@ def _published_task(name: str) -> Task:
 
 
 def _read_documents(path: str) -> Iterator[Document]:
-  """Yields the documents of a file of rows, or of a text with one a line."""
-  file = DataFile('text', path, lines=None)
-  for place, row in file.rows(('prompt',), ('answer', 'reference')):
-    if file.is_text:
-      (line,) = row.values()
-      if line.strip():
-        yield Document(line, '')
-      continue
+  """Yields the documents of a file of rows."""
+  file = DataFile('text', path)
+  for place, row in file.rows():
     reference = row.get('reference')
     references = reference if isinstance(reference, list) else [reference]
     prompt, answer, *references = (
