@@ -135,7 +135,9 @@ def _scores(task, filter_name, model, results):
 
 
 @pytest.mark.parametrize('filter_name', ['first-word', 'all-words'])
-def test_prompts_filters_and_scores_are_the_harness_s(folder, filter_name):
+def test_prompts_filters_and_scores_are_the_harness_s(
+  folder, filter_name, capsys
+):
   spec = f'lm_eval:{folder}/filtered.yaml'
   is_first = filter_name == 'first-word'
   ((name, task),) = harness_tasks(
@@ -153,9 +155,14 @@ def test_prompts_filters_and_scores_are_the_harness_s(folder, filter_name):
   prompt = next(task.load()).prompt
   assert prompt.startswith('Numbers in words.\n\nThe number ')
   assert prompt.count('The number') == 3
+  capsys.readouterr()
   bare = next(task.load(shots=0)).prompt
+  assert 'have 0 worked examples, but the task declares 2;' in (
+    capsys.readouterr().err
+  )
   assert bare == 'Numbers in words.\n\nThe number 4302 in words:'
   assert next(task.load()).prompt == prompt
+  assert 'task.shots' not in capsys.readouterr().err
 
 
 def test_halves_share_no_document_and_keep_their_prompts(folder):

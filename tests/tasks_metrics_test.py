@@ -25,6 +25,11 @@ def test_names():
       answer_metrics.find(spec)
 
 
+def _raise():
+  # An error whose text is an error, too.
+  raise type('Odd', (Exception,), {'__str__': lambda _: 1 / 0})
+
+
 # As a tensor of two numbers.
 _NO_NUMBER = type('Numbers', (), {'__float__': lambda _: 1 / 0})()
 _WRONG = {
@@ -35,6 +40,7 @@ _WRONG = {
   'short': lambda answer: 1,
   'tensor': lambda answer, reference: _NO_NUMBER,
   'exit': lambda answer, reference: sys.exit(3),
+  'odd': lambda answer, reference: _raise(),
 }
 
 

@@ -26,6 +26,7 @@ import json
 import math
 import pathlib
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -179,6 +180,12 @@ class HarnessTask(Task):
       )
     # As with --num_fewshot, a task that declares none keeps to it.
     shots = self.shots if shots is None or self.shots == 0 else shots
+    if (shots or 0) != (self.shots or 0):
+      print(
+        f'task.shots: prompts of {self.name} have {shots} worked examples, but'
+        f' the task declares {self.shots}; None uses the declared number.',
+        file=sys.stderr,
+      )
     is_half = split in get_args(halves.Half)
     requests = self._requests(None if is_half else num_examples, shots)
     examples = [
