@@ -158,18 +158,16 @@ def test_model_args_are_checked_by_name(options, said):
 
 def test_the_harness_says_how_large_a_batch_may_be():
   assert get_model('cascades') is CascadesLM
-  assert _lm().sampler.config.batch_size == 4
-  auto = _SMALL | dict(batch_size='auto')
-  assert CascadesLM(**auto).sampler.config.batch_size == 64
-  assert CascadesLM(**auto, max_batch_size=9).sampler.config.batch_size == 9
-  # As the command line gives it; its device is none of JAX's.
-  lm = CascadesLM(**_SMALL | dict(batch_size='2'), device='cuda:0')
-  assert lm.sampler.config.batch_size == 2
+  for options, size in (
+    (dict(batch_size='auto'), 64),
+    (dict(batch_size='auto', max_batch_size=9), 9),
+    # As the command line gives it; its device is none of JAX's.
+    (dict(batch_size='2', device='cuda:0'), 2),
+  ):
+    assert CascadesLM(**_SMALL | options).sampler.config.batch_size == size
 
 
 def test_what_a_task_may_not_ask_for_is_refused_by_name():
-  with pytest.raises(ValueError, match="generation_kwargs: 'num_beams' is not"):
-    _generate(_lm(), ('a', dict(num_beams=4)))
   for refused in (
     lambda: _lm().apply_chat_template([dict(role='user', content='a')]),
     lambda: _lm().chat_template(True),
@@ -241,11 +239,6 @@ def test_a_task_with_an_instruction_is_a_chat(chat_lm, tmp_path, monkeypatch):
     '<start_of_turn>system\nWrite numbers.<end_of_turn>\n<start_of_turn>user\n'
     'The number 4302 in words:<end_of_turn>\n<start_of_turn>model\n'
   )
-  greedy = small.sampler(
-    chat_lm.sampler.verifier, gamma=0, temperature=0, cache_length=1000
-  )
-  answer = greedy.sample(prompt.messages, max_new_tokens=24).text
-  assert samples[0]['resps'][0][0][:20] == answer.partition('\n')[0][:20]
 
 
 def test_tasks_run_through_the_command_line(tmp_path):

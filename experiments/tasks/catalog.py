@@ -91,11 +91,7 @@ CATALOG: tuple[Task, ...] = (
   # licence. The score `marked` tells a final number after #### from another.
   Task(
     name='gsm8k',
-    source=Source(
-      download='test.jsonl of github.com/openai/grade-school-math',
-      hub='openai/gsm8k',
-      config='main',
-    ),
+    source=Source(hub='openai/gsm8k', config='main'),
     answer='answer',
     metrics=('final_number',),
     shots=8,

@@ -48,18 +48,13 @@ _WORKED = pathlib.Path(__file__).with_name('worked')
 _MAX_WORKED_EXAMPLES = 32
 # Draws without a new problem of the split after which the task is exhausted.
 _REPEATS = 100_000
-# Enough for a paragraph; a config's task.max_new_tokens changes it.
-_MAX_NEW_TOKENS = 256
 # Fields that rows may lack, unless the user names others.
 _DEFAULT_ID, _DEFAULT_REFERENCE = 'id', 'reference'
 # Field of chat data, which rows may have instead of a prompt.
 _MESSAGES = 'messages'
 _MAX_ID = 200
-# Of fields that a config's own `file` lacks; those of configs.common.
-_DEFAULTS: dict[str, Any] = dict(
-  path='', prompt='prompt', examples='', shots=0, separator=' ', metric=''
-)
-_DEFAULTS |= dict(reference=_DEFAULT_REFERENCE, id=_DEFAULT_ID, stop_strings=())
+# Fields of a config's `file` that a task names otherwise.
+_RENAMED = {'prompt': 'question', 'reference': 'answer', 'id': 'key'}
 
 # Id, prompt and reference of a row.
 Problem = tuple[str, str | Conversation, Reference]
@@ -454,9 +449,14 @@ class FileTask(Task):
   the file and map its fields; `--data` and `--metric` are short for two.
   """
 
-  path: str
-  examples: str
-  is_chat: bool
+  # Enough for a paragraph; a config's task.max_new_tokens changes it.
+  max_new_tokens: int = 256
+  key: str = _DEFAULT_ID
+  question: str = 'prompt'
+  answer: str = _DEFAULT_REFERENCE
+  path: str = ''
+  examples: str = ''
+  is_chat: bool = False
 
   @property
   def splits(self) -> tuple[str, ...]:
@@ -603,21 +603,17 @@ def file_task(config: Mapping[str, Any]) -> FileTask:
     raise ValueError(
       'tasks: the task file needs a file; run --config=configs/your_data.py.'
     )
-  fields = _DEFAULTS | dict(config['file'] or {})
-  metrics = [find(name) for name in (fields.pop('metric'),) if name]
-  question, answer = fields.pop('prompt'), fields.pop('reference')
-  template(question, 'file.prompt')
-  template(answer, 'file.reference')
+  fields = {_RENAMED.get(k, k): x for k, x in (config['file'] or {}).items()}
+  metrics = [find(name) for name in (fields.pop('metric', ''),) if name]
   # After worked examples, a model goes on with examples of its own.
-  stops = fields.pop('stop_strings') or ['\n\n'] * bool(fields['examples'])
-  return FileTask(
+  stops = ('\n\n',) if fields.get('examples') else ()
+  fields['stop_strings'] = tuple(fields.get('stop_strings') or stops)
+  task = FileTask(
     name=':'.join([FILE, *(metric.name for metric in metrics)]),
     metrics=metrics,
-    max_new_tokens=_MAX_NEW_TOKENS,
     is_chat=bool(config.get('chat')),
-    question=question,
-    answer=answer,
-    key=fields.pop('id'),
-    stop_strings=tuple(stops),
     **fields,
   )
+  template(task.question, 'file.prompt')
+  template(task.answer, 'file.reference')
+  return task
