@@ -150,7 +150,9 @@ def test_prompts_filters_and_scores_are_the_harness_s(
   results = _evaluate(model, folder, ['words_filtered'], limit=5)
   scores, samples = _scores(task, filter_name, model, results)
   assert [x['quality'] for x in scores] == [x['exact_match'] for x in samples]
-  assert '|metric:exact_match|mean' in task.scorer()['scorer']
+  _, data = plan.load_examples(small.config(), task)
+  assert '|metric:exact_match|mean' in data['scorer']
+  assert (data['metric'], data['scale']) == ('quality', 1.0)
   # Worked examples, and none of them if the sweep says so.
   prompt = next(task.load()).prompt
   assert prompt.startswith('Numbers in words.\n\nThe number ')

@@ -125,8 +125,10 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
     path=path,
     shots=shots,
   )
-  if task.metrics:
-    data |= {'metric': task.quality_score, 'scale': task.metrics[0].scale}
+  if task.quality_score:
+    # Tasks of the harness score in [0, 1].
+    scale = task.metrics[0].scale if task.metrics else 1.0
+    data |= {'metric': task.quality_score, 'scale': scale}
   return examples, data
 
 
