@@ -4,7 +4,7 @@ Command: python -m experiments.sweep --config=configs/specialist.py
 Shows: in a few minutes, points that are far better than either model, since a
 rule can follow the model that is more certain. The verifier was not trained on
 Roman numerals; the drafter was fine-tuned on them and forgot some of the other
-tasks. The section "Gain over both models" of the page has the gains.
+tasks. The quality of all is the mean of the tasks in `summary.csv`.
 """
 
 import ml_collections

@@ -91,14 +91,14 @@ if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
 
 # %%
 from experiments import records
-from experiments.analysis import comparisons, named_points, runs
+from experiments.analysis import comparisons, runs
 from experiments.reports import AnalysisConfig, styles
 
 first = records.read_all(WORKDIR)[0]
 print(first.variant, first.id, repr(first.text), first.quality, first.emitted)
 
 run = runs.read(WORKDIR)
-points = runs.gather([run])
+points = runs.gather(run)
 points.table[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
 
 # %% [markdown]
@@ -180,7 +180,7 @@ pd.DataFrame(decision.evidence['trials']).round(3)
 # %%
 FIRST, SECOND = 'chow@0.4', 'token_v3@0.8'
 
-for sentence in named_points.compare([run], [FIRST, SECOND], config):
+for sentence in comparisons.compare_named(run, [FIRST, SECOND], config):
   print(textwrap.fill(sentence, 79))
 
 # %% [markdown]

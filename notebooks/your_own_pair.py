@@ -256,7 +256,7 @@ from experiments.analysis import comparisons, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 
 display(Image(str(workdir / 'report/figures/quality.png')))
-points = runs.gather([runs.read(workdir)])
+points = runs.gather(runs.read(workdir))
 comparisons.compare(points, AnalysisConfig())[
   'variant lenience quality difference difference_low difference_high'
   ' speedup speedup_low speedup_high'.split()

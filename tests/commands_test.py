@@ -200,7 +200,7 @@ def test_a_sweep_uses_an_entry_of_each_kind(tmp_path, launcher):
   # The report does not import the file.
   done = launching.run('experiments.report', f'--workdir={workdir}')
   assert done.returncode == 0, done.stderr
-  points = runs.gather([runs.read(workdir)]).table
+  points = runs.gather(runs.read(workdir)).table
   is_strict = points[points.method == 'own_method'].set_index('lenience').strict
   assert is_strict.to_dict() == {0.0: True, 0.5: False}
 

@@ -6,17 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.analysis import (
-  certification,
-  comparisons,
-  method_kinds,
-  mixture,
-  reference_points,
-)
+from experiments.analysis import certification, comparisons, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points
 from experiments.records import stats
-from experiments.reports import sentences, styles
 from experiments.tasks import METRICS
 
 CHOICE = AnalysisConfig(resamples=500)
@@ -34,10 +27,10 @@ def make(specs, n=200, task='sums', seed=0):
   points, answers = [], []
   for i, ((method, lenience, gamma), spec) in enumerate(specs.items()):
     right, latency, wall, tokens = spec
-    point = dict(run='a', batch_size=8, task=task, n=n, failed=0)
+    point = dict(task=task, n=n, failed=0)
     point |= dict(method=method, variant=method, lenience=lenience, gamma=gamma)
-    point |= dict(verification='token', temperature=1.0, oracle=False, law=0)
-    strict = reference_points.is_strict(method, lenience)
+    point |= dict(verification='token', oracle=False, law=0)
+    strict = runs.is_strict(method, lenience)
     point |= dict(has_rule=method in RULES, scale=1.0, strict=strict)
     points.append(point)
     answer = dict(point=i, emitted=tokens)
@@ -75,25 +68,38 @@ def points():
   return make(SPECS)
 
 
-def test_without_a_quality_models_and_strict_decoding_are_timed():
+def test_models_strict_decoding_and_the_fastest_as_good_are_timed():
   made = make(SPECS | {('speed', 0.0, g): (1, 0.5 + g, 1, 9) for g in (4, 2)})
+
+  def entrants():
+    models, rows = made.table.method[:2].tolist(), comparisons.entrants(made)
+    assert [x.method for x in rows[:2]] == models
+    return [f'{x.method} {x.lenience} {x.gamma}' for x in rows[2:]]
+
+  assert entrants() == ['speed 0.0 2', 'opt 0.5 2']
+  # What is only counted is not timed.
+  made.table['variant'] = made.table.method.replace('opt', 'opt sequential')
+  assert entrants() == ['speed 0.0 2', 'diff 0.5 4']
+  # Of two tasks, it is as good on both.
+  made.table['variant'] = made.table.method
+  bad = {
+    k: (0.1 if k == ('opt', 0.5, 2) else 0.8, *SPECS[k][1:]) for k in SPECS
+  }
+  bad, one = make(bad), made
+  table = pd.concat([one.table, bad.table.assign(task='names')])
+  more = bad.answers.assign(point=bad.answers.point + len(one.table))
+  both = pd.concat([one.answers, more])
+  made = Points(table.reset_index(drop=True), both)
+  assert entrants() == ['speed 0.0 2', 'opt 0.5 4']
+  # Without a quality none is as good; a point of half the examples is no
+  # faster.
+  made = one
   made.answers['quality'] = math.nan
-  # A point of half the examples is no faster.
   half = made.answers.index[made.answers.point == len(SPECS)][::2]
   made.answers.drop(index=half, inplace=True)
-  names = [f'{x.method} {x.gamma}' for x in mixture.entrants(made)]
-  assert names == ['verifier_only 0', 'drafter_only 0', 'speed 2']
+  assert entrants() == ['speed 0.0 2']
   made.table['method'] = made.table.method.replace(ALONE[0], 'other')
-  assert mixture.entrants(made) == []
-
-
-def test_what_is_only_counted_is_not_timed_or_recommended():
-  for changes in ({}, {'quality': math.nan}):
-    made = make(SPECS)
-    made = Points(made.table, made.answers.assign(**changes))
-    counted = made.table[made.table.method == 'opt'].index
-    made.table.loc[counted, 'variant'] = 'opt sequential'
-    assert 'opt' not in {x.method for x in mixture.entrants(made)}
+  assert not comparisons.entrants(made)
 
 
 @pytest.fixture(scope='module')
@@ -143,16 +149,6 @@ def test_as_good_is_by_the_lower_end_and_the_margin(points):
   assert not row(wide, 'opt', 1.0, 4).as_good
 
 
-@pytest.mark.parametrize(
-  'options',
-  [{'margin': 1.5}, {'risk': 0}, {'risk': 1}, {'resamples': 0}, {'delta': '1'}],
-)
-def test_settings_outside_their_range_are_refused(options):
-  (name,) = options
-  with pytest.raises(ValueError, match=rf'^{name}: must be '):
-    AnalysisConfig(**options)
-
-
 def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
   point, example = points.answers.point, points.answers.id.astype(int)
   # The method lacks the first ones, the verifier alone the last ones.
@@ -179,21 +175,6 @@ def test_the_front_has_no_point_that_is_beaten(frame):
   assert comparisons.front(frame.assign(quality=math.nan)).empty
 
 
-def test_the_verifier_of_the_same_run_or_batch_size_is_compared_with():
-  methods = ['verifier_only'] * 2 + ['opt'] * 3
-  points = pd.DataFrame({'method': methods, 'run': [*'abbcc']})
-  points['batch_size'] = [8, 1, 1, 1, 4]
-  assert comparisons.references(points).tolist() == [0, 1, 1, 1, 0]
-  assert comparisons.references(points[2:]).tolist() == [-1, -1, -1]
-
-
-def test_without_the_verifier_nothing_is_compared():
-  others = {k: v for k, v in SPECS.items() if k != ALONE}
-  frame = comparisons.compare(make(others), CHOICE)
-  assert frame.difference.isna().all()
-  assert not frame.as_good.any()
-
-
 def test_what_nobody_knows_is_nan_and_never_as_good(points):
   answers = points.answers.assign(quality=math.nan)
   frame = comparisons.compare(scored(points.table, answers), CHOICE)
@@ -205,6 +186,11 @@ def test_what_nobody_knows_is_nan_and_never_as_good(points):
   frame = comparisons.compare(scored(points.table, answers), CHOICE)
   assert frame.loc[3, ['quality', 'difference', 'speedup']].isna().all()
   assert frame.loc[2].difference == 0
+  # Without the verifier nothing is compared.
+  others = {k: v for k, v in SPECS.items() if k != ALONE}
+  frame = comparisons.compare(make(others), CHOICE)
+  assert frame.difference.isna().all()
+  assert not frame.as_good.any()
 
 
 def test_a_corpus_quality_is_made_of_sums_in_every_draw():
@@ -250,16 +236,10 @@ def test_every_known_method_has_a_kind():
     ('always_accept', 'token', math.nan): 'always accept',
   }
   kinds = {
-    key: method_kinds.classify(*key, has_rule=key[0] in RULES)
-    for key in expected
+    key: comparisons.kind_of(*key, has_rule=key[0] in RULES) for key in expected
   }
   assert kinds == expected
-  assert set(expected.values()) == {'', *method_kinds.KINDS}
-
-
-def test_one_kind_is_not_compared():
-  lone = comparisons.compare(make({ALONE: (0.8, 1.0, 0.01, 10)}), CHOICE)
-  assert method_kinds.best_of_kinds(lone).empty
+  assert set(expected.values()) == {'', *comparisons.KINDS}
 
 
 def test_a_kind_is_shown_by_its_best_points():
@@ -273,8 +253,8 @@ def test_a_kind_is_shown_by_its_best_points():
     ('lossy', 0.5, 4): (0.90, 1.1),
   }
   points = make({k: (*spec, 0.01, 10) for k, spec in specs.items()})
-  table = method_kinds.best_of_kinds(comparisons.compare(points, CHOICE))
-  assert list(table.kind) == list(method_kinds.KINDS[:4])
+  table = comparisons.best_of_kinds(comparisons.compare(points, CHOICE))
+  assert list(table.kind) == list(comparisons.KINDS[:4])
   by_kind = table.set_index('kind')
   cascade = by_kind.loc['speculative cascade']
   assert (cascade.variant, cascade.speedup) == ('diff', pytest.approx(1 / 0.7))
@@ -288,91 +268,22 @@ def test_a_kind_is_shown_by_its_best_points():
   assert slow.variant == 'lossy'
   assert slow.speedup < 1
   assert slow[['best_speedup', 'difference']].isna().all()
+  # A kind is not compared with itself.
+  lone = comparisons.compare(make({ALONE: (0.8, 1.0, 0.01, 10)}), CHOICE)
+  assert comparisons.best_of_kinds(lone).empty
 
 
-# --- All tasks together.
-
-
-def _two_tasks(cascade):
-  """A verifier that knows one task, a drafter that knows the other."""
-  rows = [
-    (ALONE, (0.9, 0.3)),
-    (('drafter_only', math.nan, 0), (0.2, 0.8)),
-    (('diff', 0.2, 4), cascade),
-    (('opt', 0.2, 4), (0.5, 0.5)),
-  ]
-  first, second = (
-    make(
-      {key: (specs[i], 0.5 + i, 0.01, 10) for key, specs in rows},
-      task=('sums', 'names')[i],
-      seed=i,
-      n=(100, 400)[i],
-    )
-    for i in range(2)
-  )
-  shifted = second.answers.assign(point=second.answers.point + len(rows))
-  return Points(
-    pd.concat([first.table, second.table], ignore_index=True),
-    pd.concat([first.answers, shifted], ignore_index=True),
-  )
-
-
-def test_tasks_count_equally_in_a_mixture():
-  frame = mixture.mix(_two_tasks((0.9, 0.7)), CHOICE)
-  assert set(frame.task) == {mixture.ALL}
-  diff = row(frame, 'diff', 0.2, 4)
-  assert diff.quality == pytest.approx(0.8)
-  assert diff.over_verifier == pytest.approx(0.2)
-  assert diff.over_drafter == pytest.approx(0.3)
-  assert diff.over_verifier_low < 0.2 < diff.over_verifier_high
-  # Per token of all tasks: examples of one are many.
-  assert diff.latency == pytest.approx((0.5 * 100 + 1.5 * 400) / 500)
-  verifier = row(frame, 'verifier_only')
-  ends = ['over_verifier_low', 'over_verifier_high']
-  assert verifier[ends].tolist() == [0, 0]
-
-
-def test_it_is_said_whether_a_cascade_is_above_both_models():
-  for cascade, above, start in (
-    ((0.9, 0.7), 0.2, 'A method is better than both models alone: Diff'),
-    ((0.9, 0.3025), 0.00125, 'No method is shown to be better than both'),
-    ((0.8, 0.3), -0.05, 'No method is shown to be better than both models'),
-  ):
-    frame = mixture.mix(_two_tasks(cascade), CHOICE)
-    best = mixture.best_per_curve(frame)
-    assert list(best.method) == ['diff', 'opt']
-    assert best.iloc[0].above == pytest.approx(above)
-    assert (best.iloc[0].above_low > 0) == (above == 0.2)
-    looks = styles.styles(dict(zip(frame.variant, frame.method, strict=True)))
-    ((_, said),) = sentences.summarize(frame, looks, CHOICE)
-    assert said[2].startswith(start)
-    gained = f'{above:+.3f}'.replace('-', styles.MINUS)
-    assert f'Diff at lenience 0.2, {gained} (' in said[2]
-
-
-def test_a_gamma_with_a_law_of_its_own_is_another_point():
-  frame = mixture.mix(_two_tasks((0.9, 0.7)), CHOICE)
+def test_gammas_of_one_law_are_one_point(frame):
   other = frame.assign(gamma=frame.gamma * 2)
   for law, count in ((0, 1), (other.gamma, 2)):
     both = pd.concat([frame, other.assign(law=law)], ignore_index=True)
     assert (comparisons.at_fastest_gamma(both).method == 'diff').sum() == count
-
-
-def test_a_method_without_blocks_is_no_point_where_it_has_blocks():
-  # With gamma 0 it is the verifier alone, and lucky here.
+  # With gamma 0 a method is the verifier alone, and lucky here.
   specs = SPECS | {('opt', 0.5, 0): (0.99, 1.0, 0.01, 10)}
   specs |= {('token_v3', 0.5, 0): (0.7, 1.0, 0.01, 10)}
-  points = make(specs)
-  gammas = comparisons.with_blocks(points.table).groupby('method').gamma
-  assert gammas.unique().map(set)[['opt', 'token_v3']].tolist() == [{2, 4}, {0}]
-  frame = mixture.mix(points, CHOICE)
-  fastest = comparisons.at_fastest_gamma(frame)
+  fastest = comparisons.at_fastest_gamma(make(specs).table)
   assert set(fastest[fastest.method == 'opt'].gamma) == {2, 4}
   assert set(fastest[fastest.method == 'token_v3'].gamma) == {0}
-  assert mixture.headline(frame).best.gamma == 4
-
-
-# --- The best point of each curve.
 
 
 def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
@@ -381,8 +292,12 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
       {
         ALONE: (0.9, 1.0, 0, 10),
         ('drafter_only', math.nan, 0): (0.6, 0.1, 0, 10),
-        **{('diff', x, 2): (y, z, 0, 10) for x, y, z in _AS_GOOD},
-        **{('opt', x, 2): (y, z, 0, 10) for x, y, z in _WORSE},
+        ('diff', 0.0, 2): (0.9, 0.7, 0, 10),
+        ('diff', 0.5, 2): (0.95, 0.6, 0, 10),
+        ('diff', 1.0, 2): (0.5, 0.3, 0, 10),
+        ('opt', 0.0, 2): (0.8, 0.7, 0, 10),
+        ('opt', 0.6, 2): (0.8, 0.5, 0, 10),
+        ('opt', 1.0, 2): (0.7, 0.2, 0, 10),
         # Gamma 0 is the verifier alone.
         ('chow', 0.5, 0): (0.9, 1.0, 0, 10),
         ('chow', 0.5, 2): (0.7, 0.2, 0, 10),
@@ -407,10 +322,6 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
   unknown = frame.assign(quality=math.nan, as_good=False)
   best = comparisons.best_points(unknown).set_index('method')
   assert (best.lenience['diff'], best.lenience['opt']) == (1.0, 1.0)
-
-
-_AS_GOOD = (0.0, 0.9, 0.7), (0.5, 0.95, 0.6), (1.0, 0.5, 0.3)
-_WORSE = (0.0, 0.8, 0.7), (0.6, 0.8, 0.5), (1.0, 0.7, 0.2)
 
 
 # --- Leniences with a guarantee.

@@ -1,4 +1,4 @@
-"""Decisions: what is certified, what is chosen, and how it is kept."""
+"""Decisions: what is certified, chosen or fixed, and how it is kept."""
 
 import dataclasses
 import functools
@@ -8,6 +8,7 @@ import math
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import small
 
@@ -55,7 +56,7 @@ def test_the_fastest_certified_setting_is_chosen():
   verdict = certification.decide(answers, _CONFIG)
   assert verdict.setting == _setting(0.5)
   assert [x.is_certified for x in verdict.trials] == [True] * 4 + [False]
-  loss, low, high = verdict.lost
+  loss, low, high = verdict.loss
   assert loss == pytest.approx(0.01)
   assert low < loss < high
   assert verdict.speedup[0] == pytest.approx(3)
@@ -66,14 +67,6 @@ def test_the_fastest_certified_setting_is_chosen():
   assert "is 1.0 of 100 points below the verifier's [-3.6, +1.7]" in text
   assert 'at most 10 points' in text
   assert 'no guarantee' in text
-
-
-def test_leniences_are_tested_from_strict_on_in_either_direction():
-  # Of top_k the strict lenience is infinite.
-  settings = [_setting(x, method='top_k') for x in (1.0, 50.0, 5.0)]
-  answers = _answers([0.5, 0.0, 0.01], [9, 2, 3], settings)
-  verdict = certification.decide(answers, _CONFIG)
-  assert verdict.setting.lenience == 5.0
 
 
 @pytest.mark.parametrize(
@@ -99,15 +92,32 @@ def test_what_is_chosen_where_no_cascade_is(losses, speeds, setting, words):
   assert words in deciding.sentence(verdict, _CONFIG, 'rouge2')
 
 
+def test_leniences_are_tested_from_strict_on_in_either_direction():
+  # Of top_k the strict lenience is infinite.
+  settings = [_setting(x, method='top_k') for x in (1.0, 50.0, 5.0)]
+  answers = _answers([0.5, 0.0, 0.01], [9, 2, 3], settings)
+  verdict = certification.decide(answers, _CONFIG)
+  assert verdict.setting.lenience == 5.0
+
+
 @pytest.mark.parametrize(
   ('losses', 'speeds', 'setting'),
   [([0, 0.5], [2, 3], -1.0), ([0, 0.0], [0.5, 2], 0.2)],
 )
-def test_a_setting_is_used_if_it_is_shown_to_be_faster(losses, speeds, setting):
+def test_the_reporting_half_alone_shows_a_setting(losses, speeds, setting):
   answers = _answers(losses, speeds)
-  assert certification.decide(answers, _CONFIG).setting == _setting(setting)
-  # Fast on the half that chooses, slow on the half that reports.
+  before = certification.decide(answers, _CONFIG)
+  assert before.setting == _setting(setting)
   is_reporting = [halves.half_of(x) == 'report' for _, x in answers.ids]
+  assert 0.3 < np.mean(is_reporting) < 0.7
+  # It has no part in the choice.
+  worse = answers.quality - is_reporting * np.array([[0], [0.9], [0.9]])
+  after = certification.decide(
+    dataclasses.replace(answers, quality=worse), _CONFIG
+  )
+  assert (after.setting, after.trials) == (before.setting, before.trials)
+  assert after.loss[0] == pytest.approx(before.loss[0] + 0.9)
+  # Fast on the half that chooses, slow on the half that reports.
   latency = np.where(is_reporting, [[1.0], [1.4], [1.4]], answers.latency)
   slow = dataclasses.replace(answers, latency=latency)
   verdict = certification.decide(slow, _CONFIG)
@@ -128,20 +138,6 @@ def test_where_the_verifier_scores_nothing_it_decodes_alone():
     assert text.startswith('The verifier scores 0.00 on t: look at the prompts')
 
 
-def test_the_reporting_half_has_no_part_in_the_choice():
-  answers = _answers([0, 0.0, 0.02], [1.5, 2, 3])
-  is_reporting = np.array(
-    [halves.half_of(x) == 'report' for _, x in answers.ids]
-  )
-  assert 0.3 < is_reporting.mean() < 0.7
-  worse = answers.quality - is_reporting * np.array([[0], [0], [0.9], [0.9]])
-  before = certification.decide(answers, _CONFIG)
-  changed = dataclasses.replace(answers, quality=worse)
-  after = certification.decide(changed, _CONFIG)
-  assert (after.setting, after.trials) == (before.setting, before.trials)
-  assert after.lost[0] == pytest.approx(before.lost[0] + 0.9)
-
-
 def test_a_guarantee_fails_at_most_as_often_as_delta():
   rng = np.random.default_rng(0)
   # Twelve curves of three leniences, each of which loses just the risk.
@@ -151,29 +147,23 @@ def test_a_guarantee_fails_at_most_as_often_as_delta():
   for _ in range(600):
     losses = rng.binomial(1, _CONFIG.risk, (len(settings), 300)).astype(float)
     answers = _answers(losses, [2.0] * len(settings), settings, n=300)
-    trials = certification._try_all(answers, _CONFIG, _CONFIG.delta / 12)
+    trials = certification.try_all(answers, _CONFIG, _CONFIG.delta / 12)
     failures += any(x.is_certified and not x.setting.is_strict for x in trials)
   assert failures / 600 <= _CONFIG.delta
 
 
-def test_more_curves_need_more_examples():
+def test_more_curves_and_less_risk_need_more_examples():
   one = certification.decide(_answers([0, 0.0], [1, 2], n=100), _CONFIG)
   settings = [_setting(0.2, gamma) for gamma in range(1, 41)]
   answers = _answers([0.0] * 40, [2.0] * 40, settings, n=100)
   many = certification.decide(answers, _CONFIG)
-  assert many.share == _CONFIG.delta / 40
-  assert many.needed > one.needed
+  assert many.delta_per_curve == _CONFIG.delta / 40
+  assert many.needed_examples > one.needed_examples
   assert many.least_risk > one.least_risk
-
-
-def test_the_least_risk_is_the_one_that_so_many_examples_certify():
+  needed = certification.needed
   for n in 20, 60, 200:
     least = certification.least_risk(n, 0.01)
-    assert (
-      certification.needed(least, 0.01)
-      <= n
-      < certification.needed(least - 0.001, 0.01)
-    )
+    assert needed(least, 0.01) <= n < needed(least - 0.001, 0.01)
 
 
 def test_the_estimate_certifies():
@@ -181,9 +171,149 @@ def test_the_estimate_certifies():
   verdict = certification.decide(_answers([0, losses], [1, 2], n=40), _CONFIG)
   setting, count = verdict.estimate
   assert setting == _setting(0.2)
-  assert verdict.choosing < count <= 100_000
+  assert verdict.choosing_examples < count <= 100_000
   said = deciding.sentence(verdict, _CONFIG, 'rouge2')
   assert f'about {count} would be needed for token_v3 at' in said
+
+
+# --- A setting that was fixed before a sweep.
+
+_FIXED = AnalysisConfig(margin=0.03, resamples=200)
+_STRICT = Setting('speed', 'speed', 4, 0.0, True)
+_CASCADE = Setting('token_v2', 'token_v2', 12, 0.7, False)
+
+
+def _judge(loss=0.0, speed=3.0, n=400, setting=_CASCADE, strict=2.0):
+  """The judgement of constant times, and a loss of each answer, [n] or one."""
+  settings = _STRICT, _CASCADE
+  answers = _answers([0.0, loss], [strict, speed], settings, n)
+  return certification.judge(answers, setting, _STRICT, _FIXED)
+
+
+def test_a_fixed_setting_is_stated_with_its_intervals():
+  judgement = _judge(loss=0.01)
+  assert judgement.is_shown
+  text = deciding.sentence(judgement, _FIXED, 'exact match')
+  for said in (
+    'Use token_v2 at lenience 0.7, gamma 12: 1.50 [1.50, 1.50] times as fast as'
+    ' strict decoding (speed at lenience 0, gamma 4) and 3.00 [3.00, 3.00]',
+    "is 1.0 of 100 points below the verifier's [-2.2, +0.2] on 400 examples.",
+    'because the paired 95 % interval is above -3.',
+  ):
+    assert said in text
+  assert [x.is_certified for x in judgement.trials] == [True] * 3
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    # No answer differs.
+    ({'n': 100}, 'cannot be judged on 100 examples; give 125 or more, which'),
+    ({'loss': 0.04}, "not shown to keep the verifier's quality: its bleu is 4"),
+    # The mean is within the margin, and its interval is not.
+    ({'loss': np.resize([1.0] + [0.0] * 49, 400)}, 'interval is not above -3'),
+    ({'speed': 1.9}, 'is not shown to be faster than strict decoding and'),
+    ({'setting': _STRICT}, 'the verifier alone: it is 1.00 [1.00, 1.00] times'),
+    ({'loss': math.nan}, 'cannot be judged without a metric; give --metric'),
+    ({'strict': 1.3, 'speed': 0.9}, 'it is 0.69 [0.69, 0.69] times'),
+    (
+      {'strict': 0.8, 'speed': 0.9},
+      'Use the verifier alone, which loses no quality; speed at lenience 0,'
+      ' gamma 4 is not shown to be faster: 0.80 [0.80, 0.80] times as fast',
+    ),
+  ],
+)
+def test_what_is_not_shown_is_not_stated(changes, words):
+  judgement = _judge(**changes)
+  assert not judgement.is_shown
+  certified = [x.setting for x in judgement.trials if x.is_certified]
+  assert all(setting.is_strict for setting in certified)
+  text = deciding.sentence(judgement, _FIXED, 'bleu')
+  assert words in text
+  end = ' Use speed at lenience 0, gamma 4, which loses no quality.'
+  assert text.endswith(end) == (changes.get('strict') != 0.8)
+
+
+def test_a_strict_setting_needs_no_examples_for_its_quality():
+  # It differs by chance alone, and its law is the verifier's.
+  faster = _CASCADE._replace(is_strict=True)
+  speeds, settings = [2.0, 3.0], (_STRICT, faster)
+  answers = _answers([0.0, 0.1], speeds, settings, n=20)
+  assert certification.judge(answers, faster, _STRICT, _FIXED).is_shown
+  # But a sweep without an answer is refused.
+  with pytest.raises(ValueError, match=r'^decision: the verifier alone'):
+    _judge(n=0)
+
+
+def _fixed_config():
+  config = small.config(num_examples=5, shard_size=2)
+  with config.unlocked():
+    config.decision = dict(method='token_v2', lenience=0.7, gamma=2)
+    config.decision.strict_gamma = 2
+  return config
+
+
+def test_fixed_settings_have_the_options_of_the_fixed_config():
+  config = _fixed_config()
+  config.verification, config.gate = 'block', 'processed'
+  settings = deciding._fixed_settings(config.decision, config)
+  variants = [x.variant for x in settings]
+  assert variants == ['token_v2 block gate processed', 'speed block']
+  # A method without leniences has nan, as its records do.
+  config.decision.method = 'always_accept'
+  setting, _ = deciding._fixed_settings(config.decision, config)
+  assert setting.lenience is math.nan
+
+
+def test_no_decision_is_made_without_its_settings():
+  config = _fixed_config()
+  config.decision.gamma = 3
+  said = []
+  more = dict(tasks={}, costs=None, facts={}, data={}, say=said.append)
+  assert deciding.decide(config, [], {}, **more) is None
+  (line,) = said
+  assert 'because the sweep did not decode speed at lenience 0' in line
+  assert 'token_v2 at lenience 0.7, gamma 3' in line
+
+
+_CURVES = [
+  small.curve('verifier_only', ()),
+  small.curve('drafter_only', (), num_examples=3),
+  small.curve('speed', (0.0,), gamma=2),
+  small.curve('token_v2', (0.7,), gamma=2),
+  small.curve('token_v2', (-1.0, 1.0), gamma=2, num_examples=3),
+  small.curve('sequence_mean', (0.05,), num_examples=3),
+]
+
+
+@pytest.mark.slow
+def test_a_decision_of_its_own_number_of_examples_stands_first(tmp_path):
+  workdir, other = tmp_path / 'run', tmp_path / 'other'
+  sweep.run(_fixed_config(), _CURVES, workdir, quiet=True)
+  counts = pd.Series(
+    [(x.method, x.gamma) for x in records.read_all(workdir)]
+  ).value_counts()
+  assert counts['verifier_only', 0] == counts['speed', 2] == 5
+  assert counts['token_v2', 2] == 5 + 2 * 3
+  assert counts['drafter_only', 0] == 3
+  # Tables compare all points on the same examples.
+  assert (pd.read_csv(workdir / 'summary.csv').n == 3).all()
+  decision = Decision.load(workdir)
+  assert decision.evidence['reporting_examples'] == 5
+  assert len(decision.evidence['trials']) == 3
+  assert 'verifier scores 0.00 on numerals' in decision.sentence
+  page = html.unescape((workdir / 'report/index.html').read_text())
+  assert f'<p class="first">{decision.sentence}</p>' in page
+  assert 'nothing was chosen on these examples' in page
+  # Another setting has not the earlier decision.
+  config = _fixed_config()
+  config.decision.lenience = 0.5
+  shutil.copytree(workdir, other)
+  sweep.run(config, _CURVES, other, quiet=True)
+  assert not (other / 'decision.json').exists()
+
+
+# --- The decision of a sweep.
 
 
 def test_too_few_examples_are_foreseen():
@@ -216,12 +346,19 @@ def test_too_few_examples_are_foreseen():
   assert foreseen(100)
 
 
-def test_a_sweep_on_one_half_is_reported_without_a_decision(tmp_path, capsys):
-  config = small.config(num_examples=1)
+def _certified_config(**fields):
+  config = small.config(**fields)
   with config.unlocked():
     config.decision = dict(risk=0.9, delta=0.5)
-  make = functools.partial(curve_plan.Curve.from_config, config)
-  curves = [make('verifier_only', ()), make('token_v3', (0.9,), gamma=3)]
+  return config
+
+
+def test_a_sweep_on_one_half_is_reported_without_a_decision(tmp_path, capsys):
+  config = _certified_config(num_examples=1)
+  curves = [
+    small.curve('verifier_only', ()),
+    small.curve('token_v3', (0.9,), gamma=3),
+  ]
   sweep.run(config, curves, tmp_path / 'run')
   said = capsys.readouterr().err
   assert said.count('decision:') == 1
@@ -232,9 +369,7 @@ def test_a_sweep_on_one_half_is_reported_without_a_decision(tmp_path, capsys):
 @pytest.fixture(scope='module')
 def decided(tmp_path_factory):
   """A sweep that ended with a decision, as (config, workdir)."""
-  config = small.config(num_examples=24, temperature=0.0)
-  with config.unlocked():
-    config.decision = dict(risk=0.9, delta=0.5)
+  config = _certified_config(num_examples=24, temperature=0.0)
   workdir = tmp_path_factory.mktemp('decided') / 'run'
   make = functools.partial(curve_plan.Curve.from_config, config)
   curves = [
@@ -271,7 +406,7 @@ def test_a_sampler_of_a_decision_gives_the_tokens_of_the_evidence(decided):
 
 
 def test_a_decision_has_its_evidence(decided):
-  _, workdir = decided
+  config, workdir = decided
   fields = small.read_json(workdir / 'decision.json')
   evidence = fields['evidence']
   assert evidence['choosing_examples'] + evidence['reporting_examples'] == 24
@@ -282,11 +417,7 @@ def test_a_decision_has_its_evidence(decided):
   text = html.unescape((workdir / 'report' / 'index.html').read_text())
   assert '<h2>Decision</h2>' in text
   assert fields['sentence'] in text
-  assert 'certified if at most 0.5' in text
-
-
-def test_other_models_than_the_decisions_are_refused(decided):
-  config, workdir = decided
+  assert 'certified if p is at most 0.5.' in text
   with pytest.raises(ValueError, match='the hash of the verifier'):
     sampler.Sampler.from_decision(workdir, verifier=config.drafter)
 
@@ -337,30 +468,29 @@ def test_a_decision_holds_its_lenience(decided, tmp_path, method, lenience):
   assert loaded == config.replace(lenience=lenience)
 
 
-def test_a_page_shows_a_decision_among_lossless_settings(decided, tmp_path):
-  path = tmp_path / 'decision.json'
-  fields = small.read_json(decided[1] / 'decision.json')
-  trials = fields['evidence']['trials']
-  fields['evidence']['trials'] = [x for x in trials if x['p'] is None]
+def test_a_page_shows_a_decision_or_leaves_it_out(
+  decided, tmp_path, monkeypatch
+):
+  workdir = shutil.copytree(decided[1], tmp_path / 'run')
+  path = workdir / 'decision.json'
+  fields = small.read_json(path)
+  evidence = fields['evidence']
+  lossless = [x for x in evidence['trials'] if x['p'] is None]
   # Without an answer of the choosing half.
-  fields['evidence']['trials'][0]['speedup'] = 'nan'
-  path.write_text(json.dumps(fields))
-  table = page._decision_section(Decision.load(path)).table
+  lossless[0]['speedup'] = 'nan'
+  path.write_text(
+    json.dumps(fields | {'evidence': evidence | {'trials': lossless}})
+  )
+  *_, table = page._decision(path)
   rows = [[x.text for x in cells] for _, cells in table.rows({})]
   assert rows[0][2] == styles.DASH
   assert {row[4] for row in rows} == {styles.DASH}
-
-
-@pytest.mark.parametrize('odd', [dict(trials=5), dict(delta_per_curve='x')])
-def test_parts_that_fail_are_left_out(decided, tmp_path, monkeypatch, odd):
   monkeypatch.setattr(page.figure, 'draw', None)
-  workdir = shutil.copytree(decided[1], tmp_path / 'run')
-  fields = small.read_json(workdir / 'decision.json')
-  fields['evidence'] |= odd
-  (workdir / 'decision.json').write_text(json.dumps(fields))
-  text = page.write_report([page.runs.read(workdir)]).read_text()
-  for part in ('figure', 'table of the decision'):
-    assert f'Left out: the {part} cannot be made (' in text
+  for odd in dict(trials=5), dict(delta_per_curve='x'):
+    path.write_text(json.dumps(fields | {'evidence': evidence | odd}))
+    text = page.write_report(page.runs.read(workdir)).read_text()
+    for part in ('figure', 'decision'):
+      assert f'Left out: the {part} cannot be made (' in text
 
 
 def test_scores_of_a_corpus_are_named_by_the_sentence():

@@ -137,7 +137,7 @@ def make_workdir(path: pathlib.Path, method: str = 'speed') -> pathlib.Path:
 
 
 def report(workdir) -> pathlib.Path:
-  return write_report([runs.read(workdir)], AnalysisConfig(resamples=5))
+  return write_report(runs.read(workdir), AnalysisConfig(resamples=5))
 
 
 # --- The table: what is done to a folder, and what is said of it ---
@@ -332,8 +332,7 @@ TABLE = {
     *(
       (_fields(CONFIG, **{name: value}), f'config.json: {name}')
       for name, value in (
-        *(('task', 5), ('data', {'sums': 3}), ('versions', 'x')),
-        *(('file', 5), ('batch_size', -1), ('name', {})),
+        *(('data', {'sums': 3}), ('curves', 5), ('name', {})),
       )
     ),
     (_fields('provenance.json', starts=[{'code': 1}]), 'provenance.json: star'),

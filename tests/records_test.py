@@ -40,43 +40,43 @@ def test_a_line_holds_a_record_in_strict_json():
   def refuse(constant):
     raise AssertionError(f'{constant} is not JSON')
 
-  for lenience in (0.5, 1, math.inf, -math.inf):
-    line = records.dumps(at(lenience))
+  for lenience in (0.5, 1.0, math.inf, -math.inf, math.nan):
+    record = dataclasses.replace(at(lenience), quality=math.nan)
+    line = records.dumps(record)
     assert '\n' not in line
     json.loads(line, parse_constant=refuse)
-    assert records.loads(line) == at(lenience)
-  for field in ('lenience', 'wall_s', 'quality'):
-    record = dataclasses.replace(RECORD, **{field: math.nan}, scores={})
-    line = records.dumps(record)
-    json.loads(line, parse_constant=refuse)
-    back = records.loads(line)
-    assert math.isnan(getattr(back, field))
-    assert back.scores == {}
+    # nan is not equal to itself.
+    assert repr(records.loads(line)) == repr(record)
+  assert records.loads(records.dumps(TRACE), records.Trace) == TRACE
 
 
 @pytest.mark.parametrize(
-  ('changes', 'message'),
+  ('line', 'changes', 'message'),
   [
-    ({'token_strings': ['a']}, 'token_strings must be as long as tokens'),
-    ({'sources': [0, 1]}, 'sources must be as long'),
-    ({'logprobs': []}, 'logprobs must be as long'),
-    ({'deferred': [0]}, 'deferred must be as long'),
+    (TRACE, {'token_strings': ['a']}, 'token_strings must be as long as tok'),
+    (TRACE, {'sources': [0]}, 'sources must be as long'),
+    (TRACE, {'logprobs': []}, 'logprobs must be as long'),
+    (TRACE, {'deferred': [0]}, 'deferred must be as long'),
     (
-      {'deferred': [0, 2, 0]},
-      r'deferred\.1 must be less than or equal to 1, got 2',
+      TRACE,
+      {'deferred': [0, 2]},
+      r'deferred\.1 must be less than or equal to 1',
     ),
     (
-      {'sources': [99, 1, 1]},
-      r'sources\.0 must be less than or equal to 3, got 99',
+      TRACE,
+      {'sources': [99, 1]},
+      r'sources\.0 must be less than or equal to 3',
     ),
+    (RECORD, {'rejected': 3}, 'rejected is not a known field'),
+    (RECORD, {'accepted': None}, 'accepted must be a valid integer, got None'),
+    (RECORD, {'accepted': ...}, 'accepted is missing'),
   ],
 )
-def test_a_trace_has_a_value_for_each_token(changes, message):
-  whole = make_trace('drb')
-  assert records.loads(records.dumps(whole), records.Trace) == whole
-  line = records.dumps(dataclasses.replace(whole, **changes))
+def test_what_is_not_a_line_is_refused(line, changes, message):
+  fields = json.loads(records.dumps(line)) | changes
+  text = json.dumps({k: v for k, v in fields.items() if v is not ...})
   with pytest.raises(ValueError, match=message):
-    records.loads(line, records.Trace)
+    records.loads(text, type(line))
 
 
 def test_points_are_told_apart_by_their_coordinates():
@@ -137,15 +137,6 @@ def test_a_failure_has_no_score_and_counts_nothing():
   assert (again.scores, again.emitted) == ({}, 0)
 
 
-def test_other_fields_are_refused_by_name():
-  fields = json.loads(records.dumps(RECORD))
-  with pytest.raises(ValueError, match='rejected is not a known field'):
-    records.loads(json.dumps(fields | {'rejected': 3}))
-  del fields['accepted']
-  with pytest.raises(ValueError, match='accepted is missing'):
-    records.loads(json.dumps(fields))
-
-
 def test_files_are_read_in_name_order(tmp_path):
   with pytest.raises(ValueError, match=r'run experiments\.sweep first'):
     records.read_all(tmp_path)
@@ -191,28 +182,20 @@ def test_metrics_are_ratios_of_totals():
   ratios |= dict(mean_output_tokens=6 / 2, unended_rate=1 / 2)
   values = {name: f(RECORDS) for name, f in metrics.POINT_METRICS.items()}
   assert values == pytest.approx(ratios)
-
-
-def test_no_records_have_no_metric():
   assert all(math.isnan(f([])) for f in metrics.POINT_METRICS.values())
   unknown = [make_record(deferred=None)]
   assert math.isnan(metrics.POINT_METRICS['deferral_rate'](unknown))
 
 
-def test_relative_latency_counts_calls_times_costs():
+def test_calls_cost_what_was_measured_else_by_the_token():
   seconds = 3 * 0.012 + 9 * 0.001
   latency = metrics.relative_latency(RECORDS, COSTS)
   assert latency == pytest.approx(seconds / 6 / 0.010)
-
-
-def test_reads_cost_what_was_measured_else_by_the_token():
   for gamma in (2, 4):
     seconds = COSTS.verifier_s(7, 7 * (gamma + 1), gamma)
     assert seconds == pytest.approx(7 * COSTS.verify(gamma))
   # A token more costs (0.012 - 0.010) / 2.
   assert COSTS.verifier_s(3, 11, 2) == pytest.approx(3 * 0.010 + 8 * 0.001)
-  assert COSTS.verifier_s(3, 3, 2) == pytest.approx(3 * 0.010)
-  assert COSTS.verifier_s(0, 0, 2) == 0
   assert COSTS.verifier_s(3, 3, 0) == pytest.approx(3 * 0.010)
   with pytest.raises(ValueError, match='gamma 7'):
     metrics.relative_latency([make_record(gamma=7, verifier_tokens=8)], COSTS)
@@ -262,43 +245,30 @@ def test_of_costs_measured_twice_on_a_processor_the_lower_count():
   times += [make(low=COSTS, high=COSTS, processor='other')]
   both = unit_costs.CostMeasurements(times=times)
   assert both.costs == COSTS
-  assert both.drift()[1] == 1
   assert unit_costs.CostMeasurements.from_json(both.model_dump_json()) == both
 
 
-def test_drift_is_of_what_a_latency_is_made_of():
-  def drift(end):
-    return measured(COSTS, end).drift()
-
-  # A machine that is slower in all it does models the same latencies.
-  drafter = COSTS.model_copy(update=dict(drafter_token_s=0.002))
-  assert drift(slower(drafter, 2, 2))[1] == pytest.approx(1)
-  verify_s = COSTS.verify_s | {4: 0.026}
-  block = COSTS.model_copy(update=dict(verify_s=verify_s))
-  assert drift(block) == ('a block of 4 drafts', pytest.approx(2))
-  assert drift(drafter) == ("the drafter's token", pytest.approx(2))
-
-
 @pytest.mark.parametrize(
-  'text',
+  'costs',
   [
-    *('not json', '[]', '{}', '{"times": []}', '{"times": 3}'),
-    *(
-      f'{{"times": [{{"low": {{{costs}}}, "high": {{{costs}}}}}]}}'
-      for costs in (
-        '',
-        '"verifier_token_s": 1, "drafter_token_s": 1',
-        '"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {"a": 1}',
-        '"verifier_token_s": 0, "drafter_token_s": 1, "verify_s": {}',
-        '"verifier_token_s": "1", "drafter_token_s": 1, "verify_s": {}',
-        '"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {}, "x": 1',
-      )
-    ),
+    '"verifier_token_s": 1, "drafter_token_s": 1',
+    '"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {"a": 1}',
+    '"verifier_token_s": 0, "drafter_token_s": 1, "verify_s": {}',
+    '"verifier_token_s": "1", "drafter_token_s": 1, "verify_s": {}',
+    '"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {}, "x": 1',
   ],
 )
-def test_damaged_costs_are_refused(text):
-  with pytest.raises(ValueError, match=r'^costs: '):
-    unit_costs.CostMeasurements.from_json(text)
+def test_damaged_costs_are_refused(costs):
+  times = f'[{{"low": {{{costs}}}, "high": {{{costs}}}}}]'
+  for text in (
+    'not json',
+    '[]',
+    '{}',
+    '{"times": []}',
+    f'{{"times": {times}}}',
+  ):
+    with pytest.raises(ValueError, match=r'^costs: '):
+      unit_costs.CostMeasurements.from_json(text)
 
 
 def test_summary_has_a_row_per_point_in_order_of_appearance():

@@ -127,17 +127,3 @@ def test_points_share_their_draws_and_are_what_they_are_alone():
   draws = np.random.default_rng(0).integers(0, 40, (10_000, 40))
   want = np.percentile(values[draws].mean(1), [2.5, 97.5])
   assert mean_interval(values) == pytest.approx(want, abs=0.026)
-
-
-def test_strata_are_drawn_apart():
-  # Two groups that differ: drawn together, their shares would vary too.
-  rng = np.random.default_rng(5)
-  groups = rng.normal(size=(2, 300)) + np.array([[0.0], [9.0]])
-  values = groups.reshape(-1, 1)
-  low, high = bootstrap(values, lambda s: s / 600, strata=(300, 300))
-  half = 1.96 * math.sqrt(sum(g.var() / 300 for g in groups)) / 2
-  mean = values.mean()
-  ends = mean - half, mean + half
-  assert (low[0], high[0]) == pytest.approx(ends, rel=0.01)
-  apart, _ = bootstrap(values, lambda s: s / 600)
-  assert mean - apart[0] > 3 * half

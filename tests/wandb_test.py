@@ -19,7 +19,7 @@ _CURVES = [small.curve('opt', (0.0,)), small.curve('token_v3', (-1.0, 1.0))]
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
   """No page, no network, and no files of W&B's elsewhere."""
-  monkeypatch.setattr(reports, 'write_report', lambda runs: runs[0].path)
+  monkeypatch.setattr(reports, 'write_report', lambda run: run.path)
   monkeypatch.setenv('WANDB_MODE', 'offline')
   monkeypatch.setenv('WANDB_ERROR_REPORTING', 'false')
   for name in 'HOME', 'WANDB_CACHE_DIR', 'WANDB_CONFIG_DIR', 'WANDB_DATA_DIR':

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from experiments import escapes
 from experiments.records import metrics
 from experiments.reports import styles, tables
 from experiments.reports.tables import RATIO, SCORE, Column
@@ -56,9 +57,17 @@ def points(folder: str, title: str, *picks: str) -> str:
   curve_styles = styles.styles(
     dict(zip(selected.variant, selected.method, strict=True))
   )
-  return tables.markdown(
-    tables.Table('points', title, selected, shown), curve_styles
-  )
+  table = tables.Table('points', title, selected, shown)
+  # All columns but the first are right-aligned.
+  lines = [
+    [table.row_heading, *(column.heading for column in shown)],
+    ['---', *['---:'] * len(shown)],
+  ]
+  for name, cells in table.rows(curve_styles):
+    texts = [f'{x.text} ({x.ends})' if x.ends else x.text for x in cells]
+    lines.append([name, *texts])
+  rows = [' | '.join(map(escapes.for_markdown, line)) for line in lines]
+  return '\n'.join([f'**{title}**\n', *(f'| {row} |' for row in rows), ''])
 
 
 _MODELS = 'verifier_only', 'drafter_only', 'speed 0'

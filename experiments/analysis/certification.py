@@ -36,7 +36,7 @@ import numpy as np
 
 from cascades import methods
 from experiments import records
-from experiments.analysis import reference_points
+from experiments.analysis import runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import metrics, stats, unit_costs
 from experiments.records.stats import p_value
@@ -67,7 +67,7 @@ class Setting(NamedTuple):
     return self.variant, self.gamma
 
   def __str__(self) -> str:
-    if self.method == reference_points.VERIFIER:
+    if self.method == runs.VERIFIER:
       return 'the verifier alone'
     lenience = (
       '' if math.isnan(self.lenience) else f' at lenience {self.lenience:g},'
@@ -79,16 +79,13 @@ class Setting(NamedTuple):
 class Answers:
   """Answers of all settings to the examples that the verifier answered.
 
-  Attributes:
-    settings: The settings; the verifier alone is the first.
-    ids: (task, id) of each example.
-    quality: [settings, examples], in [0, 1]; nan without a metric. A setting
-      that has no answer has quality 0 there.
-    emitted: [settings, examples], tokens of the answers.
-    latency: [settings, examples], modelled time, in verifier tokens.
+  The verifier alone is the first setting. The arrays are [settings, examples],
+  and 0 where a setting has no answer: quality in [0, 1], nan without a metric;
+  emitted tokens; modelled time, in verifier tokens.
   """
 
   settings: tuple[Setting, ...]
+  # (task, id) of each example.
   ids: tuple[tuple[str, str], ...]
   quality: np.ndarray
   emitted: np.ndarray
@@ -121,11 +118,6 @@ class Answers:
     """Returns the loss above the verifier's, [settings, examples]."""
     return self.quality[0] - self.quality
 
-  def seconds_per_token(self) -> np.ndarray:
-    """Returns the modelled time per token, in the verifier's, [settings]."""
-    with np.errstate(divide='ignore', invalid='ignore'):
-      return self.latency.sum(1) / self.emitted.sum(1)
-
 
 def collect(
   decoded: Iterable[records.Record],
@@ -139,13 +131,10 @@ def collect(
   """
   rows: dict[Setting, dict[tuple[str, str], records.Record]] = {}
   for record in decoded:
-    if (
-      record.method not in methods.METHODS
-      or record.method == reference_points.DRAFTER
-    ):
+    if record.method not in methods.METHODS or record.method == runs.DRAFTER:
       continue
     rows.setdefault(setting_of(record), {})[record.task, record.id] = record
-  verifiers = [x for x in rows if x.method == reference_points.VERIFIER]
+  verifiers = [x for x in rows if x.method == runs.VERIFIER]
   if not verifiers:
     raise ValueError(
       'decision: the verifier alone was not run; add verifier_only to the'
@@ -164,7 +153,11 @@ def collect(
       record = rows[setting][key]
       if record.failure is not None:
         continue
-      quality[i, j] = _row_quality(record, tasks[record.task])
+      # Tasks without metrics of their own score in [0, 1], if at all.
+      metric = next(iter(tasks[record.task].metrics), None)
+      quality[i, j] = (
+        metric.row_quality(record.scores) if metric else record.quality
+      )
       emitted[i, j] = record.emitted
       latency[i, j] = metrics.latency(record, costs)
   return Answers(
@@ -172,17 +165,9 @@ def collect(
   )
 
 
-def _row_quality(record: records.Record, task: Task) -> float:
-  """Returns the quality of an answer in [0, 1]; nan without a metric."""
-  # Tasks without metrics of their own score in [0, 1], if they score at all.
-  if not task.metrics:
-    return record.quality
-  return task.metrics[0].row_quality(record.scores)
-
-
 def setting_of(record: records.Record) -> Setting:
   """Returns the setting of a record."""
-  is_baseline = record.method == reference_points.VERIFIER
+  is_baseline = record.method == runs.VERIFIER
   # nan differs from itself and cannot be a key.
   lenience = math.nan if math.isnan(record.lenience) else record.lenience
   return Setting(
@@ -190,73 +175,62 @@ def setting_of(record: records.Record) -> Setting:
     variant=record.variant,
     gamma=0 if is_baseline else record.gamma,
     lenience=lenience,
-    is_strict=reference_points.is_strict(record.method, lenience),
+    is_strict=runs.is_strict(record.method, lenience),
   )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-  """A setting that was tried on the choosing half.
-
-  Attributes:
-    setting: The setting.
-    speedup: Modelled speed over the verifier alone.
-    loss: Mean loss above the verifier's; nan without a metric.
-    p: p-value that more than the risk is lost, with the power of its share of
-      delta; 0 for a strict setting.
-    is_certified: True if the setting is certified.
-  """
+  """A setting that was tried on the choosing half."""
 
   setting: Setting
+  # Modelled speed over the verifier alone.
   speedup: float
+  # Mean loss above the verifier's; nan without a metric.
   loss: float
+  # p-value that more than the risk is lost, with the power of its share of
+  # delta; 0 for a strict setting.
   p: float
   is_certified: bool
 
 
+# A number with its interval: (mean, low, high).
+Interval = tuple[float, float, float]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-  """A setting against the verifier alone and against strict decoding.
+  """A setting against the verifier alone and against strict decoding."""
 
-  Attributes:
-    setting: The setting that the numbers are of.
-    use: The setting to use; another if a fixed setting is not shown to pay.
-    trials: All settings that were tried, in the order of the sweep.
-    reporting: Number of examples of the intervals.
-    lost: Loss above the verifier's with its interval: (mean, low, high).
-    speedup: Modelled speed over the verifier alone, with its interval.
-    speedup_over_strict: The same over strict decoding; None if there is none,
-      or the setting is it.
-    strict: The strict setting that drafts; None if there is none.
-    needed: Fewest examples that could certify the risk, or show the margin.
-    slow: The setting that would be used if the interval of its speed over the
-      verifier alone were above 1, with this speed; None if there is none.
-    unsolved: Tasks on which the verifier scores 0.
-    choosing: Number of examples of the choosing half; 0 for a fixed setting.
-    share: The share of delta of each curve.
-    least_risk: The least risk that so many examples could certify.
-    estimate: Examples of the choosing half that would certify the fastest
-      setting whose loss there is below the risk; None if it is certified, if
-      there is none, or if more than 100,000 would be needed.
-    keeps_quality: True if a fixed setting has the verifier's quality.
-    is_shown: True if it is also faster, and thus to be used.
-  """
-
+  # The setting that the numbers are of, and the one to use: another if a fixed
+  # setting is not shown to pay.
   setting: Setting
   use: Setting
+  # All settings that were tried, in the order of the sweep.
   trials: tuple[Trial, ...]
-  reporting: int
-  lost: tuple[float, float, float]
-  speedup: tuple[float, float, float]
-  speedup_over_strict: tuple[float, float, float] | None
+  reporting_examples: int
+  loss: Interval
+  speedup: Interval
+  # None if there is no strict setting that drafts, or the setting is it.
+  speedup_over_strict: Interval | None
   strict: Setting | None
-  needed: int
-  slow: tuple[Setting, tuple[float, float, float]] | None = None
+  # Fewest examples that could certify the risk, or show the margin.
+  needed_examples: int
+  # The setting that would be used if the interval of its speed over the
+  # verifier alone were above 1, with this speed.
+  slow: tuple[Setting, Interval] | None = None
+  # Tasks on which the verifier scores 0.
   unsolved: tuple[str, ...] = ()
-  choosing: int = 0
-  share: float = 0.0
+  # 0 for a fixed setting.
+  choosing_examples: int = 0
+  # The share of delta of each curve, and the least risk that so many examples
+  # could certify.
+  delta_per_curve: float = 0.0
   least_risk: float = 0.0
+  # Examples of the choosing half that would certify the fastest setting whose
+  # loss there is below the risk, if it is not certified.
   estimate: tuple[Setting, int] | None = None
+  # Of a fixed setting: it has the verifier's quality; it is also faster.
   keeps_quality: bool = False
   is_shown: bool = False
 
@@ -277,7 +251,7 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
     answers.select(~is_choosing),
   )
   share = config.delta / max(1, len(_curves(answers.settings)))
-  trials = _try_all(chosen_on, config, share)
+  trials = try_all(chosen_on, config, share)
   index = _fastest(trials, lambda x: x.is_certified)
   strict = _fastest(
     trials, lambda x: x.setting.is_strict and x.setting.gamma > 0
@@ -295,10 +269,10 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
     slow=slow,
     unsolved=answers.unsolved,
     trials=tuple(trials),
-    share=share,
-    choosing=n,
+    delta_per_curve=share,
+    choosing_examples=n,
     least_risk=least_risk(n, share),
-    needed=needed(config.risk, share),
+    needed_examples=needed(config.risk, share),
     estimate=_estimate(chosen_on, trials, config, share),
   )
 
@@ -316,7 +290,7 @@ def judge(
   ] or (1.0, 1.0, 1.0)
   of_strict = _speedup_over(answers, config, strict_index)
   is_slow, unsolved = not of_strict[1] > 1, answers.unsolved
-  keeps_quality = setting.is_strict or compared['lost'][2] < config.margin
+  keeps_quality = setting.is_strict or compared['loss'][2] < config.margin
   is_faster = min(faster[1], compared['speedup'][1]) > 1
   is_shown = is_faster and keeps_quality and not unsolved
   lossless = np.array([x.is_strict for x in answers.settings])
@@ -330,7 +304,9 @@ def judge(
     trials=tuple(
       _trials(answers, np.where(lossless, 0, math.nan), lossless | is_shown)
     ),
-    needed=_needed_for_margin(answers.quality[[0, index]], config.margin),
+    needed_examples=_needed_for_margin(
+      answers.quality[[0, index]], config.margin
+    ),
     keeps_quality=keeps_quality,
     is_shown=is_shown,
     slow=(strict, of_strict) if is_slow else None,
@@ -382,16 +358,20 @@ def _compare(
   answers: Answers, config: AnalysisConfig, index: int, strict: int | None
 ) -> dict[str, Any]:
   """Compares a setting with the verifier alone and with strict decoding."""
+  lost = 0.0, 0.0, 0.0
+  if index:
+    verifier, quality = answers.quality[[0, index]][..., None]
+    (low,), (high,) = stats.paired_interval(verifier, quality)
+    lost = float(answers.losses()[index].mean()), float(low), float(high)
+  faster = None
+  if strict not in (None, index):
+    faster = _speedup_over(answers, config, index, over=strict)
   return dict(
     setting=answers.settings[index],
-    reporting=len(answers.ids),
-    lost=_lost(answers, index),
+    reporting_examples=len(answers.ids),
+    loss=lost,
     speedup=_speedup_over(answers, config, index),
-    speedup_over_strict=(
-      None
-      if strict in (None, index)
-      else _speedup_over(answers, config, index, over=strict)
-    ),
+    speedup_over_strict=faster,
     strict=None if strict is None else answers.settings[strict],
   )
 
@@ -420,7 +400,7 @@ def _curves(settings: Sequence[Setting]) -> dict[tuple[str, int], list[int]]:
   return curves
 
 
-def _try_all(
+def try_all(
   answers: Answers, config: AnalysisConfig, share: float
 ) -> list[Trial]:
   """Tests all settings on the choosing half."""
@@ -439,7 +419,9 @@ def _trials(
   answers: Answers, p: np.ndarray, is_certified: np.ndarray
 ) -> list[Trial]:
   """Returns the trials of all settings."""
-  time, losses = answers.seconds_per_token(), answers.losses()
+  losses = answers.losses()
+  with np.errstate(divide='ignore', invalid='ignore'):
+    time = answers.latency.sum(1) / answers.emitted.sum(1)
   return [
     Trial(
       setting=setting,
@@ -461,16 +443,6 @@ def _fastest(trials: Sequence[Trial], is_candidate: Any) -> int | None:
     if is_candidate(trial) and math.isfinite(trial.speedup)
   ]
   return -max(candidates)[1] if candidates else None
-
-
-def _lost(answers: Answers, index: int) -> tuple[float, float, float]:
-  """Returns the mean loss of a setting with its 95 % interval."""
-  if not index:
-    return 0.0, 0.0, 0.0
-  verifier, quality = answers.quality[[0, index]][..., None]
-  low, high = stats.paired_interval(verifier, quality)
-  loss = answers.losses()[index].mean()
-  return float(loss), float(low[0]), float(high[0])
 
 
 def _speedup_over(

@@ -8,17 +8,26 @@ Latency is per emitted token, relative to the verifier alone: modelled from
 counted calls, or on the clock. A speed-up is its reciprocal.
 """
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import reference_points
+from experiments.analysis import runs
 from experiments.analysis.analysis_config import AnalysisConfig
-from experiments.analysis.runs import CURVE, GROUP, Points, is_corpus
-from experiments.records import stats
+from experiments.analysis.runs import (
+  BASELINES,
+  CURVE,
+  VERIFIER,
+  Points,
+  Run,
+  is_corpus,
+)
+from experiments.records import metrics, stats
 from experiments.tasks import quality_metric
 
 # Speed-ups: modelled, and on the clock.
@@ -34,7 +43,7 @@ def with_ends(name: str) -> list[str]:
 
 
 def matrices(
-  points: Points, indices: Sequence[int] | pd.Index | np.ndarray
+  points: Points, indices: Sequence[int] | pd.Index
 ) -> dict[str, np.ndarray]:
   """Returns the answers of some points as matrices."""
   answers = points.answers[points.answers.point.isin(indices)]
@@ -51,36 +60,20 @@ def matrices(
   return output
 
 
-def references(points: pd.DataFrame) -> np.ndarray:
-  """Returns the verifier-alone point that each point is compared with.
-
-  It is that of the same run, else one of the same batch size, else any.
-  """
-  verifiers = np.flatnonzero(points.method == reference_points.VERIFIER)
-  if not len(verifiers):
-    return np.full(len(points), -1)
-  runs, sizes = points.run.to_numpy(), points.batch_size.to_numpy()
-  # [points, verifiers]: 2 for the same run, 1 for the same batch size, else 0.
-  same_size = sizes[:, None] == sizes[verifiers]
-  closeness = same_size * (1 + (runs[:, None] == runs[verifiers]))
-  return verifiers[closeness.argmax(1)]
-
-
 # --- One row for each point.
 
 
-def scored(
+def _scored(
   rows: np.ndarray,
   score: stats.Score,
   names: Sequence[str],
   config: AnalysisConfig,
-  strata: Sequence[int] = (),
 ) -> dict[str, np.ndarray]:
   """Returns the scores over all examples, with their intervals."""
   with np.errstate(divide='ignore', invalid='ignore'):
     aggregate = score(rows.sum(0))
     ends = stats.bootstrap(
-      rows, score, resamples=config.resamples, seed=config.seed, strata=strata
+      rows, score, resamples=config.resamples, seed=config.seed
     )
   parts = [np.split(values, len(names)) for values in (aggregate, *ends)]
   return {
@@ -91,26 +84,19 @@ def scored(
 
 
 def _sums(
-  task: str, answers: dict[str, np.ndarray], reference: np.ndarray
+  task: str, answers: dict[str, np.ndarray], reference: int
 ) -> tuple[np.ndarray, stats.Score]:
   """Returns the summands of each example, and the scores of their sums."""
   answered = np.isfinite(answers['emitted'])
-  both = answered & answered[:, reference]
-
-  def column(name: str, points: np.ndarray | slice = slice(None)) -> np.ndarray:
-    return np.where(both, answers[name][:, points], 0.0)
-
-  parts = {
-    **{name: column(name) for name in ('emitted', 'latency', 'wall_s')},
-    **{
-      f'{name} of verifier': column(name, reference)
-      for name in ('emitted', 'latency', 'wall_s')
-    },
-  }
+  both, parts = answered & answered[:, [reference]], {}
+  names = ['emitted', 'latency', 'wall_s']
   if is_corpus(task):
-    corpus = [name for name in answers if name.startswith('score:')]
-    parts |= {name: column(name) for name in corpus}
-    parts |= {f'{name} of verifier': column(name, reference) for name in corpus}
+    names += [name for name in answers if name.startswith('score:')]
+  for name in names:
+    values = answers[name]
+    parts[name] = np.where(both, values, 0.0)
+    of_verifier = np.where(both, values[:, [reference]], 0.0)
+    parts[f'{name} of verifier'] = of_verifier
   size, order = both.shape[1], list(parts)
 
   def score(sums: np.ndarray) -> np.ndarray:
@@ -155,29 +141,28 @@ def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
   columns = [x for name in _COMPARED for x in with_ends(name)]
   unknown = dict.fromkeys(columns, math.nan)
   frame = points.table.assign(**unknown, as_good=False)
-  for (task, _), table in points.table.groupby(GROUP, sort=False):
-    indices, reference = table.index.to_numpy(), references(table)
-    answers = matrices(points, indices)
-    if (reference < 0).any() or not len(answers['id']):
+  for task, part in frame.groupby('task', sort=False):
+    verifiers = np.flatnonzero(part.method == VERIFIER)
+    answers = matrices(points, part.index)
+    if not len(verifiers) or not len(answers['id']):
       continue
-    part = frame.loc[indices]
     scores = _compared(
-      task, answers, reference, scale=part.scale.iloc[0], config=config
+      task, answers, verifiers[0], scale=part.scale.iloc[0], config=config
     )
-    frame.loc[indices, list(scores)] = np.column_stack(list(scores.values()))
+    frame.loc[part.index, list(scores)] = np.column_stack([*scores.values()])
     good = scores['difference_low'] > -config.margin * part.scale.to_numpy()
     # An answer that the verifier has wrong cannot be lost.
-    good &= part.quality.to_numpy()[reference] > 0
+    good &= part.quality.iloc[verifiers[0]] > 0
     # Law and quality are known.
     good |= part.strict.to_numpy() & np.isfinite(scores['difference'])
-    frame.loc[indices, 'as_good'] = good
+    frame.loc[part.index, 'as_good'] = good
   return frame
 
 
 def _compared(
   task: str,
   answers: dict[str, np.ndarray],
-  reference: np.ndarray,
+  reference: int,
   *,
   scale: float,
   config: AnalysisConfig,
@@ -185,39 +170,74 @@ def _compared(
   """Returns `_COMPARED` with their ends, each of every point, [points]."""
   rows, score = _sums(task, answers, reference)
   if is_corpus(task):
-    return scored(rows, score, [*_SPEEDUPS, 'difference'], config)
-  scores = scored(rows, score, _SPEEDUPS, config)
-  quality, of_verifier = answers['quality'], answers['quality'][:, reference]
+    return _scored(rows, score, [*_SPEEDUPS, 'difference'], config)
+  scores = _scored(rows, score, _SPEEDUPS, config)
+  quality = answers['quality']
+  of_verifier = np.broadcast_to(quality[:, [reference]], quality.shape)
   low, high = stats.paired_interval(quality, of_verifier)
-  is_same = reference == np.arange(len(reference))
+  low[reference] = high[reference] = 0
   with warnings.catch_warnings():
     # No example that both answered.
     warnings.simplefilter('ignore', RuntimeWarning)
     difference = np.nanmean(quality - of_verifier, 0)
-  ends = difference, np.where(is_same, 0, low), np.where(is_same, 0, high)
   return scores | {
     column: scale * values
-    for column, values in zip(with_ends('difference'), ends, strict=True)
+    for column, values in zip(
+      with_ends('difference'), (difference, low, high), strict=True
+    )
   }
 
 
-def pair(
-  points: Points, index: int, reference: int, config: AnalysisConfig
-) -> dict[str, float]:
-  """Compares two points on the examples that both answered."""
-  answers = matrices(points, [index, reference])
-  both = np.isfinite(answers['emitted']).all(1)
-  answers = {name: values[both] for name, values in answers.items()}
-  task, scale = points.table.loc[index, ['task', 'scale']]
-  scores = _compared(
-    task, answers, np.array([1, 1]), scale=scale, config=config
-  )
-  names = {'difference': 'gained', 'speedup': 'faster'}
-  return {'n': int(both.sum())} | {
-    f'{title}{end}': scores[f'{name}{end}'][0]
-    for name, title in names.items()
-    for end in ('', *ENDS)
-  }
+# --- Two points that the command line names.
+
+_SPEED = '{speedup:.2f} [{speedup_low:.2f}, {speedup_high:.2f}] times as fast'
+_GAIN = (
+  ', quality gain {difference:+.3f} [{difference_low:+.3f},'
+  ' {difference_high:+.3f}]'
+)
+
+
+def _name(point: Any) -> str:
+  text = f'@{float(point.lenience)!r}'.removesuffix('.0').replace('@nan', '')
+  return f'{point.variant}{text}@{runs.block_gamma(point)}'.removesuffix('@0')
+
+
+def compare_named(
+  run: Run, named: Sequence[str], config: AnalysisConfig
+) -> list[str]:
+  """Compares two points, VARIANT@LENIENCE@GAMMA or its beginning, by task."""
+  records = [x for part in run.records.values() for x in part]
+  names = sorted({*map(_name, records)})
+  pair = [[x for x in names if f'{x}@'.startswith(f'{y}@')] for y in named]
+  if [*map(len, pair)] != [1, 1] or pair[0] == pair[1]:
+    raise ValueError(f'compare: must name two points of {", ".join(names)}.')
+  (first,), (second,) = pair
+  records = [x for x in records if _name(x) in (first, second)]
+  points = runs.gather(dataclasses.replace(run, records={'': records}))
+  sentences = []
+  for task, part in points.table.groupby('task', sort=False):
+    rows = {_name(x): x.Index for x in part.itertuples()}
+    if len(rows) < 2 or not part.n.all():
+      continue
+    answers = matrices(points, [rows[first], rows[second]])
+    # On the examples that both answered.
+    both = np.isfinite(answers['emitted']).all(1)
+    if not both.any():
+      continue
+    answers = {name: values[both] for name, values in answers.items()}
+    scores = _compared(
+      task, answers, 1, scale=part.scale.iloc[0], config=config
+    )
+    values = {name: values[0] for name, values in scores.items()}
+    gain = '' if math.isnan(values['difference']) else _GAIN
+    sentences.append(
+      f'{task} at temperature {part.temperature.iloc[0]:g}, {both.sum()}'
+      f' examples: {first} is {_SPEED.format(**values)} as {second}'
+      f'{gain.format(**values)} (modelled latency, 95 %).'
+    )
+  if not sentences:
+    raise ValueError(f'compare: no task has {first} and {second}; name others.')
+  return sentences
 
 
 # --- Selections of compared points.
@@ -277,11 +297,143 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
 
 def unsolved(frame: pd.DataFrame) -> list[str]:
   """Returns a sentence for each task on which the verifier scores 0."""
-  rows = frame[
-    (frame.method == reference_points.VERIFIER) & (frame.quality == 0)
-  ]
+  rows = frame[(frame.method == VERIFIER) & (frame.quality == 0)]
   return [
     f'{row.task}: the verifier scores 0.00 on {row.n} examples; look at the'
     ' prompts and the metric.'
     for row in rows.itertuples()
   ]
+
+
+# --- Kinds of decoding, as peers of a cascade.
+
+# Some of the gain of a lenient rule could be had without speculation or without
+# a rule: by truncating the verifier's unlikely tokens and decoding the rest
+# without loss, by a cascade that does not speculate, or by taking all drafts.
+_KINDS_OF_METHODS = {
+  **dict.fromkeys(('min_p', 'top_p', 'top_k', 'eta'), 'truncated verifier'),
+  'sequence_mean': 'sequence-level cascade',
+  'sequence_least': 'sequence-level cascade',
+  'always_accept': 'always accept',
+}
+# In the order of the table.
+KINDS = (
+  'speculative cascade',
+  'strict decoding',
+  'relaxed decoding',
+  'truncated verifier',
+  'sequential cascade',
+  'sequential oracle',
+  'sequence-level cascade',
+  'always accept',
+  'other method',
+)
+
+
+def kind_of(
+  method: str, verification: str, lenience: float, has_rule: bool
+) -> str:
+  """Returns the kind of decoding of a point; '' for a model alone."""
+  if method in BASELINES:
+    return ''
+  if verification == metrics.SEQUENTIAL:
+    oracle = runs.is_oracle(method, verification)
+    return 'sequential oracle' if oracle else 'sequential cascade'
+  if method == 'speed' and lenience == 0:
+    return 'strict decoding'
+  if has_rule:
+    return 'speculative cascade'
+  # The import loads JAX, which not every page needs.
+  from cascades.methods import METHODS
+
+  # What a method of the user does without a rule is not known.
+  builtin = METHODS.is_builtin(method)
+  unruled = 'relaxed decoding' if builtin else 'other method'
+  return _KINDS_OF_METHODS.get(method, unruled)
+
+
+_POINT_COLUMNS = ['variant', 'lenience', 'gamma', 'speedup']
+_GROUP = ['task', 'kind']
+
+
+def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
+  """Selects the best points of each kind of decoding."""
+  columns = frame[['method', 'verification', 'lenience', 'has_rule']]
+  names = [kind_of(*x) for x in columns.itertuples(index=False)]
+  tasks = frame.task.unique()
+  frame = frame.assign(
+    kind=pd.Categorical(names, ['', *KINDS]),
+    task=pd.Categorical(frame.task, tasks),
+  )
+  frame = frame[np.isfinite(frame.speedup) & np.isfinite(frame.difference)]
+  frame = with_blocks(frame[frame.kind != ''])
+  fastest = frame[frame.as_good].sort_values(
+    'speedup', ascending=False, kind='stable'
+  )
+  fastest = fastest.drop_duplicates(_GROUP)[
+    [*_GROUP, *_POINT_COLUMNS, *with_ends('speedup')[1:]]
+  ]
+  # Of equally good points the last one is taken.
+  best = frame[frame.speedup >= 1][::-1].sort_values(
+    ['difference', 'speedup'], ascending=False, kind='stable'
+  )
+  best = best.drop_duplicates(_GROUP)[
+    [*_GROUP, *_POINT_COLUMNS, *with_ends('difference')]
+  ]
+  best = best.rename(columns={name: f'best_{name}' for name in _POINT_COLUMNS})
+  output = frame[_GROUP].drop_duplicates().sort_values(_GROUP)
+  if output.kind.nunique() < 2:
+    output = output.iloc[:0]
+  output = output.merge(fastest, 'left', on=_GROUP)
+  return output.merge(best, 'left', on=_GROUP).astype(
+    dict.fromkeys(_GROUP, str)
+  )
+
+
+# --- The race: points that are timed against each other on the clock.
+
+
+def entrants(points: Points) -> list[Any]:
+  """Selects the points to time, as rows of one frame over all tasks.
+
+  The entrants are both models alone, the fastest strict point, and the fastest
+  point with the verifier's quality on every task.
+  """
+  totals = points.answers.groupby('point')[['latency', 'emitted']].sum()
+  frame = compare(points, AnalysisConfig()).drop(columns='latency').join(totals)
+  # Calls of cascades without speculation are only counted.
+  frame = with_blocks(frame[~frame.variant.str.contains(r'\bsequential\b')])
+  key = ['method', 'variant', 'lenience', 'gamma']
+  # A lenience may be nan.
+  groups = frame.groupby(key, dropna=False, sort=False, as_index=False)
+  frame = groups.agg(
+    {'latency': 'sum', 'emitted': 'sum', 'strict': 'all', 'as_good': 'all'}
+  )
+  if VERIFIER not in set(frame.method):
+    return []
+  is_alone = frame.method.isin(BASELINES)
+  order = frame.assign(latency=frame.latency / frame.emitted)[~is_alone]
+  order = order[order.latency.notna()].sort_values('latency', kind='stable')
+  fastest = [order[order[name]].index[:1] for name in ('strict', 'as_good')]
+  rows = frame.index[is_alone].append(fastest).drop_duplicates()
+  return list(frame.loc[rows].itertuples())
+
+
+def race(run: Run, config: AnalysisConfig) -> pd.DataFrame | None:
+  """Compares the timed points of a run with the verifier alone.
+
+  They were timed one prompt at a time. Wall-clock times of other points cannot
+  be compared: rows are decoded together, and a batch that is half empty is
+  slower per token.
+  """
+  if not run.race:
+    return None
+  # Tasks may have examples of the same id, and qualities of several scales.
+  changes = {'task': 'all tasks', 'quality': math.nan}
+  together = [
+    dataclasses.replace(r, **changes, id=f'{r.task} {r.id}') for r in run.race
+  ]
+  timed = dataclasses.replace(run, records={'race': together})
+  frame = compare(runs.gather(timed, clock=True), config)
+  frame = frame[frame.method != VERIFIER]
+  return frame.assign(by_model=frame.speedup / frame.wall_speedup)

@@ -1,9 +1,9 @@
-"""The contents of workdirs, and the points of several as one set.
+"""The contents of a workdir: its points, and a row for each answer.
 
 `Points` has a table with a row per point, and a frame with a row per answer;
-every number of a report is computed from these two. Workdirs are compared only
-if they decoded the same prompts with the same settings, or if the settings that
-may differ are named.
+every number of a report is computed from these two. A point is judged against
+both models alone and against strict leniences, which emit what the verifier
+would; an oracle is a bound that no method reaches.
 """
 
 import dataclasses
@@ -11,29 +11,45 @@ import functools
 import itertools
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pandas as pd
 
 from cascades import files
 from experiments import records
-from experiments.analysis import reference_points
 from experiments.records import metrics, unit_costs
 from experiments.tasks import quality_metric
 
 _ADVICE = 'run experiments.sweep with this workdir first'
+# Columns that identify the variant of a method on a task.
+CURVE = ['task', 'variant']
+VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
+BASELINES = (VERIFIER, DRAFTER)
 
-# Columns that identify points. Answers are compared within a GROUP. A CURVE is
-# a variant of a method in one run on one task; ACROSS is the same on all tasks.
-RUN = ['temperature', 'run', 'batch_size']
-ACROSS = [*RUN, 'variant']
-CURVE = ['task', *ACROSS]
-GROUP = ['task', 'temperature']
 
-# Fields of a config that truncate distributions.
-_TRUNCATION = ('top_k', 'top_p', 'min_p')
-_WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
+def is_strict(method: str, lenience: float) -> bool:
+  """Tells if the law of a setting is the verifier's.
+
+  False for a method that is not registered here. A method without lenience has
+  the lenience nan.
+  """
+  # The import loads JAX, which not every page needs.
+  from cascades.methods import METHODS
+
+  registered = METHODS.get(method, None)
+  return method == VERIFIER or (
+    registered is not None and registered.is_strict(lenience)
+  )
+
+
+def is_oracle(method: str, verification: str) -> bool:
+  """Tells if a rule reads the verifier at tokens where no call is counted.
+
+  A sequential cascade calls the verifier only where the verifier takes over:
+  of the rules, chow alone decides that without the verifier.
+  """
+  return verification == metrics.SEQUENTIAL and method != 'chow'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,16 +97,11 @@ class _Config(files.Schema):
   """The fields of config.json that a report reads."""
 
   curves: list[_Curve] | None = None
-  tasks: list[str] | None = None
   name: str | None = None
   verifier: str | None = None
   drafter: str | None = None
-  batch_size: files.Count | None = None
   block_by_block: bool | None = None
-  task: dict[str, Any] | None = None
-  file: dict[str, Any] | None = None
   data: dict[str, _Source] | None = None
-  versions: dict[str, str] | None = None
 
 
 def read(
@@ -125,71 +136,18 @@ def read(
   )
 
 
-def _settings(run: Run) -> dict[str, dict[str, Any]]:
-  """Returns what must be equal in workdirs that are compared, each by task.
-
-  Settings of all tasks are by ''. A setting that a run does not record is left
-  out, and differs from nothing.
-  """
-  config, task = run.config, run.config.get('task') or {}
-
-  def shared(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {'': fields[name]} if name in fields else {}
-
-  return {
-    'prompts': {
-      name: records.hash_examples(examples.values())
-      for name, examples in records.read_examples(run.path).items()
-    },
-    'data': {
-      name: {k: v for k, v in source.items() if k != 'shots'}
-      for name, source in (config.get('data') or {}).items()
-    },
-    'seed': shared(config, 'seed'),
-    'temperature': {'': sorted({r.temperature for r in run.decoded})},
-    'truncation': {'': {k: config[k] for k in _TRUNCATION if config.get(k)}},
-    'weights': {k: run.start[k] for k in _WEIGHTS if k in run.start}
-    or {k: config[k] for k in _WEIGHTS if k in config},
-    'max_new_tokens': shared(task, 'max_new_tokens'),
-    'shots': shared(task, 'shots'),
-    'chat': shared(config, 'chat'),
-    'stop_strings': shared(config.get('file') or {}, 'stop_strings'),
-  }
-
-
-def check(runs: Sequence[Run], allow: Sequence[str] = ()) -> list[str]:
-  """Checks that runs can be compared, and returns the settings that differ."""
-  settings = list(map(_settings, runs))
-  differing = [
-    name
-    for name in settings[0]
-    if any(
-      first[name].get(key, value) != value
-      for first, second in itertools.combinations(settings, 2)
-      for key, value in second[name].items()
-    )
-  ]
-  if refused := [name for name in differing if name not in allow]:
-    raise ValueError(
-      f'workdir: {", ".join(str(run.path) for run in runs)} differ in'
-      f' {", ".join(refused)}; report them one by one, or add'
-      f' --allow={",".join(refused)}.'
-    )
-  return differing
-
-
 # The fields are frames, whose == is not one truth value.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Points:
   """All points of some runs, and their answers.
 
   Attributes:
-    table: The rows of the summaries, with run, batch_size, variant, gamma (0
-      without blocks), latency, scale (the best score of the task), strict (True
-      if the law is the verifier's), law (the gamma on which it depends, or 0),
-      oracle (True if the cost leaves out verifier calls that the rule needs)
-      and has_rule (True if its answers record deferrals, as only those of a
-      method with a deferral rule do).
+    table: The rows of the summary, with variant, gamma (0 without blocks),
+      latency, scale (the best score of the task), strict (True if the law is
+      the verifier's), law (the gamma on which it depends, or 0), oracle (True
+      if the cost leaves out verifier calls that the rule needs) and has_rule
+      (True if its answers record deferrals, as only those of a method with a
+      deferral rule do).
     answers: A row per answer: point (a row of `table`), id, quality, emitted,
       latency (modelled, in units of the verifier's token), wall_s (seconds; nan
       if times cannot be compared), and `score:NAME` for the sums of a corpus
@@ -206,77 +164,65 @@ class Points:
 _COLUMNS = 'point id quality emitted latency wall_s'.split()
 
 
-def gather(runs: Sequence[Run], clock: bool = False) -> Points:
-  """Collects the points of runs, in order of appearance.
+def gather(run: Run, clock: bool = False) -> Points:
+  """Collects the points of a run, in order of appearance.
 
-  The answers of a run are those to examples that all of its points have.
+  The answers are those to examples that all points have.
   """
-  tables, answers, first = [], [], 0
-  for run, name in zip(runs, names(runs), strict=True):
-    data = run.config.get('data') or {}
-    scales = {task: x.get('scale') for task, x in data.items()}
-    points = metrics.by_point(run.decoded)
-    first_records = [point[0] for point in points.values()]
-    indices = dict(zip(points, itertools.count(first)))
-    for r in run.decoded:
-      if r.failure is not None:
-        continue
-      if not scales.get(r.task) and not math.isnan(r.quality):
-        raise ValueError(
-          f'workdir: {run.path / "config.json"} does not have the scale of the'
-          f' metric of {r.task}; run experiments.sweep in another workdir.'
-        )
-      answer = {
-        'point': indices[r.point],
-        'id': r.id,
-        'quality': r.quality,
-        'emitted': r.emitted,
-        'latency': metrics.latency(r, run.costs),
-        'wall_s': r.wall_s if clock else math.nan,
-      }
-      if is_corpus(r.task):
-        answer |= {f'score:{k}': v for k, v in r.scores.items()}
-      answers.append(answer)
-    # Strict leniences of methods that may not be registered here.
-    strict = {
-      (curve.get('method'), float(x))
-      for curve in run.config.get('curves') or ()
-      for x in curve.get('strict') or ()
+  data, answers = run.config.get('data') or {}, []
+  scales = {task: x.get('scale') for task, x in data.items()}
+  points = metrics.by_point(run.decoded)
+  first_records = [point[0] for point in points.values()]
+  indices = {key: i for i, key in enumerate(points)}
+  for r in run.decoded:
+    if r.failure is not None:
+      continue
+    if not scales.get(r.task) and not math.isnan(r.quality):
+      raise ValueError(
+        f'workdir: {run.path / "config.json"} does not have the scale of the'
+        f' metric of {r.task}; run experiments.sweep in another workdir.'
+      )
+    answer = {
+      'point': indices[r.point],
+      'id': r.id,
+      'quality': r.quality,
+      'emitted': r.emitted,
+      'latency': metrics.latency(r, run.costs),
+      'wall_s': r.wall_s if clock else math.nan,
     }
-    gammas = list(map(block_gamma, first_records))
-    table = run.summary.assign(
-      run=name,
-      batch_size=run.config.get('batch_size') or 0,
-      variant=[r.variant for r in first_records],
-      gamma=gammas,
-      latency=run.summary.relative_latency,
-      scale=[scales.get(r.task) or 1.0 for r in first_records],
-      strict=[
-        (r.method, r.lenience) in strict
-        or reference_points.is_strict(r.method, r.lenience)
-        for r in first_records
-      ],
-      # The gamma that the law depends on, as with bonus tokens of the verifier.
-      law=[
-        gamma if r.bonus_from == 'verifier' else 0
-        for r, gamma in zip(first_records, gammas, strict=True)
-      ],
-      oracle=[
-        reference_points.is_oracle(r.method, r.verification)
-        for r in first_records
-      ],
-      has_rule=[
-        any(r.failure is None and r.deferred is not None for r in point)
-        for point in points.values()
-      ],
-    )
-    tables.append(table)
-    first += len(first_records)
+    if is_corpus(r.task):
+      answer |= {f'score:{k}': v for k, v in r.scores.items()}
+    answers.append(answer)
+  # Strict leniences of methods that may not be registered here.
+  strict = {
+    (curve.get('method'), float(x))
+    for curve in run.config.get('curves') or ()
+    for x in curve.get('strict') or ()
+  }
+  gammas = list(map(block_gamma, first_records))
+  table = run.summary.assign(
+    variant=[r.variant for r in first_records],
+    gamma=gammas,
+    latency=run.summary.relative_latency,
+    scale=[scales.get(r.task) or 1.0 for r in first_records],
+    strict=[
+      (r.method, r.lenience) in strict or is_strict(r.method, r.lenience)
+      for r in first_records
+    ],
+    # The gamma that the law depends on, as with bonus tokens of the verifier.
+    law=[
+      gamma if r.bonus_from == 'verifier' else 0
+      for r, gamma in zip(first_records, gammas, strict=True)
+    ],
+    oracle=[is_oracle(r.method, r.verification) for r in first_records],
+    has_rule=[
+      any(r.failure is None and r.deferred is not None for r in point)
+      for point in points.values()
+    ],
+  )
   # Without answers the frame still has its columns.
   columns = None if answers else _COLUMNS
-  return Points(
-    pd.concat(tables, ignore_index=True), pd.DataFrame(answers, columns=columns)
-  )
+  return Points(table, pd.DataFrame(answers, columns=columns))
 
 
 def is_corpus(task: str) -> bool:
@@ -288,13 +234,3 @@ def is_corpus(task: str) -> bool:
 def block_gamma(r: records.Record) -> int:
   """Returns gamma, or 0 for a sequential cascade, which has no blocks."""
   return 0 if r.verification == metrics.SEQUENTIAL else r.gamma
-
-
-def names(runs: Sequence[Run]) -> list[str]:
-  """Returns short distinct names of runs: the ends of their paths."""
-  parts = [run.path.resolve().parts for run in runs]
-  for length in range(1, max(map(len, parts)) + 1):
-    ends = ['/'.join(p[-length:]) for p in parts]
-    if len(set(ends)) == len(ends):
-      return ends
-  raise ValueError('workdir: a folder is named twice; name each folder once.')

@@ -362,6 +362,7 @@ class _Start(files.Schema):
 
   code: str | None = None
   commit: str | None = None
+  versions: dict[str, str] | None = None
   points: list[str] | None = None
 
 

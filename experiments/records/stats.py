@@ -31,7 +31,6 @@ def bootstrap(
   score: Score,
   resamples: int = RESAMPLES,
   seed: int = 0,
-  strata: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
   """Computes percentile bootstrap intervals of functions of sums.
 
@@ -51,24 +50,19 @@ def bootstrap(
   # Slow to import, and much that imports this module draws no intervals.
   import scipy.stats
 
-  def count_rows(indices: np.ndarray) -> np.ndarray:
-    """Counts each row of a group in each resample, [draws, rows]."""
-    draws, size = np.atleast_2d(indices).shape
-    cells = indices + size * np.arange(draws)[:, None]
-    counts = np.bincount(cells.ravel(), minlength=size * draws)
-    return counts.reshape(draws, size)
-
-  def resampled_scores(*indices: np.ndarray, axis: int) -> np.ndarray:
-    """Computes the scores of resamples of each group, [scores, draws]."""
+  def resampled_scores(indices: np.ndarray, axis: int) -> np.ndarray:
+    """Computes the scores of resamples, [scores, draws]."""
     del axis
-    counts = np.concatenate(list(map(count_rows, indices)), 1)
-    return np.asarray(score(counts @ rows)).T
+    indices = np.atleast_2d(indices)
+    cells = indices + n * np.arange(len(indices))[:, None]
+    counts = np.bincount(cells.ravel(), minlength=n * len(indices))
+    return np.asarray(score(counts.reshape(-1, n) @ rows)).T
 
   # A score without a denominator in some resample is nan; no warning needed.
   with np.errstate(all='ignore'), warnings.catch_warnings():
     warnings.simplefilter('ignore', scipy.stats.DegenerateDataWarning)
     interval = scipy.stats.bootstrap(
-      tuple(map(np.arange, strata or (n,))),
+      (np.arange(n),),
       resampled_scores,
       n_resamples=resamples,
       batch=max(1, _BATCH_VALUES // max(rows.shape)),
@@ -193,20 +187,6 @@ def _tango(values, reference) -> tuple[float, float]:
         outside = midpoint
     ends.append(outside)
   return ends[0], ends[1]
-
-
-def mean_of_intervals(
-  means: np.ndarray, low: np.ndarray, high: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """Computes intervals of the mean of independent estimates, such as of tasks.
-
-  The method is MOVER (Zou and Donner, 2008): the distances of the ends add up
-  as standard errors do. The arguments are [estimates, points].
-  """
-  mean, count = means.mean(0), len(means)
-  below = np.sqrt(((means - low) ** 2).sum(0)) / count
-  above = np.sqrt(((high - means) ** 2).sum(0)) / count
-  return mean - below, mean + above
 
 
 def bootstrap_sums_interval(

@@ -4,7 +4,6 @@ They are the units of the modelled latency. A workdir keeps its measurements in
 `costs.json`.
 """
 
-import math
 from typing import Annotated
 
 import pydantic
@@ -66,15 +65,6 @@ class Costs(Schema):
       seconds += (tokens - calls) * more / gamma
     return seconds
 
-  def units(self) -> dict[str, float]:
-    """Returns every cost in seconds, by its name in words."""
-    return {
-      "the verifier's token": self.verifier_token_s,
-      "the drafter's token": self.drafter_token_s,
-      **{f'a block of {k} drafts': s for k, s in self.verify_s.items()},
-      **{f'a token of {k} drafts': s for k, s in self.drafts_s.items()},
-    }
-
 
 class CostRange(Schema):
   """The range of unit costs over the repeats of one measurement."""
@@ -90,15 +80,11 @@ class CostMeasurements(Schema):
   times: Annotated[list[CostRange], pydantic.Field(min_length=1)]
 
   @property
-  def _lows(self) -> list[Costs]:
-    """The low costs of the last processor; a sweep may go on elsewhere."""
-    last = self.times[-1].processor
-    return [x.low for x in self.times if x.processor == last]
-
-  @property
   def costs(self) -> Costs:
     """The lowest of each cost over the measurements of one processor."""
-    lows = self._lows
+    # A sweep may go on elsewhere.
+    last = self.times[-1].processor
+    lows = [x.low for x in self.times if x.processor == last]
 
     def minima(table: str) -> dict[int, float]:
       tables = [getattr(low, table) for low in lows]
@@ -111,26 +97,14 @@ class CostMeasurements(Schema):
       drafts_s=minima('drafts_s'),
     )
 
-  def drift(self) -> tuple[str, float]:
-    """Returns the largest change between the first and last measurement.
-
-    Costs are divided by the verifier's cost of a token, as in the modelled
-    latency, so that a machine that is slower overall has not changed.
-    """
-    first, last = (
-      {name: s / c.verifier_token_s for name, s in c.units().items()}
-      for c in (self._lows[0], self._lows[-1])
-    )
-    ratios = {name: last[name] / first[name] for name in first}
-    return max(ratios.items(), key=lambda item: abs(math.log(item[1])))
-
   @classmethod
   def from_json(cls, text: str | bytes) -> 'CostMeasurements':
     """Reads the text of a `costs.json`."""
     try:
       measured = cls.parse(files.parse_json(text))
-      names = [{*c.units()} for t in measured.times for c in (t.low, t.high)]
-      if any(units != names[0] for units in names):
+      costs = [cost for x in measured.times for cost in (x.low, x.high)]
+      names = [(x.verify_s.keys(), x.drafts_s.keys()) for x in costs]
+      if any(x != names[0] for x in names):
         raise ValueError('measurements must have the same units')
     except ValueError as e:
       raise ValueError(f'costs: {e}; measure them again.') from None

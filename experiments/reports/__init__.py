@@ -1,18 +1,7 @@
-"""The page of a run, or of several: made of workdirs, without a model.
+"""The page of a run: made of a workdir, without a model.
 
-The folder `report/` gets `index.html`, `tables/` (CSV and Markdown) and
-`figures/` (SVG and PNG). Frames and numbers come from `analysis`; this package
-presents them.
-
-  page       What the page shows; `page.html` is its template.
-  sentences  Three headline results.
-  figure     Quality against latency.
-  tables     Tables with their columns.
-  answers    Answers side by side, token by token.
-  styles     Labels and looks of curves, and formats of numbers.
-
-A further table takes a function in `analysis` that makes a frame with a column
-`variant`, the curve of a row, and an entry of `page.sections`.
+The folder `report/` gets `index.html`, `tables/` (CSV) and `figures/` (SVG and
+PNG). Frames and numbers come from `analysis`; `page.html` is the template.
 """
 
 from experiments.analysis.analysis_config import AnalysisConfig

@@ -2,7 +2,6 @@
 
 import io
 import math
-from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -13,8 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments import escapes
 from experiments.analysis import comparisons
-from experiments.analysis.reference_points import BASELINES
-from experiments.analysis.runs import CURVE, GROUP
+from experiments.analysis.runs import BASELINES
 from experiments.reports import styles
 
 _RC = {
@@ -33,19 +31,15 @@ _UNDATED = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
 
 
 def draw(
-  frames: Sequence[pd.DataFrame], curve_styles: styles.CurveStyles
+  frame: pd.DataFrame, curve_styles: styles.CurveStyles
 ) -> tuple[str, bytes] | None:
   """Draws points and fronts, as SVG and PNG; None without a known quality."""
-  parts = []
-  for frame in frames:
-    values = frame[['latency', 'quality']].astype(float)
-    groups = frame[np.isfinite(values).all(axis=1)].groupby(GROUP, sort=False)
-    parts += [(*key, part) for key, part in groups]
+  is_known = np.isfinite(frame[['latency', 'quality']]).all(axis=1)
+  parts = list(frame[is_known].groupby('task', sort=False))
   if not parts:
     return None
   columns = min(2, len(parts))
   rows = math.ceil(len(parts) / columns)
-  heats = len({temperature for _, temperature, _ in parts})
   with mpl.rc_context(_RC):
     # A canvas without pyplot has no global state and needs no display.
     figure = Figure(
@@ -54,10 +48,9 @@ def draw(
     FigureCanvasAgg(figure)
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     handles = {}
-    for axes, (task, temperature, part) in zip(grid, parts, strict=False):
+    for axes, (task, part) in zip(grid, parts, strict=False):
       handles |= _panel(axes, part, curve_styles)
       title = escapes.for_xml(styles.words(task))
-      title += f', temperature {temperature:g}' if heats > 1 else ''
       axes.set_title(title, loc='left', fontsize=10)
       axes.set_xlabel('modelled latency per token (verifier alone = 1)')
       axes.set_ylabel('quality')
@@ -81,8 +74,7 @@ def _panel(
 ) -> dict[str, Axes]:
   """Draws the curves of a task; returns an artist for each label."""
   handles = {}
-  for _, curve in frame.groupby(CURVE, sort=False):
-    variant, run = curve[['variant', 'run']].iloc[0]
+  for variant, curve in frame.groupby('variant', sort=False):
     style = curve_styles[variant]
     is_alone = variant in BASELINES
     look = dict(color=style.colour, marker=style.marker)
@@ -101,7 +93,6 @@ def _panel(
     )
     low, high = (front[name] for name in comparisons.with_ends('quality')[1:])
     axes.vlines(front.latency, low, high, color=style.colour, alpha=0.4)
-    repeated = frame.run[frame.variant == variant].nunique() > 1
-    handles[f'{style.label}, {run}' if repeated else style.label] = line
+    handles[style.label] = line
   axes.set_xlim(0, 1.08 * frame.latency.max())
   return handles

@@ -1,4 +1,4 @@
-"""Tables of the page, and the same tables as CSV and Markdown."""
+"""Tables of the page, which are files of CSV too."""
 
 import dataclasses
 import functools
@@ -23,51 +23,28 @@ class Column(NamedTuple):
   field: str
   heading: str
   show: Callable[[Any], str]
-  meaning: str
+  meaning: str = ''
 
 
-# --- Formats of values.
+# Formats of ratios, of scores and shares, and of a mean of counts.
+RATIO, SCORE = styles.number, functools.partial(styles.number, decimals=3)
+_MEAN = functools.partial(styles.number, decimals=1)
 
 
-def number_format(decimals: int) -> Callable[[float], str]:
-  """Returns a format with a fixed number of decimals."""
-  return lambda value: styles.number(value, decimals)
-
-
-# Formats of scores and shares, of ratios, and of whole numbers.
-SCORE, RATIO, COUNT = map(number_format, (3, 2, 0))
-
-
-def count_or_dash(value: float) -> str:
-  """Formats a whole number; 0 and nan as a dash."""
+def _count_or_dash(value: float) -> str:
   return styles.DASH if not value or math.isnan(value) else f'{value:g}'
 
 
-def text_or_dash(value: object) -> str:
-  """Formats a text; None and nan as a dash."""
-  return styles.DASH if value is None or value != value else str(value)
-
-
-# --- Columns.
-
 TASK = Column('task', 'Task', styles.words, 'name of the task')
-TEMPERATURE = Column(
-  'temperature', 'Temperature', '{:g}'.format, 'of both models'
-)
-RUN = Column('run', 'Run', text_or_dash, 'name of the workdir')
-BATCH = Column('batch_size', 'Batch', count_or_dash, 'prompts at a time')
 LENIENCE = Column(
   'lenience', 'Lenience', styles.lenience, 'from strict to drafter-only'
 )
-GAMMA = Column('gamma', 'Gamma', count_or_dash, 'tokens drafted per block')
+GAMMA = Column('gamma', 'Gamma', _count_or_dash, 'tokens drafted per block')
 DIFFERENCE = Column(
   'difference', 'Quality difference', SCORE, 'from the verifier alone, paired'
 )
 SPEEDUP = Column(
   'speedup', 'Modelled speed-up', RATIO, 'per token, over the verifier alone'
-)
-BEST_SPEEDUP = SPEEDUP._replace(
-  field='best_speedup', heading='Best: modelled speed-up'
 )
 # Results of a point, after the columns that identify it.
 RESULTS = (
@@ -88,7 +65,7 @@ RESULTS = (
   Column(
     'drafter_calls_per_token', 'Drafter calls per token', RATIO, 'of output'
   ),
-  Column('mean_output_tokens', 'Tokens per answer', number_format(1), 'mean'),
+  Column('mean_output_tokens', 'Tokens per answer', _MEAN, 'mean'),
 )
 # Results of a point that was timed.
 RACE = (
@@ -97,7 +74,7 @@ RACE = (
   Column(
     'by_model', 'Measured / modelled time', RATIO, '1 if the model is exact'
   ),
-  Column('n', 'Prompts', COUNT, 'decoded one at a time'),
+  Column('n', 'Prompts', _count_or_dash, 'decoded one at a time'),
 )
 
 
@@ -132,11 +109,11 @@ class Table:
       cells = [_cell(row, column) for column in self.columns]
       yield style.label if style else row['variant'], cells
 
-  def csv(self, notice: str = '') -> str:
+  def csv(self) -> str:
     """Returns all columns of the frame as CSV."""
-    frame = self.frame.assign(note=notice) if notice else self.frame
-    texts = frame.select_dtypes(['object', 'string'])
-    return frame.assign(**texts.map(escapes.for_csv)).to_csv(index=False)
+    texts = self.frame.select_dtypes(['object', 'string'])
+    frame = self.frame.assign(**texts.map(escapes.for_csv))
+    return frame.to_csv(index=False)
 
 
 def _cell(row: Mapping, column: Column) -> Cell:
@@ -149,23 +126,3 @@ def _cell(row: Mapping, column: Column) -> Cell:
   if all(map(math.isfinite, bounds)) and math.isfinite(value):
     return Cell(value, show(value), ' to '.join(map(show, bounds)))
   return Cell(value, show(value))
-
-
-def markdown(
-  table: Table, curve_styles: styles.CurveStyles, notice: str = ''
-) -> str:
-  """Returns a table as Markdown with its title."""
-
-  def line(cells: Sequence[str]) -> str:
-    return f'| {" | ".join(map(escapes.for_markdown, cells))} |'
-
-  # All columns but the first are right-aligned.
-  rows = [
-    [table.row_heading, *(c.heading for c in table.columns)],
-    ['---', *['---:'] * len(table.columns)],
-  ]
-  for name, cells in table.rows(curve_styles):
-    texts = [f'{x.text} ({x.ends})' if x.ends else x.text for x in cells]
-    rows.append([name, *texts])
-  parts = [f'**{table.title}**', notice, '\n'.join(map(line, rows))]
-  return '\n\n'.join(filter(None, parts)) + '\n'

@@ -3,16 +3,18 @@
 import json
 import math
 import pathlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import jinja2
 
 from cascades import files
 from cascades.decisions import Decision
 from cascades.files import plain
 from experiments import cli, records
-from experiments.analysis import certification, reference_points
+from experiments.analysis import certification, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Setting, Verdict
 from experiments.records import unit_costs
@@ -20,6 +22,10 @@ from experiments.sweeps.curve_plan import Curve
 from experiments.sweeps.plan import Point
 from experiments.tasks import Task, halves
 
+_SENTENCE = jinja2.Template(
+  pathlib.Path(__file__).with_name('decision.txt').read_text(),
+  undefined=jinja2.StrictUndefined,
+)
 # Fields of a config's decision that are those of the analysis.
 _STATISTICS = ('margin', 'risk', 'delta')
 _VERIFIER = Setting(
@@ -78,8 +84,7 @@ def _makes_settings(curve: Curve) -> bool:
 
 def _may_lose_quality(curve: Curve) -> bool:
   return not curve.baseline_model and not all(
-    reference_points.is_strict(curve.method, x)
-    for x in curve.leniences or (math.nan,)
+    runs.is_strict(curve.method, x) for x in curve.leniences or (math.nan,)
   )
 
 
@@ -127,15 +132,12 @@ def decide(
   )
   lenience, dtype = setting.lenience, config.get('dtype')
   changes = {} if math.isnan(lenience) else {'lenience': lenience}
-  uses_drafter, over_strict = setting.gamma > 0, verdict.speedup_over_strict
+  uses_drafter = setting.gamma > 0
+  fields_of = 'choosing_examples reporting_examples loss speedup'.split()
   numbers: dict[str, Any] = {'margin': statistics.margin}
-  if verdict.choosing:
-    numbers = {
-      'risk': statistics.risk,
-      'delta': statistics.delta,
-      'delta_per_curve': verdict.share,
-      'least_risk': verdict.least_risk,
-    }
+  if verdict.choosing_examples:
+    numbers = {'risk': statistics.risk, 'delta': statistics.delta}
+    fields_of[:0] = 'delta_per_curve', 'least_risk'
   evidence = {
     'data': dict(data),
     'tasks': {
@@ -151,26 +153,22 @@ def decide(
     'imports': cli.imports(),
     'device': facts['device'],
     **numbers,
-    'choosing_examples': verdict.choosing,
-    'reporting_examples': verdict.reporting,
-    'loss': list(verdict.lost),
-    'speedup': list(verdict.speedup),
-    'speedup_over_strict': over_strict and list(over_strict),
+    **{name: getattr(verdict, name) for name in fields_of},
+    'speedup_over_strict': verdict.speedup_over_strict,
     'strict_setting': verdict.strict and str(verdict.strict),
-    'needed_examples': verdict.needed,
+    'needed_examples': verdict.needed_examples,
     'trials': [
       {
-        'variant': trial.setting.variant,
-        'gamma': trial.setting.gamma,
-        'lenience': trial.setting.lenience,
+        'variant': setting.variant,
+        'gamma': setting.gamma,
+        'lenience': setting.lenience,
         'speedup': trial.speedup,
         'loss': trial.loss,
-        'p': None
-        if math.isnan(trial.p) or trial.setting.is_strict
-        else trial.p,
+        'p': None if setting.is_strict or math.isnan(trial.p) else trial.p,
         'is_certified': trial.is_certified,
       }
       for trial in verdict.trials
+      for setting in [trial.setting]
     ],
   }
   quality = _quality_name(tasks).replace('_', ' ')
@@ -211,7 +209,7 @@ def _fixed_settings(
       records.variant(curve.method, **curve.options),
       gamma=gamma,
       lenience=lenience,
-      is_strict=reference_points.is_strict(curve.method, lenience),
+      is_strict=runs.is_strict(curve.method, lenience),
     )
 
   values = fields['method'], fields['gamma'], float(fields['lenience'])
@@ -232,151 +230,14 @@ def sentence(
   verdict: Verdict, config: AnalysisConfig, quality_name: str
 ) -> str:
   """Returns a verdict in words."""
-  if verdict.unsolved:
-    return (
-      f'The verifier scores 0.00 on {" and ".join(verdict.unsolved)}: look at'
-      ' the prompts and the metric. Until then, decode with the verifier alone.'
-    )
-  if not verdict.choosing:
-    return _judgement(verdict, config, quality_name)
-  setting = verdict.setting
-  if verdict.slow:
-    return f'Decode with the verifier alone, because {_slow(verdict)}.'
-  if not setting.gamma:
-    return f'{_drafter_does_not_pay(verdict)} {_uncertified(verdict, config)}'
-  text = f'Use {setting}: {_over_verifier(verdict)}'
-  if verdict.speedup_over_strict:
-    text += f' and {_over_strict(verdict)}'
-  text += ', modelled for one answer at a time, with 95 % intervals'
-  if setting.is_strict:
-    return (
-      f"{text}; its answers have the verifier's law, so no quality is lost."
-      f' {_uncertified(verdict, config)}'
-    )
-  return (
-    f'{text}; {_quality_change(verdict, quality_name)} that were not used for'
-    f' the choice. With probability {100 * (1 - config.delta):g}% its mean loss'
-    f' over such examples is at most {100 * config.risk:g} points (chosen among'
-    f' {len(verdict.trials)} settings on {verdict.choosing} examples); the'
-    ' speed has an interval but no guarantee.'
+  mean, low, high = verdict.loss
+  text = _SENTENCE.render(
+    v=verdict,
+    config=config,
+    risk=f'{100 * config.risk:g}',
+    margin=f'{100 * config.margin:g}',
+    quality=quality_name,
+    # + 0.0 makes 0.0 of -0.0.
+    moved=[round(-100 * x, 1) + 0.0 for x in (mean, high, low)],
   )
-
-
-def _judgement(
-  judgement: Verdict, config: AnalysisConfig, quality_name: str
-) -> str:
-  setting, points = judgement.setting, f'{100 * config.margin:g}'
-  quality = _quality_change(judgement, quality_name)
-  if judgement.is_shown:
-    return (
-      f'Use {setting}: {_over_strict(judgement)} and'
-      f' {_over_verifier(judgement)}, modelled for one answer at a time;'
-      f' {quality}. The config fixes both settings, and the quality counts as'
-      f" the verifier's because the paired 95 % interval is above -{points}."
-    )
-  if math.isnan(judgement.lost[0]):
-    reason = 'cannot be judged without a metric; give --metric and references'
-  elif not judgement.keeps_quality and judgement.reporting < judgement.needed:
-    reason = (
-      f'cannot be judged on {judgement.reporting} examples; give'
-      f' {judgement.needed} or more, which can show that at most {points} of'
-      ' 100 points are lost'
-    )
-  elif not judgement.keeps_quality:
-    reason = (
-      f"is not shown to keep the verifier's quality: {quality}, and the paired"
-      f' 95 % interval is not above -{points}'
-    )
-  else:
-    reason = (
-      'is not shown to be faster than strict decoding and the verifier alone:'
-      f' it is {_over_strict(judgement)} and {_over_verifier(judgement)},'
-      ' modelled for one answer at a time'
-    )
-  advice = f'Use {judgement.use}, which loses no quality'
-  if judgement.slow:
-    advice += f'; {_slow(judgement)}'
-  return f'{setting} {reason}. {advice}.'
-
-
-def _slow(verdict: Verdict) -> str:
-  setting, speedup = verdict.slow or (None, ())
-  return (
-    f'{setting} is not shown to be faster: {_with_ends(speedup)} times as fast'
-    ' as the verifier alone, modelled for one answer at a time'
-  )
-
-
-def _over_strict(verdict: Verdict) -> str:
-  return (
-    f'{_with_ends(verdict.speedup_over_strict or ())} times as fast as strict'
-    f' decoding ({verdict.strict})'
-  )
-
-
-def _over_verifier(verdict: Verdict) -> str:
-  return f'{_with_ends(verdict.speedup)} times as fast as the verifier alone'
-
-
-def _quality_change(verdict: Verdict, quality_name: str) -> str:
-  loss, lowest, highest = verdict.lost
-  # + 0.0 makes 0.0 of -0.0.
-  ends = loss, highest, lowest
-  change, low, high = (round(-100 * x, 1) + 0.0 for x in ends)
-  return (
-    f'its {quality_name} is {abs(change):.1f} of 100 points'
-    f" {'below' if change < 0 else 'above'} the verifier's [{low:+.1f},"
-    f' {high:+.1f}] on {verdict.reporting} examples'
-  )
-
-
-def _with_ends(numbers: Sequence[float]) -> str:
-  value, low, high = numbers
-  return f'{value:.2f} [{low:.2f}, {high:.2f}]'
-
-
-def _drafter_does_not_pay(verdict: Verdict) -> str:
-  for trial in verdict.trials:
-    if trial.setting == verdict.strict:
-      return (
-        'Decode with the verifier alone, because the drafter does not pay: the'
-        f' fastest lossless setting, {trial.setting}, is {trial.speedup:.2f}'
-        ' times as fast (modelled, one answer at a time).'
-      )
-  return (
-    'Decode with the verifier alone: no lossless setting with a drafter was'
-    ' decoded.'
-  )
-
-
-def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
-  if all(x.setting.is_strict for x in verdict.trials):
-    return 'No setting that may lose quality was tried.'
-  if any(math.isnan(x.loss) for x in verdict.trials):
-    return (
-      'Without a metric no other setting can be certified: give --metric and'
-      ' references.'
-    )
-  if any(x.is_certified and not x.setting.is_strict for x in verdict.trials):
-    return 'No certified setting that may lose quality is faster.'
-  points, count = f'{100 * config.risk:g} points', verdict.choosing
-  text = f'No setting that may lose quality could be certified at {points}: '
-  if count < verdict.needed:
-    text += (
-      f'{count} examples for choosing (half of all) can certify'
-      f' {100 * verdict.least_risk:.1f} points at best, and {verdict.needed}'
-      ' would be needed if no answer changed'
-    )
-  else:
-    text += (
-      f'the losses on {count} examples for choosing (half of all) are too large'
-      f' or too uncertain, though {verdict.needed} would suffice if no answer'
-      ' changed'
-    )
-  if verdict.estimate:
-    setting, count = verdict.estimate
-    text += (
-      f'; about {count} would be needed for {setting}, with losses as they were'
-      ' here'
-    )
-  return f'{text}.'
+  return re.sub(r' (?=[.;,] |[.]$)', '', ' '.join(text.split()))

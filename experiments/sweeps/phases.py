@@ -19,7 +19,7 @@ import pandas as pd
 from cascades import arguments
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
-from experiments.analysis import comparisons, mixture, runs
+from experiments.analysis import comparisons, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import results_version, unit_costs
 from experiments.sweeps import (
@@ -227,7 +227,7 @@ class Sweep:
     run = runs.read(self.workdir, self._records)
     text = run.summary.to_csv(index=False)
     records.write_text(self.workdir / 'summary.csv', text)
-    self._gathered = runs.gather([run])
+    self._gathered = runs.gather(run)
     self._add_race()
     self._decide()
     if self.config.get('wandb'):
@@ -239,7 +239,7 @@ class Sweep:
   def report(self) -> None:
     """Writes the page, and prints the best points."""
     try:
-      page = reports.write_report([runs.read(self.workdir, self._records)])
+      page = reports.write_report(runs.read(self.workdir, self._records))
     except Exception as error:
       raise ValueError(
         f'report: all points are kept in {self.workdir}, but the page cannot be'
@@ -327,7 +327,7 @@ class Sweep:
     }
     rows = [
       row
-      for row in mixture.entrants(self._gathered)
+      for row in comparisons.entrants(self._gathered)
       if (row.variant, row.gamma) in curves
     ]
     examples, timed = self._raced(), records.read_race(self.workdir)
