@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.analysis import certification, comparisons, runs
+from experiments.analysis import comparisons, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points
 from experiments.records import stats
@@ -29,7 +29,7 @@ def make(specs, n=200, task='sums', seed=0):
     right, latency, wall, tokens = spec
     point = dict(task=task, n=n, failed=0)
     point |= dict(method=method, variant=method, lenience=lenience, gamma=gamma)
-    point |= dict(verification='token', oracle=False, law=0)
+    point |= dict(verification='token')
     strict = runs.is_strict(method, lenience)
     point |= dict(has_rule=method in RULES, scale=1.0, strict=strict)
     points.append(point)
@@ -273,92 +273,9 @@ def test_a_kind_is_shown_by_its_best_points():
   assert comparisons.best_of_kinds(lone).empty
 
 
-def test_gammas_of_one_law_are_one_point(frame):
-  other = frame.assign(gamma=frame.gamma * 2)
-  for law, count in ((0, 1), (other.gamma, 2)):
-    both = pd.concat([frame, other.assign(law=law)], ignore_index=True)
-    assert (comparisons.at_fastest_gamma(both).method == 'diff').sum() == count
-  # With gamma 0 a method is the verifier alone, and lucky here.
+def test_a_method_without_blocks_is_left_out_where_it_has_blocks():
+  # With gamma 0 it is the verifier alone.
   specs = SPECS | {('opt', 0.5, 0): (0.99, 1.0, 0.01, 10)}
   specs |= {('token_v3', 0.5, 0): (0.7, 1.0, 0.01, 10)}
-  fastest = comparisons.at_fastest_gamma(make(specs).table)
-  assert set(fastest[fastest.method == 'opt'].gamma) == {2, 4}
-  assert set(fastest[fastest.method == 'token_v3'].gamma) == {0}
-
-
-def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
-  frame = comparisons.compare(
-    make(
-      {
-        ALONE: (0.9, 1.0, 0, 10),
-        ('drafter_only', math.nan, 0): (0.6, 0.1, 0, 10),
-        ('diff', 0.0, 2): (0.9, 0.7, 0, 10),
-        ('diff', 0.5, 2): (0.95, 0.6, 0, 10),
-        ('diff', 1.0, 2): (0.5, 0.3, 0, 10),
-        ('opt', 0.0, 2): (0.8, 0.7, 0, 10),
-        ('opt', 0.6, 2): (0.8, 0.5, 0, 10),
-        ('opt', 1.0, 2): (0.7, 0.2, 0, 10),
-        # Gamma 0 is the verifier alone.
-        ('chow', 0.5, 0): (0.9, 1.0, 0, 10),
-        ('chow', 0.5, 2): (0.7, 0.2, 0, 10),
-        # By chance gamma 2 scores better; it is slower for the same law.
-        ('token_v1', 0.5, 2): (0.8, 0.4, 0, 10),
-        ('token_v1', 0.5, 4): (0.7, 0.3, 0, 10),
-      }
-    ),
-    CHOICE,
-  )
-  best = comparisons.best_points(frame)
-  assert best.method.tolist() == [
-    *('verifier_only', 'drafter_only', 'diff', 'opt', 'chow', 'token_v1')
-  ]
-  assert best.lenience.tolist()[2:] == [0.5, 0.6, 0.5, 0.5]
-  assert best.gamma.tolist() == [0, 0, 2, 2, 2, 4]
-  assert best.as_good.tolist() == [True, False, True, False, False, False]
-  # No method reaches the latency of an oracle.
-  oracles = frame.assign(oracle=frame.method == 'diff')
-  assert 'diff' not in set(comparisons.best_points(oracles).method)
-  # Without quality the fastest is shown.
-  unknown = frame.assign(quality=math.nan, as_good=False)
-  best = comparisons.best_points(unknown).set_index('method')
-  assert (best.lenience['diff'], best.lenience['opt']) == (1.0, 1.0)
-
-
-# --- Leniences with a guarantee.
-
-DRAWS = 2000
-RISK, DELTA = 0.05, 0.1
-
-
-def sample_losses(wrong, n, seed=0):
-  """Losses of generated records, [draws, leniences, n].
-
-  A right answer of the verifier's is lost at each lenience with its own
-  probability, and a wrong one made right at a tenth.
-  """
-  rng = np.random.default_rng(seed)
-  right = rng.random((DRAWS, 1, n)) < 0.9
-  chance = np.array(wrong)[:, None]
-  spoilt = rng.random((DRAWS, len(wrong), n)) < chance
-  mended = rng.random((DRAWS, len(wrong), n)) < 0.1
-  method = np.where(right, ~spoilt, mended)
-  return right.astype(float) - method
-
-
-@pytest.mark.parametrize(('n', 'share'), [(100, 0.5), (400, 0.95)])
-def test_more_than_strict_is_found_where_little_is_lost(n, share):
-  counts = certification.loosest(
-    sample_losses([0.01, 0.01, 0.5], n), RISK, DELTA
-  )
-  assert (counts >= 1).mean() >= share
-  assert (counts == 3).mean() == 0
-
-
-def test_a_p_value_is_no_less_than_it_should_be():
-  for share in (0.01, 0.05, 0.1, 0.3):
-    losses = sample_losses([(RISK + 0.01) / 0.9], 200, seed=1)
-    p = stats.p_value(losses, RISK, DELTA)
-    error = math.sqrt(share * (1 - share) / DRAWS)
-    assert (p <= share).mean() <= share + 3 * error
-  # Nor where the easy examples come first, as in some files.
-  assert stats.p_value(np.repeat([0.0, 1.0], 200), RISK, DELTA) > 0.9
+  gammas = comparisons.with_blocks(make(specs).table).groupby('method').gamma
+  assert gammas.unique().map(set)[['opt', 'token_v3']].tolist() == [{2, 4}, {0}]

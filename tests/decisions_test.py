@@ -422,35 +422,26 @@ def test_a_decision_has_its_evidence(decided):
     sampler.Sampler.from_decision(workdir, verifier=config.drafter)
 
 
-def _part(fields, name):
-  """The part of a decision.json that has a field."""
-  parts = fields, fields['config'], fields['evidence']
-  return next(x for x in parts if name in x)
-
-
-_FIELDS = *options_of(DecodingConfig), *Decision.__annotations__, 'tasks'
-_DAMAGED = [
-  *((lambda x, name=name: _part(x, name).pop(name), name) for name in _FIELDS),
-  (lambda x: x.update(format=2), 'format'),
-  (lambda x: x.update(more=1), 'more'),
-  (lambda x: x.update(config=5), 'config'),
-  (lambda x: x['config'].update(gamma=-1), 'gamma'),
-  # None is the default of a config, not of a decision.
-  (lambda x: x['config'].update(gamma=None), 'gamma'),
-  (lambda x: x['config'].update(lenience=None), 'lenience'),
-  (lambda x: x['config'].update(temperature=None), 'temperature'),
-  (lambda x: x['config'].update(magic=1), 'magic'),
-  (lambda x: x['evidence'].update(tasks={'a': 1}), 'evidence tasks'),
-]
-
-
-@pytest.mark.parametrize(('damage', 'words'), _DAMAGED)
-def test_a_damaged_decision_is_refused(decided, tmp_path, damage, words):
+@pytest.mark.parametrize(
+  ('part', 'name', 'value'),
+  [
+    *(('', name, ...) for name in Decision.__annotations__),
+    *(('', 'format', 2), ('', 'more', 1), ('', 'config', 5)),
+    *(('evidence', 'tasks', x) for x in (..., {'a': 1})),
+    *(('config', name, ...) for name in options_of(DecodingConfig)),
+    *(('config', 'gamma', -1), ('config', 'magic', 1)),
+    # None is the default of a config, not of a decision.
+    *(('config', x, None) for x in ('gamma', 'lenience', 'temperature')),
+  ],
+)
+def test_a_damaged_decision_is_refused(decided, tmp_path, part, name, value):
   fields = small.read_json(decided[1] / 'decision.json')
-  path = tmp_path / 'decision.json'
-  damage(fields)
+  path, changed = tmp_path / 'decision.json', fields.get(part, fields)
+  changed[name] = value
+  if value is ...:
+    del changed[name]
   path.write_text(json.dumps(fields))
-  with pytest.raises(ValueError, match=rf'^decision: .*decision.json.*{words}'):
+  with pytest.raises(ValueError, match=rf'^decision: .*decision.json.*{name}'):
     Decision.load(path)
   with pytest.raises(ValueError, match='decision: there is no'):
     Decision.load(tmp_path / 'none')

@@ -333,12 +333,6 @@ def needed(risk: float, delta: float) -> int:
   return bisect.bisect_left(range(high + 1), True, high // 2, key=is_rejected)
 
 
-def loosest(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
-  """Counts the leniences, from the strictest on, that lose at most `risk`."""
-  is_rejected = p_value(losses, risk, delta) <= delta
-  return np.cumprod(is_rejected, -1).sum(-1)
-
-
 def _needed_for_margin(quality: np.ndarray, margin: float) -> int:
   """Returns the fewest examples that can show a quality within the margin."""
   if not margin:
@@ -410,8 +404,8 @@ def try_all(
   if answers.has_quality:
     for indices in _curves(answers.settings).values():
       p[indices] = p_value(losses[indices], config.risk, share)
-      count = int(loosest(losses[indices], config.risk, share))
-      is_certified[indices[:count]] = True
+      # Up to the first that is not rejected.
+      is_certified[indices] = np.cumprod(p[indices] <= share)
   return _trials(answers, p, is_certified)
 
 

@@ -261,40 +261,6 @@ def front(curve: pd.DataFrame) -> pd.DataFrame:
   return finite[finite.quality > best]
 
 
-def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects each curve and lenience at its fastest gamma.
-
-  The emitted tokens have the same law at any gamma, so that quality differs by
-  sampling noise. Gammas at which a point has another law are points of their
-  own.
-  """
-  order = with_blocks(frame).sort_values('latency', kind='stable')
-  fastest = order.drop_duplicates([*CURVE, 'lenience', 'law'])
-  return frame.loc[fastest.index.sort_values()]
-
-
-def best_points(frame: pd.DataFrame) -> pd.DataFrame:
-  """Selects the best point of each variant, and the two models alone.
-
-  The best point is the fastest with the verifier's quality. If a curve has
-  none, it is the fastest of the points with the highest quality. Oracles are
-  left out, because no method reaches their latency.
-  """
-  points = at_fastest_gamma(frame[~frame.oracle])
-  is_good = points.as_good & points.latency.notna()
-  order = points.assign(
-    is_good=is_good, level=points.quality.where(~is_good, 0.0)
-  ).sort_values(
-    ['is_good', 'level', 'latency'],
-    ascending=[False, False, True],
-    kind='stable',
-  )
-  best = order.drop_duplicates(CURVE).index
-  # In the order of the curves.
-  curves = points.groupby(CURVE, sort=False).ngroup()
-  return points.loc[curves[best].sort_values().index]
-
-
 def unsolved(frame: pd.DataFrame) -> list[str]:
   """Returns a sentence for each task on which the verifier scores 0."""
   rows = frame[(frame.method == VERIFIER) & (frame.quality == 0)]

@@ -144,10 +144,8 @@ class Points:
   Attributes:
     table: The rows of the summary, with variant, gamma (0 without blocks),
       latency, scale (the best score of the task), strict (True if the law is
-      the verifier's), law (the gamma on which it depends, or 0), oracle (True
-      if the cost leaves out verifier calls that the rule needs) and has_rule
-      (True if its answers record deferrals, as only those of a method with a
-      deferral rule do).
+      the verifier's) and has_rule (True if its answers record deferrals, as
+      only those of a method with a deferral rule do).
     answers: A row per answer: point (a row of `table`), id, quality, emitted,
       latency (modelled, in units of the verifier's token), wall_s (seconds; nan
       if times cannot be compared), and `score:NAME` for the sums of a corpus
@@ -156,9 +154,6 @@ class Points:
 
   table: pd.DataFrame
   answers: pd.DataFrame
-
-  def __repr__(self) -> str:
-    return f'{len(self.table)} points, {len(self.answers)} answers'
 
 
 _COLUMNS = 'point id quality emitted latency wall_s'.split()
@@ -199,22 +194,15 @@ def gather(run: Run, clock: bool = False) -> Points:
     for curve in run.config.get('curves') or ()
     for x in curve.get('strict') or ()
   }
-  gammas = list(map(block_gamma, first_records))
   table = run.summary.assign(
     variant=[r.variant for r in first_records],
-    gamma=gammas,
+    gamma=list(map(block_gamma, first_records)),
     latency=run.summary.relative_latency,
     scale=[scales.get(r.task) or 1.0 for r in first_records],
     strict=[
       (r.method, r.lenience) in strict or is_strict(r.method, r.lenience)
       for r in first_records
     ],
-    # The gamma that the law depends on, as with bonus tokens of the verifier.
-    law=[
-      gamma if r.bonus_from == 'verifier' else 0
-      for r, gamma in zip(first_records, gammas, strict=True)
-    ],
-    oracle=[is_oracle(r.method, r.verification) for r in first_records],
     has_rule=[
       any(r.failure is None and r.deferred is not None for r in point)
       for point in points.values()

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.records import OPTIONS, Record, variant
-from experiments.records.stats import bootstrap_sums_interval, mean_interval
+from experiments.records.stats import bootstrap, mean_interval
 from experiments.records.unit_costs import Costs
 from experiments.tasks import quality_metric
 
@@ -64,15 +64,18 @@ def quality(records: Sequence[Record]) -> float:
 
 def _quality_interval(records: Sequence[Record]) -> tuple[float, float]:
   """Returns the 95 % interval of `quality` over examples; see `stats`."""
+  scale, values = 1.0, np.array([[r.quality] for r in records], np.float64)
   if corpus := _corpus(records):
     function, scores = corpus
-    return bootstrap_sums_interval(scores, function)
-  values = np.array([[r.quality] for r in records], dtype=np.float64)
-  if not len(records) or np.isnan(values).any():
+    low, high = bootstrap(
+      scores, lambda sums: np.apply_along_axis(function, -1, sums)[..., None]
+    )
+  elif not len(records) or np.isnan(values).any():
     return math.nan, math.nan
-  metric = quality_metric(records[0].task)
-  scale = metric.scale if metric else 1.0
-  low, high = mean_interval(np.clip(values / scale, 0, 1))
+  else:
+    metric = quality_metric(records[0].task)
+    scale = metric.scale if metric else 1.0
+    low, high = mean_interval(np.clip(values / scale, 0, 1))
   return scale * float(low[0]), scale * float(high[0])
 
 

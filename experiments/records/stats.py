@@ -187,16 +187,3 @@ def _tango(values, reference) -> tuple[float, float]:
         outside = midpoint
     ends.append(outside)
   return ends[0], ends[1]
-
-
-def bootstrap_sums_interval(
-  rows: Sequence[Sequence[float]], score: Callable[[np.ndarray], float]
-) -> tuple[float, float]:
-  """Computes the interval of a score that takes a single list of sums."""
-  rows = np.asarray(rows, dtype=np.float64)
-  if not len(rows):
-    return math.nan, math.nan
-  low, high = bootstrap(
-    rows, lambda sums: np.apply_along_axis(score, -1, sums)[..., None]
-  )
-  return float(low[0]), float(high[0])

@@ -1,9 +1,9 @@
-"""Some answers, token by token: sources and blocks."""
+"""Some answers, token by token."""
 
 import itertools
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments import escapes, records
@@ -18,16 +18,6 @@ SOURCES = {
 }
 # Symbols of invisible characters.
 _VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
-# Index of accepted drafts in the sources of a trace.
-_DRAFT = records.SOURCES.index('draft')
-
-
-class Token(NamedTuple):
-  """A token as the page shows it: source, details and text."""
-
-  source: str
-  details: str
-  text: str
 
 
 class Answer(NamedTuple):
@@ -38,7 +28,8 @@ class Answer(NamedTuple):
   verdict: str
   prompt: str
   reference: str
-  blocks: list[list[Token]]
+  # The source and the text of each token.
+  tokens: list[tuple[str, str]]
 
 
 def select(
@@ -96,41 +87,19 @@ def read(
         _verdict(r.quality),
         str(example.prompt),
         reference if isinstance(reference, str) else '\n'.join(reference),
-        [[token(trace, i) for i in block] for block in blocks(trace)],
+        list(_tokens(trace)),
       )
     )
   return answers
 
 
-def token(trace: Trace, index: int) -> Token:
-  """Returns a token of an answer."""
-  source = records.SOURCES[trace.sources[index]]
-  details = [
-    f'{SOURCES.get(source, (source,))[0]}, token {trace.tokens[index]}'
-  ]
-  if trace.rejected[index] is not None:
-    details.append(f'rejected draft: token {trace.rejected[index]}')
-  if trace.deferred is not None:
-    verdict = 'defers' if trace.deferred[index] else 'keeps'
-    draft = 'draft rejected here' if source == 'residual' else 'token'
-    details.append(f'the rule {verdict} the {draft}')
-  # An end-of-sequence token has no text.
-  last = index == len(trace.tokens) - 1
-  text = trace.token_strings[index] or ('[end]' if last else '∅')
-  display = ''.join(_VISIBLE.get(c) or escapes.for_xml(c) for c in text)
-  return Token(source, '\n'.join(details), display)
-
-
-def blocks(trace: Trace) -> list[range]:
-  """Returns the positions of each block's tokens.
-
-  A block holds its accepted drafts and the token after them.
-  """
-  count = len(trace.tokens)
-  ends = [i + 1 for i in range(count) if trace.sources[i] != _DRAFT]
-  # An answer may end inside a block.
-  edges = list(dict.fromkeys((0, *ends, count)))
-  return [range(*edge) for edge in itertools.pairwise(edges)]
+def _tokens(trace: Trace) -> Iterator[tuple[str, str]]:
+  """Yields the source and the text of each token."""
+  for i, text in enumerate(trace.token_strings):
+    # An end-of-sequence token has no text.
+    text = text or ('[end]' if i == len(trace.tokens) - 1 else '∅')
+    text = ''.join(_VISIBLE.get(c) or escapes.for_xml(c) for c in text)
+    yield records.SOURCES[trace.sources[i]], text
 
 
 def _verdict(quality: float) -> str:

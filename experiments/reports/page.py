@@ -107,9 +107,7 @@ def _tables(
   curve_styles: styles.CurveStyles,
 ) -> list[Table]:
   """Returns the tables that are made of records, in the order of the page."""
-  point = [tables.LENIENCE]
-  if frame.gamma[frame.gamma > 0].nunique() > 1:
-    point.append(tables.GAMMA)
+  point = tables.LENIENCE, tables.GAMMA
   output, by_kind = [], comparisons.best_of_kinds(frame)
 
   def name(variant: Any) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import pandas as pd
 
 from cascades import arguments
 from cascades.drafters import kind_of
@@ -35,11 +34,6 @@ from experiments.sweeps import (
 )
 from experiments.sweeps.curve_plan import Curve
 from experiments.sweeps.plan import Point
-
-_BEST_COLUMNS = (
-  'task variant gamma lenience quality at_quality rejection_rate'
-  ' block_efficiency relative_latency'
-).split()
 
 
 class Sweep:
@@ -237,7 +231,7 @@ class Sweep:
     self._files.log_end()
 
   def report(self) -> None:
-    """Writes the page, and prints the best points."""
+    """Writes the page, and prints where the results are."""
     try:
       page = reports.write_report(runs.read(self.workdir, self._records))
     except Exception as error:
@@ -251,7 +245,11 @@ class Sweep:
     unsolved = comparisons.unsolved(frame)
     for line in [self._decision.sentence] if self._decision else unsolved:
       print(f'\n{line}')
-    _print_best(frame)
+    if frame.failed.any():
+      print(
+        f'Examples that failed: {frame.failed.sum()}, in'
+        f' {(frame.failed > 0).sum()} points; their records say why.'
+      )
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:
       print(f'Decision:   {self.workdir / "decision.json"}')
@@ -368,32 +366,3 @@ class Sweep:
     )
     if self._decision:
       deciding.save(self._decision, self.workdir / 'decision.json')
-
-
-def _print_best(frame: pd.DataFrame) -> None:
-  """Prints the best point of each method, and the number of failures."""
-  best = comparisons.best_points(frame).rename(
-    columns={'as_good': 'at_quality'}
-  )
-  # A sweep of oracles alone has no best points.
-  if len(best):
-    print(
-      "\nEach method's fastest point at the verifier's quality, or its best:"
-    )
-    print(
-      best.to_string(
-        columns=_BEST_COLUMNS,
-        index=False,
-        na_rep='-',
-        float_format='{:.3f}'.format,
-        formatters={
-          'lenience': '{:g}'.format,
-          'at_quality': lambda value: 'yes' if value else 'no',
-        },
-      )
-    )
-  if frame.failed.any():
-    print(
-      f'Examples that failed: {frame.failed.sum()}, in'
-      f' {(frame.failed > 0).sum()} points; their records say why.'
-    )
