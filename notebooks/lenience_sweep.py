@@ -92,7 +92,7 @@ if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
 # %%
 from experiments import records
 from experiments.analysis import comparisons, runs
-from experiments.reports import AnalysisConfig, styles
+from experiments.reports import AnalysisConfig, tables
 
 first = records.read_all(WORKDIR)[0]
 print(first.variant, first.id, repr(first.text), first.quality, first.emitted)
@@ -122,7 +122,7 @@ import matplotlib.pyplot as plt
 task = frame.task.iloc[0]
 task_frame = frame[frame.task == task]
 names = dict(zip(task_frame.variant, task_frame.method, strict=True))
-curve_styles = styles.styles(names)
+curve_styles = tables.styles(names)
 figure, axes = plt.subplots(figsize=(6, 4))
 for variant, curve in task_frame.groupby('variant', sort=False):
   curve = curve.sort_values('lenience')
@@ -145,7 +145,7 @@ for variant, curve in task_frame.groupby('variant', sort=False):
         fontsize=8,
       )
 axes.set(xlabel='modelled latency per token (verifier = 1)', ylabel='quality')
-axes.set_title(styles.words(task), loc='left')
+axes.set_title(tables.words(task), loc='left')
 axes.legend(frameon=False)
 figure.tight_layout()
 

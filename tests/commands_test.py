@@ -41,7 +41,6 @@ _MISTAKES = {
     (['--workdir={}', '--margin=3'], 'margin: must be a number from 0 to 1'),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
     (['--nodebug'], 'workdir: no folder is given; give the folder'),
-    (['--workdir={0},{0}'], 'has no records; run'),
     (['workdir'], "'workdir' is not a flag"),
   ],
   'sample': [

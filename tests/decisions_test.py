@@ -20,7 +20,7 @@ from experiments import records, sweep, tasks
 from experiments.analysis import certification
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Answers, Setting
-from experiments.reports import page, styles
+from experiments.reports import page, tables
 from experiments.sweeps import curve_plan, deciding, plan
 from experiments.tasks import halves
 
@@ -245,15 +245,19 @@ def test_a_strict_setting_needs_no_examples_for_its_quality():
     _judge(n=0)
 
 
-def _fixed_config():
-  config = small.config(num_examples=5, shard_size=2)
+def _config(decision, **fields):
+  config = small.config(**fields)
   with config.unlocked():
-    config.decision = dict(method='token_v2', lenience=0.7, gamma=2)
-    config.decision.strict_gamma = 2
+    config.decision = decision
   return config
 
 
-def test_fixed_settings_have_the_options_of_the_fixed_config():
+def _fixed_config():
+  decision = dict(method='token_v2', lenience=0.7, gamma=2, strict_gamma=2)
+  return _config(decision, num_examples=5, shard_size=2)
+
+
+def test_fixed_settings_have_the_options_of_the_config():
   config = _fixed_config()
   config.verification, config.gate = 'block', 'processed'
   settings = deciding._fixed_settings(config.decision, config)
@@ -317,9 +321,7 @@ def test_a_decision_of_its_own_number_of_examples_stands_first(tmp_path):
 
 
 def test_too_few_examples_are_foreseen():
-  config = small.config()
-  with config.unlocked():
-    config.decision = dict(risk=0.03, delta=0.1)
+  config = _config(dict(risk=0.03, delta=0.1))
   make = functools.partial(curve_plan.Curve.from_config, config)
   curves = [
     make('verifier_only', ()),
@@ -346,15 +348,8 @@ def test_too_few_examples_are_foreseen():
   assert foreseen(100)
 
 
-def _certified_config(**fields):
-  config = small.config(**fields)
-  with config.unlocked():
-    config.decision = dict(risk=0.9, delta=0.5)
-  return config
-
-
 def test_a_sweep_on_one_half_is_reported_without_a_decision(tmp_path, capsys):
-  config = _certified_config(num_examples=1)
+  config = _config(dict(risk=0.9, delta=0.5), num_examples=1)
   curves = [
     small.curve('verifier_only', ()),
     small.curve('token_v3', (0.9,), gamma=3),
@@ -369,7 +364,8 @@ def test_a_sweep_on_one_half_is_reported_without_a_decision(tmp_path, capsys):
 @pytest.fixture(scope='module')
 def decided(tmp_path_factory):
   """A sweep that ended with a decision, as (config, workdir)."""
-  config = _certified_config(num_examples=24, temperature=0.0)
+  decision = dict(risk=0.9, delta=0.5)
+  config = _config(decision, num_examples=24, temperature=0.0)
   workdir = tmp_path_factory.mktemp('decided') / 'run'
   make = functools.partial(curve_plan.Curve.from_config, config)
   curves = [
@@ -417,7 +413,7 @@ def test_a_decision_has_its_evidence(decided):
   text = html.unescape((workdir / 'report' / 'index.html').read_text())
   assert '<h2>Decision</h2>' in text
   assert fields['sentence'] in text
-  assert 'certified if p is at most 0.5.' in text
+  assert 'must be at most 0.5.' in text
   with pytest.raises(ValueError, match='the hash of the verifier'):
     sampler.Sampler.from_decision(workdir, verifier=config.drafter)
 
@@ -474,8 +470,8 @@ def test_a_page_shows_a_decision_or_leaves_it_out(
   )
   *_, table = page._decision(path)
   rows = [[x.text for x in cells] for _, cells in table.rows({})]
-  assert rows[0][2] == styles.DASH
-  assert {row[4] for row in rows} == {styles.DASH}
+  assert rows[0][2] == tables.DASH
+  assert {row[4] for row in rows} == {tables.DASH}
   monkeypatch.setattr(page.figure, 'draw', None)
   for odd in dict(trials=5), dict(delta_per_curve='x'):
     path.write_text(json.dumps(fields | {'evidence': evidence | odd}))

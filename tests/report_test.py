@@ -16,7 +16,7 @@ from answers import COSTS, measured
 
 from experiments import records, tasks
 from experiments.analysis import comparisons, runs
-from experiments.reports import AnalysisConfig, styles, write_report
+from experiments.reports import AnalysisConfig, tables, write_report
 from experiments.reports import answers as page_answers
 
 LENIENCES = {x: [math.nan] for x in ('verifier_only', 'drafter_only')}
@@ -162,11 +162,11 @@ def cells_of(part, heading):
 
 
 def test_methods_have_looks_and_variants_are_dashed():
-  table = styles.styles({x: x for x in ['speed', 'token_v3', 'mine', 'yours']})
+  table = tables.styles({x: x for x in ['speed', 'token_v3', 'mine', 'yours']})
   assert len({x.label for x in table.values()}) == len(table)
   assert len({x[1:] for x in table.values()}) == len(table)
   variants = 'diff', 'diff block', 'diff sequential', 'chow sequential'
-  table = styles.styles({name: name.split()[0] for name in variants})
+  table = tables.styles({name: name.split()[0] for name in variants})
   assert [x.label for x in table.values()] == [
     *('Diff', 'Diff (block)', 'Diff (sequential oracle)', 'Chow (sequential)')
   ]

@@ -15,16 +15,16 @@ import pandas as pd
 
 from experiments import escapes
 from experiments.records import metrics
-from experiments.reports import styles, tables
+from experiments.reports import tables
 from experiments.reports.tables import RATIO, SCORE, Column
 
 RESULTS = pathlib.Path(__file__).parents[2] / 'experiments/results'
 _COLUMNS = (
   tables.LENIENCE,
-  Column('quality', 'Exact match (95 % interval)', SCORE, ''),
-  Column('rejection_rate', 'Rejection rate', RATIO, ''),
-  Column('block_efficiency', 'Block efficiency', RATIO, ''),
-  Column('relative_latency', 'Modelled latency', RATIO, ''),
+  Column('quality', 'Exact match (95 % interval)', SCORE),
+  Column('rejection_rate', 'Rejection rate', RATIO),
+  Column('block_efficiency', 'Block efficiency', RATIO),
+  Column('relative_latency', 'Modelled latency', RATIO),
 )
 
 
@@ -54,7 +54,7 @@ def points(folder: str, title: str, *picks: str) -> str:
   shown = [*_COLUMNS]
   if frame.gamma.nunique() > 2:
     shown.insert(1, tables.GAMMA)
-  curve_styles = styles.styles(
+  curve_styles = tables.styles(
     dict(zip(selected.variant, selected.method, strict=True))
   )
   table = tables.Table('points', title, selected, shown)

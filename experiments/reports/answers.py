@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from experiments import escapes, records
 from experiments.records import Record, Trace
-from experiments.reports import styles
+from experiments.reports import tables
 
 # Label and meaning of the tokens of each source.
 SOURCES = {
@@ -109,4 +109,4 @@ def _verdict(quality: float) -> str:
   # The best score of a task is 1 or 100.
   if quality in (1, 100):
     return '✓ right'
-  return f'quality {styles.quality(quality)}' if quality else '✗ wrong'
+  return f'quality {tables.quality(quality)}' if quality else '✗ wrong'

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from experiments import escapes
 from experiments.analysis import comparisons
 from experiments.analysis.runs import BASELINES
-from experiments.reports import styles
+from experiments.reports import tables
 
 _RC = {
   # A dollar sign in a method's name is no mathematics.
@@ -31,7 +31,7 @@ _UNDATED = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
 
 
 def draw(
-  frame: pd.DataFrame, curve_styles: styles.CurveStyles
+  frame: pd.DataFrame, curve_styles: tables.CurveStyles
 ) -> tuple[str, bytes] | None:
   """Draws points and fronts, as SVG and PNG; None without a known quality."""
   is_known = np.isfinite(frame[['latency', 'quality']]).all(axis=1)
@@ -50,7 +50,7 @@ def draw(
     handles = {}
     for axes, (task, part) in zip(grid, parts, strict=False):
       handles |= _panel(axes, part, curve_styles)
-      title = escapes.for_xml(styles.words(task))
+      title = escapes.for_xml(tables.words(task))
       axes.set_title(title, loc='left', fontsize=10)
       axes.set_xlabel('modelled latency per token (verifier alone = 1)')
       axes.set_ylabel('quality')
@@ -70,7 +70,7 @@ def draw(
 
 
 def _panel(
-  axes: Axes, frame: pd.DataFrame, curve_styles: styles.CurveStyles
+  axes: Axes, frame: pd.DataFrame, curve_styles: tables.CurveStyles
 ) -> dict[str, Axes]:
   """Draws the curves of a task; returns an artist for each label."""
   handles = {}

@@ -18,7 +18,7 @@ from experiments import cli, escapes, records
 from experiments.analysis import comparisons, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Run
-from experiments.reports import answers, figure, styles, tables
+from experiments.reports import answers, figure, tables
 from experiments.reports.tables import RATIO, SCORE, Column, Table
 
 
@@ -68,7 +68,7 @@ def write_report(
   cli.say('drawing the page')
   frame = comparisons.compare(runs.gather(run), config)
   curves = zip(frame.variant, frame.method, strict=True)
-  curve_styles = styles.styles(
+  curve_styles = tables.styles(
     {name: name for name in runs.BASELINES} | dict(curves)
   )
   picture = make('the figure', figure.draw, frame, curve_styles)
@@ -87,7 +87,7 @@ def write_report(
     notices=comparisons.unsolved(frame),
     run=run,
     settings=json.dumps(run.config, indent=2),
-    styles=styles,
+    formats=tables,
     tables=parts,
   )
   folder = run.path / 'report'
@@ -104,7 +104,7 @@ def _tables(
   run: Run,
   frame: pd.DataFrame,
   config: AnalysisConfig,
-  curve_styles: styles.CurveStyles,
+  curve_styles: tables.CurveStyles,
 ) -> list[Table]:
   """Returns the tables that are made of records, in the order of the page."""
   point = tables.LENIENCE, tables.GAMMA
@@ -112,15 +112,15 @@ def _tables(
 
   def name(variant: Any) -> str:
     style = curve_styles.get(variant)
-    return style.label if style else styles.DASH
+    return style.label if style else tables.DASH
 
   if len(by_kind):
     columns = [
       tables.TASK,
-      Column('fastest', 'Fastest', name, "at the verifier's quality"),
+      Column('fastest', 'Fastest', name),
       *point,
       tables.SPEEDUP,
-      Column('best_variant', 'Best', name, "within the verifier's latency"),
+      Column('best_variant', 'Best', name),
       *(
         x._replace(field=f'best_{x.field}', heading=f'Best: {x.field}')
         for x in point
@@ -157,10 +157,10 @@ def _decision(path: pathlib.Path) -> Sequence[Any]:
   columns = [
     tables.GAMMA,
     tables.LENIENCE,
-    Column('speedup', 'Modelled speed-up', RATIO, 'over the verifier alone'),
-    Column('loss', 'Quality loss', SCORE, 'below the verifier alone; best = 1'),
-    Column('p', 'p-value', styles.small, 'that more than the risk is lost'),
-    Column('is_certified', 'Certified', '✗✓'.__getitem__, 'may be chosen'),
+    Column('speedup', 'Modelled speed-up', RATIO),
+    Column('loss', 'Quality loss', SCORE),
+    Column('p', 'p-value', tables.small),
+    Column('is_certified', 'Certified', '✗✓'.__getitem__),
   ]
   frame = frame.astype(dict.fromkeys(numbers, float))
   table = Table('decision', 'Decision', frame, columns)
