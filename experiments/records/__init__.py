@@ -36,33 +36,6 @@ from cascades.files import Count, digest, plain, write_bytes, write_text
 from cascades.verification_config import SOURCES
 from experiments import tasks
 
-__all__ = [
-  'OPTIONS',
-  'SOURCES',
-  'Outcome',
-  'Record',
-  'Trace',
-  'claim',
-  'decoding_fields',
-  'digest',
-  'dumps',
-  'failed_example',
-  'hash_examples',
-  'loads',
-  'plain',
-  'read',
-  'read_all',
-  'read_examples',
-  'read_json',
-  'read_points',
-  'read_race',
-  'read_starts',
-  'read_traces',
-  'variant',
-  'write',
-  'write_text',
-]
-
 # Numbers that JSON cannot hold are strings; see `plain`.
 _Float = Annotated[
   float,
