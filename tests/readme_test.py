@@ -11,10 +11,8 @@ import repository_pages
 import result_tables
 from inventory import ROOT
 
-# Cards of models, and tables that reports wrote.
-_OTHERS = re.compile(
-  r'cascades/assets/|experiments/results/\w+/|tests/fixtures/'
-)
+# Cards of models.
+_OTHERS = re.compile(r'cascades/assets/|tests/fixtures/')
 
 
 def _pages() -> dict[str, str]:
@@ -111,12 +109,12 @@ def test_a_table_of_results_is_of_the_files_of_its_folder(name):
 
 def test_every_table_and_figure_of_results_is_linked():
   # Lines that the site replaces by a table.
-  tables = re.findall(r'^\[Table.*?\]\((\w+)/\w+\.md\)', _RESULTS_PAGE, re.M)
+  tables = re.findall(r'^\[Table.*?\]\((\w+)/\w+\.csv\)', _RESULTS_PAGE, re.M)
   assert {path.name for path in _RESULTS.iterdir() if path.is_dir()} == {
     *tables
   }
   linked = set(re.findall(r'\]\((\w+/[\w.]+)\)', _RESULTS_PAGE))
-  for path in [*_RESULTS.glob('*/*.md'), *_RESULTS.glob('*/*.png')]:
+  for path in [*_RESULTS.glob('*/*.csv'), *_RESULTS.glob('*/*.png')]:
     assert path.relative_to(_RESULTS).as_posix() in linked
 
 
@@ -130,7 +128,7 @@ def test_figures_stand_in_the_tables_of_their_section():
   sections = {anchor: part for part in parts for anchor in _anchors(part)}
   known = {}
   for anchor, text in sections.items():
-    files = re.findall(r'\((\w+/\w+\.md)\)', text)
+    files = re.findall(r'\((\w+/(?!summary)\w+\.csv)\)', text)
     known[anchor] = set().union(
       *(_numbers((_RESULTS / x).read_text(encoding='utf-8')) for x in files)
     )

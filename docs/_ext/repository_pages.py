@@ -1,10 +1,11 @@
 """Shows pages of other folders on the site, with links that lead there.
 
 A page of docs/ that is `<!-- page: FILE -->` shows that file. There a line that
-begins with `[Table](FILE)` or `[Table: TITLE](FILE)` is replaced by that table
-of a folder of results, and by the command and the commit of the folder.
+begins with `[Table: TITLE](FILE)` is replaced by that table of a folder of
+results, a file of CSV, and by the command and the commit of the folder.
 """
 
+import csv
 import datetime
 import json
 import os
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _ROOT = pathlib.Path(__file__).parents[2]
 _DOCS = _ROOT / 'docs'
 _PAGE = re.compile(r'<!-- page: (\S+) -->\s*')
-_TABLE = re.compile(r'^\[Table(?:: (.*?))?\]\((\S+?)\)(.*)$', re.M)
+_TABLE = re.compile(r'^\[Table: (.*?)\]\((\S+?)\)(.*)$', re.M)
 _FIGURE = re.compile(r'\[figure\]\((\S+?)\)')
 _LINK = re.compile(r'\[([^\[\]]*)\]\(([^()\s]+)\)')
 _DEFINITION = re.compile(r'^(\[[^\]]+\]: )(\S+)$', re.M)
@@ -94,28 +95,31 @@ def origin(folder: pathlib.Path) -> str:
   )
 
 
-def narrow(text: str) -> str:
-  """Returns a table as the width of a page allows.
+def table(path: pathlib.Path) -> str:
+  """Returns a table of a file of CSV, as narrow as a page needs it.
 
   A column of tasks that all rows share is left out, and intervals are not
   broken into lines.
 
   Args:
-    text: The table as Markdown, with the text around it.
+    path: The file; its first line is the head.
   """
-  lines = text.splitlines()
-  rows = [re.split(r'(?<!\\)\|', x) for x in lines if x.startswith('|')]
-  heads, _, *cells = rows
-  if ' Task ' in heads:
-    task = heads.index(' Task ')
-    if len({row[task] for row in cells}) == 1:
-      for row in rows:
-        del row[task]
-  narrowed = map('|'.join, rows)
-  lines = [next(narrowed) if x.startswith('|') else x for x in lines]
+  with path.open(encoding='utf-8', newline='') as file:
+    columns = [
+      column
+      for column in zip(*csv.reader(file), strict=True)
+      if column[0] != 'Task' or len({*column[1:]}) > 1
+    ]
+  head, *rows = (
+    f'| {" | ".join(cells)} |' for cells in zip(*columns, strict=True)
+  )
+  # All columns but the first are right-aligned.
+  line = '|---' + '|---:' * (len(columns) - 1) + '|'
   # The spaces of an interval become non-breaking.
   return re.sub(
-    r'\(\S+ to \S+\)', lambda x: x[0].replace(' ', '\xa0'), '\n'.join(lines)
+    r'\(\S+ to \S+\)',
+    lambda x: x[0].replace(' ', '\xa0'),
+    '\n'.join([head, line, *rows]),
   )
 
 
@@ -136,18 +140,18 @@ def render(path: pathlib.Path) -> str:
   def definition(match: re.Match) -> str:
     return match[1] + _rebase(match[2], path.parent, pages)
 
-  def table(match: re.Match) -> str:
+  def titled(match: re.Match) -> str:
     title, name, rest = match.groups()
     file = path.parent / name
-    text = file.read_text(encoding='utf-8').strip()
-    if title:
-      text = re.sub(r'^\*\*.*\*\*$', f'**{title}**', text, count=1, flags=re.M)
     figures = _first(file.parent, _FIGURES).name
     links = [f'[All numbers]({pathlib.PurePosixPath(name).parent}/{figures})']
     links += [f'[figure]({x})' for x in _FIGURE.findall(rest)]
-    return f'\n{narrow(text)}\n\n{origin(file.parent)} {", ".join(links)}.\n'
+    return (
+      f'\n**{title}**\n\n{table(file)}\n\n'
+      f'{origin(file.parent)} {", ".join(links)}.\n'
+    )
 
-  text = _TABLE.sub(table, path.read_text(encoding='utf-8'))
+  text = _TABLE.sub(titled, path.read_text(encoding='utf-8'))
   return _LINK.sub(link, _DEFINITION.sub(definition, text))
 
 

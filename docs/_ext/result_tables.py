@@ -7,13 +7,14 @@ A test compares each table with the figures. All other tables of these folders
 were written when they were measured.
 """
 
+import csv
 import functools
+import io
 import pathlib
 from collections.abc import Callable
 
 import pandas as pd
 
-from experiments import escapes
 from experiments.records import metrics
 from experiments.reports import tables
 from experiments.reports.tables import RATIO, SCORE, Column
@@ -28,19 +29,17 @@ _COLUMNS = (
 )
 
 
-def points(folder: str, title: str, *picks: str) -> str:
-  """Returns a table of selected points of word problems.
+def points(folder: str, *picks: str) -> str:
+  """Returns a table of selected points of word problems, as CSV.
 
   Args:
     folder: Folder of summary.csv.
-    title: Title above the table.
     *picks: A curve and a lenience each, such as 'token_v3 block 0.5'; of a
       curve at several gammas the fastest is shown.
   """
   frame = pd.read_csv(RESULTS / folder / 'summary.csv')
   frame['variant'] = metrics.variants(frame)
   frame = frame[frame.task == 'word_problems'].sort_values('relative_latency')
-  title = f'{title}, {frame.n.max()} examples'
   rows = []
   for pick in picks:
     variant, _, lenience = pick.rpartition(' ')
@@ -57,17 +56,14 @@ def points(folder: str, title: str, *picks: str) -> str:
   curve_styles = tables.styles(
     dict(zip(selected.variant, selected.method, strict=True))
   )
-  table = tables.Table('points', title, selected, shown)
-  # All columns but the first are right-aligned.
-  lines = [
-    [table.row_heading, *(column.heading for column in shown)],
-    ['---', *['---:'] * len(shown)],
-  ]
+  table = tables.Table('points', '', selected, shown)
+  output = io.StringIO()
+  writer = csv.writer(output, lineterminator='\n')
+  writer.writerow([table.row_heading, *(column.heading for column in shown)])
   for name, cells in table.rows(curve_styles):
-    texts = [f'{x.text} ({x.ends})' if x.ends else x.text for x in cells]
-    lines.append([name, *texts])
-  rows = [' | '.join(map(escapes.for_markdown, line)) for line in lines]
-  return '\n'.join([f'**{title}**\n', *(f'| {row} |' for row in rows), ''])
+    texts = (f'{x.text} ({x.ends})' if x.ends else x.text for x in cells)
+    writer.writerow([name, *texts])
+  return output.getvalue()
 
 
 _MODELS = 'verifier_only', 'drafter_only', 'speed 0'
@@ -77,12 +73,8 @@ _RULES = (
 )
 # Tables by their paths below `RESULTS`.
 TABLES: dict[str, Callable[[], str]] = {
-  'quickstart/points.md': functools.partial(
-    points, 'quickstart', 'Word problems, temperature 1', *_RULES
-  ),
-  'quickstart_greedy/points.md': functools.partial(
-    points, 'quickstart_greedy', 'Word problems, greedy', *_RULES
-  ),
+  f'{folder}/points.csv': functools.partial(points, folder, *_RULES)
+  for folder in ('quickstart', 'quickstart_greedy')
 }
 
 
