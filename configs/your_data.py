@@ -3,12 +3,11 @@ r"""A pair of models on your own prompts, from a file.
 Command: python -m experiments.sweep --config=configs/your_data.py
   --verifier=V --drafter=D --data=mine.jsonl --metric=rouge2
 or, for a task of lm-evaluation-harness, --task=lm_eval:gsm8k
-Shows: whether the drafter pays and how long the sweep will take; then quality
-against latency on the rows of a JSONL, CSV or Parquet file, a path or a URL, in
-the order of the file. A row has the fields `prompt` and `reference`, a text or
-a list, and may have an `id`. Other fields and templates are given by
-`--config.file.prompt=$'Question: {question}\nAnswer:'` and similar flags (see
-experiments/tasks/task.py), a file of worked examples by
+Shows: quality against latency on the rows of a JSONL, CSV or Parquet file, a
+path or a URL, in the order of the file. A row has the fields `prompt` and
+`reference`, a text or a list, and may have an `id`. Other fields and templates
+are given by `--config.file.prompt=$'Question: {question}\nAnswer:'` and similar
+flags (see experiments/tasks/task.py), a file of worked examples by
 `--config.file.examples=shots.jsonl`, and chats by `--config.chat=True` and rows
 with `messages`. Metrics: those of the documentation's list of tasks, and
 `module:function` for your own `function(answer, reference)`, which returns a
@@ -22,8 +21,8 @@ from configs import common
 
 # Optional fields that can be set on the command line.
 _FIELDS = (
-  'file task chat decision preflight clock dtype cache_length mesh top_k'
-  ' top_p verification drafts shard_size'
+  'file task chat decision clock dtype cache_length mesh top_k top_p'
+  ' verification drafts shard_size'
 ).split()
 
 

@@ -3,7 +3,6 @@
 A mistake of the user ends a command with one sentence and exit code 2.
 """
 
-import contextlib
 import errno
 import importlib
 import importlib.metadata
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tqdm
@@ -394,32 +393,3 @@ def versions() -> dict[str, str]:
   names = ('gemma', 'jax', 'jaxlib', 'flax', 'numpy')
   versions = {name: importlib.metadata.version(name) for name in names}
   return {'cascades': cascades.__version__} | versions
-
-
-@contextlib.contextmanager
-def stop_on_ctrl_c(
-  say: Callable[[str], None],
-) -> Iterator[Callable[[], bool]]:
-  """Handles Ctrl-C: the first stops after current points, the second now."""
-  signals: list[int] = []
-
-  def handle(number: int, frame: Any) -> None:
-    del frame
-    if signals:
-      raise KeyboardInterrupt
-    signals.append(number)
-    say(
-      'stopping: the current points are finished and kept; press Ctrl-C again'
-      ' to stop at once, which loses only the answers of these points.'
-    )
-
-  try:
-    previous = signal.signal(signal.SIGINT, handle)
-  except ValueError:
-    # Only the main thread receives signals.
-    previous = None
-  try:
-    yield lambda: bool(signals)
-  finally:
-    if previous is not None:
-      signal.signal(signal.SIGINT, previous)

@@ -5,15 +5,21 @@ Shows: the path of the page, `report/index.html` under the workdir. Tables (CSV)
 and figures (SVG, PNG) are written beside the page. The command needs no
 accelerator and loads no model.
 
+A folder whose sweep is not finished has no page: a table shows the points that
+are there, the others are named, and the exit code is 4.
+
 `--compare=token_v3@0.95,speed@0` prints how two points (method@lenience, and
 @gamma where a sweep has several) differ in speed and quality, and no page.
 """
+
+import pathlib
+import sys
 
 from absl import app, flags
 
 from cascades import files
 from cascades.arguments import options_of
-from experiments import cli
+from experiments import cli, records
 from experiments.analysis.analysis_config import AnalysisConfig
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of a finished run.')
@@ -41,12 +47,34 @@ def main() -> None:
   config = AnalysisConfig(
     **{name: flags.FLAGS[name].value for name in _OPTIONS}
   )
+  if records.read_plan(_WORKDIR.value)[1]:
+    print(_unfinished(_WORKDIR.value))
+    sys.exit(4)
   run = runs.read(_WORKDIR.value)
   if not _COMPARE.value:
     print(reports.write_report(run, config))
     return
   for sentence in comparisons.compare_named(run, _COMPARE.value, config):
     print(files.printable(sentence))
+
+
+def _unfinished(workdir: str) -> str:
+  """Names the points that a workdir lacks, below a table of those it has."""
+  import pandas as pd
+
+  paths, missing = records.read_plan(workdir)
+  rows = [vars(x) for path in paths.values() for x in records.read(path)]
+  names = 'task method verification gamma lenience'.split()
+  frame = pd.DataFrame(rows, columns=[*names, 'quality'])
+  by_point = frame.groupby(names, sort=False, dropna=False).quality
+  table = by_point.agg(answers='size', quality='mean').reset_index()
+  strays = len([*pathlib.Path(workdir).glob('records/*.jsonl')]) - len(paths)
+  return (
+    f'{table.to_string(index=False)}\n{workdir} lacks {len(missing)} of'
+    f' {len(missing) + len(paths)} points; the command of its sweep decodes'
+    f' them. It has {strays} points of other plans. Missing:\n  '
+    + '\n  '.join(map(files.printable, missing))
+  )
 
 
 if __name__ == '__main__':

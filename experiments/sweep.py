@@ -3,15 +3,21 @@
 Command: python -m experiments.sweep --config=configs/quickstart.py
 Shows: a progress bar, a table, and the path of the report.
 
-The package `sweeps` has the parts: `plan` makes the points of a config,
-`phases` runs them, `worker` decodes, `workdirs` keeps results.
-The same command resumes a sweep that was stopped, and ends with the same
-records.
+The package `sweeps` has the parts: `plan` makes the points of a config, `run`
+decodes them with a `worker`, and `workdirs` keeps results. The same command
+resumes a sweep that was stopped, and ends with the same records.
+
+--verifier, --drafter (a name or a folder; ngram or self:3), --data (path or URL
+of a .jsonl, .csv or .parquet file) and --metric (rouge2, short_answer,
+module:function and others; by default only speed is measured) are short for
+--config.verifier, --config.drafter, --config.file.path and
+--config.file.metric.
 """
 
 import contextlib
 import pathlib
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +25,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments import cli
-from experiments.sweeps import curve_plan, plan
+from experiments.sweeps import curve_plan, multihost, plan, ray_cluster
+from experiments.sweeps.fields import SweepConfig
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config of a sweep, such as configs/quickstart.py.'
@@ -57,85 +64,60 @@ _DISTRIBUTED = flags.DEFINE_string(
   ' HOST:PORT,PROCESSES,INDEX with the host of process 0. --config.mesh divides'
   ' the devices of all processes; only process 0 uses the workdir.',
 )
+_FRESH = flags.DEFINE_bool(
+  'fresh',
+  False,
+  'Deletes the points of this sweep and decodes them again; the workdir may'
+  ' hold those of another config.',
+)
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'Prints no progress, only the final lines; for logs.'
 )
-# Flags for fields of the config, with the fields and help.
+# Short flags, and the fields of the config that they are short for.
 _SHORT = {
-  'verifier': ('verifier', 'Verifier: a name or a folder.'),
-  'drafter': ('drafter', 'Drafter: a name, a folder, ngram or self:3.'),
-  'data': ('file.path', 'Path or URL of a .jsonl, .csv or .parquet file.'),
-  'metric': (
-    'file.metric',
-    'Metric of the file: rouge2, short_answer, module:function'
-    ' and others in the documentation; by default only speed is measured.',
-  ),
+  'verifier': 'verifier',
+  'drafter': 'drafter',
+  'data': 'file.path',
+  'metric': 'file.metric',
 }
 
 
-def define_short_flags() -> None:
-  """Defines the short flags, which other commands have for themselves."""
-  for name, (field, text) in _SHORT.items():
-    flags.DEFINE_string(name, None, f'{text} Short for --config.{field}.')
-
-
-def _apply_short_flags(config: Any) -> None:
-  """Sets the fields of the short flags that were given."""
-  for name, (field, _) in _SHORT.items():
-    value = flags.FLAGS[name].value if name in flags.FLAGS else None
-    if value is None:
-      continue
-    table, _, key = field.rpartition('.')
-    owner = config.get(table) if table else config
-    if owner is None or key not in owner:
-      raise ValueError(
-        f'{name}: this config has no field {field}; run'
-        ' --config=configs/your_data.py, or build the config with'
-        f" common.sweep('{table or field}')."
-      )
-    owner[key] = value
+def long_flag(word: str) -> str:
+  """Returns a word of a command, with the name of its field if it is short."""
+  return re.sub(
+    rf'^--?({"|".join(_SHORT)})(?==|$)',
+    lambda match: f'--config.{_SHORT[match[1]]}',
+    word,
+  )
 
 
 def main() -> None:
   """Runs the sweep of the flags."""
   cli.require_config(_CONFIG.value, 'configs/quickstart.py')
-  joining: contextlib.AbstractContextManager = contextlib.nullcontext()
-  if place := _DISTRIBUTED.value:
-    # Imports JAX, which --help does not need.
-    from experiments.sweeps import multihost
-
-    joining = multihost.joined(place)
-  with joining as process:
-    _run(process)
-
-
-def _run(process: int | None) -> None:
-  """Runs the sweep of the flags in this process; see `main`."""
   config, flag = _CONFIG.value, flags.FLAGS['config']
   if _TASK.value:
     config.tasks = tuple(_TASK.value)
-  _apply_short_flags(config)
+  typed = SweepConfig.convert(config)
   # A path, maybe followed by a colon and the argument of `get_config`.
   name = config_flags.get_config_filename(flag)
   module = cli.load_config_module(name.partition(':')[0])
   overrides = config_flags.get_override_values(flag)
-  curves = curve_plan.plan_curves(config, module, overrides)
   # The data is a file, or the task that --task names.
   data = (config.get('file') or {}).get('path', '')
   if _TASK.value:
     data = _TASK.value[0].rpartition(':')[2]
-  workdir = _WORKDIR.value or plan.default_workdir(name, data)
-  if '://' in str(workdir):
+  workdir = _WORKDIR.value or str(plan.default_workdir(name, data))
+  if '://' in workdir:
     raise ValueError(f'workdir: must be a local folder, got {workdir}.')
-  run(
-    config,
-    curves,
-    pathlib.Path(workdir),
-    launcher=_LAUNCHER.value,
-    quiet=_QUIET.value,
-    process=process,
-    shard=_parse_shard(_SHARD.value),
-  )
+  path, shard = pathlib.Path(workdir), _parse_shard(_SHARD.value)
+  joining: contextlib.AbstractContextManager = contextlib.nullcontext()
+  if place := _DISTRIBUTED.value:
+    joining = multihost.joined(place)
+  with joining as process:
+    curves = curve_plan.plan_curves(config, module, overrides)
+    options = dict(quiet=_QUIET.value, fresh=_FRESH.value, process=process)
+    options |= dict(shard=shard, launcher=_LAUNCHER.value)
+    run(typed, curves, path, **options)
 
 
 def _parse_shard(text: str | None) -> tuple[int, int] | None:
@@ -156,18 +138,24 @@ def run(
   launcher: str = 'local',
   **options: Any,
 ) -> None:
-  """Runs the part of a sweep that a workdir lacks; see `phases.Sweep`."""
-  # `phases` imports JAX, which --help does not need.
-  from experiments.sweeps import phases, ray_cluster
+  """Runs the part of a sweep that a workdir lacks; see `run.Sweep`.
 
+  The launcher 'ray' runs the command of this process, on a cluster.
+  """
+  # Imports pandas and others, which --help does not need.
+  from experiments.sweeps.run import Sweep
+
+  is_part = {options.get('process'), options.get('shard')} != {None}
+  if launcher == 'ray' and is_part:
+    refused = 'cannot be combined with --distributed or --shard'
+    raise ValueError(f'launcher: ray {refused}; leave out one of the two.')
+  sweep = Sweep(config, curves, workdir, **options)
   if launcher == 'ray':
-    if {options.get('process'), options.get('shard')} != {None}:
-      refused = 'cannot be combined with --distributed or --shard'
-      raise ValueError(f'launcher: ray {refused}; leave out one of the two.')
-    ray_cluster.run(config, curves, workdir, options.get('quiet', False))
-    return
-  sweep = phases.Sweep(config, curves, workdir, **options)
-  if options.get('process'):
+    total = len(sweep.planned({}))
+    ray_cluster.run(
+      sweep.config.ray, workdir, total, options.get('quiet', False)
+    )
+  elif options.get('process'):
     # Without the workdir.
     sweep.follow()
   else:
@@ -175,5 +163,5 @@ def run(
 
 
 if __name__ == '__main__':
-  define_short_flags()
+  sys.argv[1:] = map(long_flag, sys.argv[1:])
   cli.run(main)

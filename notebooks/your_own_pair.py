@@ -220,10 +220,9 @@ HTML('<br>'.join(html_lines))
 # ## 4. The sweep
 #
 # The curves of `configs/your_data.py`: both models alone, strict decoding, and
-# two cascades. The sweep first prints whether the drafter pays for
-# one answer at a time, and how long the sweep will take. A
-# cell that is stopped and run again keeps the points that are done. Other
-# models or fields need another `WORKDIR`.
+# two cascades. The sweep prints whether the drafter pays for one answer at a
+# time after the first point with drafts. A cell that is stopped and run again
+# keeps the points that are done. Other models or fields need another `WORKDIR`.
 
 # %%
 import contextlib

@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 
 from cascades import methods
+from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from configs import common, paper
 from experiments import cli
-from experiments.sweeps import curve_plan, fields, plan
+from experiments.sweeps import curve_plan, plan
+from experiments.sweeps.fields import SweepConfig
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
 _RESULTS = _ROOT.parent / 'experiments/results'
@@ -91,19 +93,12 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
   }
   wanted = {
     (curve.method, repr(lam), *(getattr(curve.config, x) for x in names[2:]))
-    for curve in curve_plan.add_model_baselines(
-      curve_plan.plan_curves(config, module, {}), config
+    for curve in curve_plan.complete_curves(
+      curve_plan.plan_curves(config, module, {}), SweepConfig.convert(config)
     )
     for lam in map(float, curve.leniences or ('nan',))
   }
   assert points == wanted
-
-
-def _by_name(curves):
-  """Curves by name; no two may share one."""
-  found = {curve.name: curve for curve in curves}
-  assert len(found) == len(curves)
-  return found
 
 
 @pytest.mark.parametrize(
@@ -115,9 +110,8 @@ def _by_name(curves):
 )
 def test_a_sweep_asks_for_what_can_be_run(name):
   module, config = _load(name)
-  fields.check(config, complete=True)
   chosen = curve_plan.plan_curves(config, module, {})
-  curve_plan.check_curves(chosen)
+  curve_plan.complete_curves(chosen, SweepConfig.convert(config))
   assert list(plan.configured_tasks(config)) == list(config.tasks)
   for curve in chosen:
     assert list(curve.leniences) == sorted(curve.leniences)
@@ -128,74 +122,47 @@ def test_a_sweep_asks_for_what_can_be_run(name):
       assert (curve.leniences[0], curve.leniences[-1]) == ends
 
 
-@pytest.mark.parametrize(
-  ('given', 'names'),
-  [
-    # A number of examples is that of every curve.
-    ({'num_examples': 20}, ['speed gamma 4', 'token_v2 gamma 4']),
-    # The point that both curves have is left to the one with all examples.
-    ({'gamma': 12}, ['token_v3 gamma 12', 'token_v3 gamma 12 on 200']),
-  ],
-)
-def test_fields_of_the_command_line_merge_curves(given, names):
-  module, config = _load('quickstart')
-  config.update(given)
-  curves = _by_name(curve_plan.plan_curves(config, module, {**given}))
-  curve_plan.check_curves([*curves.values()])
-  assert curves.keys() >= {*names}
-  points = [x for c in curves.values() for x in curve_plan._points(c)]
-  assert len({*points}) == len(points)
-  if 'gamma' in given:
-    assert curves['token_v3 gamma 12'].leniences == (0.95,)
-    assert 0.95 not in curves['token_v3 gamma 12 on 200'].leniences
-  else:
-    assert curves['speed gamma 4'].leniences == (0.0, 0.6, 0.8, 0.9, 0.95)
-
-
-def test_fields_given_on_the_command_line_win():
-  module = _module('quickstart')
+def _planned(name, **given):
+  """Curves of a config by name, with fields of the command line."""
+  module = _module(name)
   config = module.get_config()
-  config.method, config.lenience = 'cascade_chow', (0.25,)
-  given = {'method': 'chow', 'lenience': ()}
-  assert curve_plan.plan_curves(config, module, given) == [
-    _curve('chow', (0.25,), gamma=4, num_examples=200)
-  ]
-  found = _by_name(curve_plan.plan_curves(config, module, {'lenience': ()}))
+  with config.unlocked():
+    config.update(given)
+  curves = curve_plan.plan_curves(config, module, given)
+  curve_plan.complete_curves(curves, SweepConfig.convert(config))
+  found = {curve.name: curve for curve in curves}
+  assert len(found) == len(curves)
+  return found
+
+
+def test_fields_of_the_command_line_win():
+  # A number of examples is that of every curve.
+  found = _planned('quickstart', num_examples=20)
+  assert found['speed gamma 4'].leniences == (0.0, 0.6, 0.8, 0.9, 0.95)
+  assert 'token_v2 gamma 4' in found
+  # The point that both curves have is left to the one with all examples.
+  found = _planned('quickstart', gamma=12)
+  assert found['token_v3 gamma 12'].leniences == (0.95,)
+  assert 0.95 not in found['token_v3 gamma 12 on 200'].leniences
+  assert {x.config.gamma for x in found.values()} == {0, 12}
+  found = _planned('quickstart', lenience=(0.25,))
   assert found['token_v3 gamma 4 on 200'].leniences == (0.25,)
   assert found['verifier_only'].leniences == ()
-  # One lenience needs no tuple, and none no argument.
-  module.sweep = lambda add: (add('chow', 0.25), add('always_accept'))
-  plain = curve_plan.plan_curves(config, module, {})
-  assert [curve.leniences for curve in plain] == [(0.25,), ()]
-
-
-def test_gamma_and_options_given_on_the_command_line_win():
-  module = _module('baselines')
-  config = module.get_config()
-  config.gamma = 3
-  found = _by_name(curve_plan.plan_curves(config, module, {'gamma': 3}))
-  assert {curve.config.gamma for curve in found.values()} == {0, 3}
   # Curves that are equal now are one, with the leniences of all of them.
-  config.verification = 'block'
-  overrides = {'gamma': 3, 'verification': 'block'}
-  found = _by_name(curve_plan.plan_curves(config, module, overrides))
+  found = _planned('baselines', gamma=3, verification='block')
   assert 'speed gamma 3' not in found
   assert found['speed block gamma 3'].leniences == (0.0, 0.8, 0.9, 0.95)
   assert found['sequence_mean'].config.verification == 'token'
-  curve_plan.check_curves(list(found.values()))
-
-
-def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
-  module = _module('quickstart')
-  config = module.get_config()
-  config.method, config.verification, config.gate = 'bild', 'block', 'processed'
-  given = dict.fromkeys(('method', 'verification', 'gate'))
-  assert curve_plan.plan_curves(config, module, given) == [
-    _curve('bild', (0.3,), gamma=4, verification='block', gate='processed')
+  # A method selects its curves, or is one that the sweep lacks.
+  found = _planned('quickstart', method='cascade_chow', lenience=(0.25,))
+  assert [*found.values()] == [
+    _curve('chow', (0.25,), gamma=4, num_examples=200)
   ]
+  own = dict(verification='block', gate='processed')
+  (curve,) = _planned('quickstart', method='bild', **own).values()
+  assert curve == _curve('bild', (0.3,), gamma=4, **own)
   for name, leniences in (('sequence_least', (0.3,)), ('verifier_only', ())):
-    config.method = name
-    (curve,) = curve_plan.plan_curves(config, module, given)
+    (curve,) = _planned('quickstart', method=name).values()
     assert curve == _curve(name, leniences)
 
 
@@ -210,8 +177,9 @@ def test_curves_take_what_they_are_not_given_from_the_config():
   config = {'gamma': 4, 'method': 'chow', 'lenience': (0.3,)}
   module = _added(
     ('cascade_tokenV3', [0.5], {'gamma': (2, 8)}),
-    ('diff', [0.5], {'gate': 'processed'}),
-    ('drafter_only', [], {'gamma': 3, 'gate': 'processed'}),
+    # One lenience needs no tuple, and none no argument.
+    ('diff', 0.5, {'gate': 'processed'}),
+    ('drafter_only', {'gamma': 3, 'gate': 'processed'}),
     ('always_accept', [0.5], {'bonus': 'verifier'}),
   )
   assert curve_plan.plan_curves(config, module, {}) == [
@@ -243,37 +211,46 @@ def test_a_curve_that_is_not_asked_for_may_be_one_that_cannot_be():
 
 
 def test_options_are_made_once_of_what_the_config_says():
-  config = {'temperature': 0.5, 'cache_length': 99, 'tree_size': 7}
-  config |= {'stop_below': 0.1, 'beam': False, 'gamma': 2}
+  options = dict(temperature=0.5, cache_length=99, tree_size=7, gamma=2)
+  options |= dict(top_k=3, top_p=0.5, gate='processed', bonus='verifier')
+  config = options | {'stop_below': 0.1, 'beam': False}
   several = dict(verification='match', drafts=3)
-  curve = curve_plan.Curve.from_config(config, 'speed', (0.0,), **several)
-  assert curve.config == DecodingConfig(
-    **several,
-    method='speed',
-    gamma=2,
-    temperature=0.5,
-    cache_length=99,
-    tree_size=7,
-  )
+  # All but the curve's own, and what is set for each batch.
+  own = {'method', 'lenience', 'batch_size'}
+  assert {*options, *several} == options_of(DecodingConfig).keys() - own
+  curve = curve_plan.Curve.from_config(config, 'opt', (0.0,), **several)
+  assert curve.config == DecodingConfig(method='opt', **options | several)
   assert dict(curve.drafter_options) == {'stop_below': 0.1, 'beam': False}
-  # A single draft is no tree, and where nothing is drafted nothing stops.
-  curve = curve_plan.Curve.from_config(config, 'speed', (0.0,))
-  assert curve.config.tree_size is None
+  # What a curve does not read is left at its default: a tree of one draft, the
+  # gate of a method without a rule, truncation where nothing is drawn.
+  greedy = config | {'temperature': 0.0}
+  curve = curve_plan.Curve.from_config(greedy, 'speed', (0.0,)).config
+  assert (curve.tree_size, curve.top_k, curve.gate) == (None, None, 'raw')
+  assert curve.bonus == 'verifier'
   make = functools.partial(curve_plan.Curve.from_config, config)
   answers = make('sequence_mean', (0.5,), **several)
-  alone = dict(gamma=0, temperature=0.5, cache_length=99)
+  names = 'temperature', 'cache_length', 'top_k', 'top_p'
+  alone = {x: options[x] for x in names} | {'gamma': 0}
   alone = DecodingConfig(method='drafter_only', **alone)
   assert answers.config == alone
   assert answers.confidence == answers.method == 'sequence_mean'
-  verifier, drafter, last = curve_plan.add_model_baselines([answers], config)
-  assert verifier == curve_plan.Curve.from_config(config, 'verifier_only', ())
-  assert drafter == curve_plan.Curve(alone, ())
-  assert last is answers
+
+
+def test_the_models_alone_are_added():
+  config, decided = common.sweep(), common.sweep('decision')
+
+  def complete(curve, config):
+    return curve_plan.complete_curves([curve], SweepConfig.convert(config))
+
+  answers, speed = _curve('sequence_mean', (0.5,)), _curve('speed', (0.0,))
+  models = [_curve('verifier_only', ()), _curve('drafter_only', ())]
+  assert complete(answers, config) == [*models, answers]
   # A decision compares with the verifier alone.
-  speed = _curve('speed', (0.0,))
-  assert curve_plan.add_model_baselines([speed], config) == [speed]
-  decided = config | {'decision': {'risk': 0.1}}
-  assert curve_plan.add_model_baselines([speed], decided) == [verifier, speed]
+  assert complete(speed, config) == [speed]
+  assert complete(speed, decided) == [models[0], speed]
+  # A curve of a config that has changed since would have a wrong name.
+  with pytest.raises(ValueError, match='speed gamma 4 was made of a config'):
+    complete(speed, common.sweep(temperature=0.5))
 
 
 def test_curves_that_are_there_twice_or_not_at_all_are_refused():
@@ -281,8 +258,11 @@ def test_curves_that_are_there_twice_or_not_at_all_are_refused():
   module = _added(('diff', [0.1], {}), ('cascade_diff', [0.5], {}))
   chosen = curve_plan.plan_curves(config, module, {'gamma': 4})
   assert chosen == [_curve('diff', (0.1, 0.5), gamma=4)]
+  complete = functools.partial(
+    curve_plan.complete_curves, config=SweepConfig.convert(common.sweep())
+  )
   with pytest.raises(ValueError, match=r'^sweep: must have at least one curve'):
-    curve_plan.check_curves([])
+    complete([])
   double = [
     _curve('speed', (0.0,)),
     _curve('speed', (0.0, 1.0), num_examples=9),
@@ -292,10 +272,11 @@ def test_curves_that_are_there_twice_or_not_at_all_are_refused():
   for curves, words in (
     (double, 'speed gamma 4 at lenience 0 is added twice'),
     ([_curve('verifier_only', ())] * 2, 'verifier_only is added twice'),
+    ([_curve('chow', (0.5, 0.1, 0.5))], 'chow gamma 4 at lenience 0.5 is add'),
     (few, 'num_examples: sequence_mean on 10 selects among the answers'),
   ):
     with pytest.raises(ValueError, match=words):
-      curve_plan.check_curves(curves)
+      complete(curves)
   for count in (0, 1.5, True):
     with pytest.raises(ValueError, match='num_examples'):
       _curve('speed', (0.0,), num_examples=count)
@@ -353,10 +334,10 @@ def test_a_config_is_loaded_from_any_folder(tmp_path):
 
 def test_what_configs_share_is_a_default():
   usual, own = common.sweep(), common.sweep(ray=dict(cpus=8), gamma=(2, 4))
-  assert (usual.ray.cpus, own.ray.cpus, own.ray.retries) == (1, 8, 3)
+  assert (usual.ray.cpus, own.ray.cpus, own.ray.gpus) == (1, 8, 0)
   assert (usual.gamma, own.gamma) == (4, (2, 4))
-  own.ray.retries = 0
-  assert common.sweep().ray.retries == 3
+  own.ray.gpus = 2
+  assert common.sweep().ray.gpus == 0
   # An optional field is there if it is named, or given.
   assert not {'mesh', 'task'} & set(usual)
   found = common.sweep('mesh', task=dict(shots=8))
@@ -388,5 +369,6 @@ def test_results_of_every_config_lie_apart():
   mine = _CONFIGS['your_data']
   named = plan.default_workdir(mine, 's3://b/d.jsonl.gz?c')
   assert str(named) == 'runs/your_data/d'
+  assert str(plan.default_workdir(mine, 'my.test.csv'))[-7:] == 'my.test'
   assert str(plan.default_workdir(mine, '../..')) == 'runs/your_data'
   assert str(plan.default_workdir('/c/mine.py:/d/../b')) == 'runs/mine/d/b'

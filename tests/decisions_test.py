@@ -22,6 +22,7 @@ from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Answers, Setting
 from experiments.reports import page, tables
 from experiments.sweeps import curve_plan, deciding, plan
+from experiments.sweeps.fields import SweepConfig
 from experiments.tasks import halves
 
 _CONFIG = AnalysisConfig(risk=0.1, delta=0.1, resamples=200)
@@ -257,15 +258,20 @@ def _fixed_config():
   return _config(decision, num_examples=5, shard_size=2)
 
 
+def _fixed_settings(config):
+  typed = SweepConfig.convert(config)
+  return deciding.fixed_settings(typed.decision, typed.values)
+
+
 def test_fixed_settings_have_the_options_of_the_config():
   config = _fixed_config()
   config.verification, config.gate = 'block', 'processed'
-  settings = deciding._fixed_settings(config.decision, config)
+  settings = _fixed_settings(config)
   variants = [x.variant for x in settings]
   assert variants == ['token_v2 block gate processed', 'speed block']
   # A method without leniences has nan, as its records do.
   config.decision.method = 'always_accept'
-  setting, _ = deciding._fixed_settings(config.decision, config)
+  setting, _ = _fixed_settings(config)
   assert setting.lenience is math.nan
 
 
@@ -274,7 +280,7 @@ def test_no_decision_is_made_without_its_settings():
   config.decision.gamma = 3
   said = []
   more = dict(tasks={}, costs=None, facts={}, data={}, say=said.append)
-  assert deciding.decide(config, [], {}, **more) is None
+  assert deciding.decide(SweepConfig.convert(config), [], {}, **more) is None
   (line,) = said
   assert 'because the sweep did not decode speed at lenience 0' in line
   assert 'token_v2 at lenience 0.7, gamma 3' in line
@@ -334,7 +340,8 @@ def test_too_few_examples_are_foreseen():
 
   def foreseen(n):
     rows = [tasks.Example(id=f't/{i}', **_EMPTY) for i in range(n)]
-    return deciding.shortfall(config, curves, configured, {'numerals': rows})
+    typed = SweepConfig.convert(config)
+    return deciding.shortfall(typed, curves, configured, {'numerals': rows})
 
   said = foreseen(200)
   assert said.startswith('decision: 200 examples, of which ')
@@ -342,8 +349,7 @@ def test_too_few_examples_are_foreseen():
   needed = certification.needed(0.03, 0.05)
   assert f'give about {2 * needed} examples' in said
   assert foreseen(3 * needed) is None
-  least = said.partition('decision.risk=')[2].partition('. ')[0]
-  config.decision.risk = float(least)
+  config.decision.risk = 0.06
   assert foreseen(200) is None
   assert foreseen(100)
 

@@ -2,13 +2,11 @@
 
 import math
 
-import ml_collections
 import pytest
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from configs import common
-from experiments import sweep
 from experiments.sweeps import curve_plan, fields
 
 # What no field has for its value.
@@ -20,81 +18,62 @@ _NAMES = (
 )
 
 
-def _refused(run, name):
-  """That it is a sentence on a field, and no other error."""
-  with pytest.raises(ValueError, match=rf'^{name}[.:]') as error:
-    run()
+def _refused(given, said):
+  """Checks that fields are refused in a sentence, and by no other error."""
+  with pytest.raises(ValueError, match=rf'^{said}') as error:
+    fields.SweepConfig.convert(given)
   assert type(error.value) is ValueError
-  said = str(error.value)
-  assert said.endswith(('.', '?'))
-  assert '\n' not in said
-  assert len(said) < 300
-
-
-def _given(name, value, wrap=dict):
-  """The usual fields, with another value of one, or of one of a table."""
-  table, _, field = name.partition('.')
-  return _USUAL | {table: wrap({field: value}) if field else value}
+  message = str(error.value)
+  assert message.endswith(('.', '?'))
+  assert '\n' not in message
+  assert len(message) < 300
 
 
 @pytest.mark.parametrize('name', _NAMES)
-def test_a_field_of_another_type_is_named(name, tmp_path):
+def test_a_field_of_another_type_is_named(name):
+  table, _, field = name.partition('.')
   for value in _ODD:
-    given = _given(name, value)
-    _refused(lambda given=given: fields.check(given), name)
-    _refused(lambda given=given: sweep.run(given, [], tmp_path / 'run'), name)
-    given = _given(name, value, ml_collections.ConfigDict)
-    _refused(lambda given=given: fields.check(given), name)
-  # Nothing was written.
-  assert not list(tmp_path.iterdir())
+    _refused(
+      _USUAL | {table: {field: value} if field else value}, f'{name}[.:]'
+    )
 
 
 @pytest.mark.parametrize(
-  ('name', 'values'),
+  ('given', 'said'),
   [
-    ('tasks', ('numerals', 3)),
-    ('lenience', (0.1, math.nan)),
-    ('lenience', (0.1, '0.2')),
-    ('lenience', (1e39,)),
-    ('gamma', (2, -1)),
-    ('gamma', (2, True)),
-    ('mesh', (1, 1, 1)),
-    ('mesh', (1, 0)),
+    (dict(tasks=('numerals', 3)), 'tasks: '),
+    (dict(lenience=(0.1, math.nan)), 'lenience: '),
+    (dict(lenience=[0.1, '0.2']), 'lenience: '),
+    (dict(lenience=(1e39,)), 'lenience: '),
+    (dict(gamma=(2, -1)), 'gamma: '),
+    (dict(gamma=[2, True]), 'gamma: '),
+    (dict(gamma=()), 'gamma: '),
+    (dict(mesh=(1, 1, 1)), 'mesh: '),
+    (dict(mesh=[1, 0]), 'mesh: '),
+    (dict(drafer='ngram'), 'drafer: .* did you mean drafter'),
+    (dict(gama=3), 'gama: .* did you mean gamma'),
+    (dict(task=dict(shot=3)), r'task\.shot: .* did you mean task\.shots'),
+    (dict(ray=ConfigDict(dict(cpu=3))), r'ray\.cpu: .* did you mean ray\.cpus'),
+    ({7: 3}, '7: .* did you mean '),
+    (
+      dict(decision=dict(risk=3)),
+      r'decision\.risk: must be a number from 0.001',
+    ),
   ],
   ids=str,
 )
-def test_a_value_of_a_list_is_named(name, values):
-  _refused(lambda: fields.check({name: values}), name)
-  _refused(lambda: fields.check({name: list(values)}), name)
+def test_what_no_sweep_has_is_named(given, said):
+  _refused(_USUAL | given, said)
 
 
-@pytest.mark.parametrize(
-  ('given', 'name', 'near'),
-  [
-    ({'drafer': 'ngram'}, 'drafer', 'drafter'),
-    ({'gama': 3}, 'gama', 'gamma'),
-    ({'task': {'shot': 3}}, 'task.shot', 'task.shots'),
-    ({'ray': {'cpu': 3}}, 'ray.cpu', 'ray.cpus'),
-    ({7: 3}, '7', ''),
-  ],
-  ids=str,
-)
-def test_a_field_that_no_sweep_has_is_named(given, name, near):
-  with pytest.raises(ValueError, match=rf'^{name}: .* did you mean {near}'):
-    fields.check(given)
-
-
-def test_the_table_has_every_field_that_configs_share():
-  for name in ('risk', 'margin'):
-    with pytest.raises(
-      ValueError, match=f'{name}: must be a number from 0.001'
-    ):
-      fields.check({'decision': {name: 3}})
-  fields.check(_USUAL, complete=True)
+def test_a_config_is_converted_once():
+  typed = fields.SweepConfig.convert(_USUAL)
+  assert fields.SweepConfig.convert(typed) is typed
+  assert (typed.mesh, typed.decision.risk) == ((1, 1), 0.05)
+  assert fields.SweepConfig.convert(common.sweep()).clock == 0
   for name in fields.REQUIRED:
     lacking = {x: value for x, value in _USUAL.items() if x != name}
-    _refused(lambda given=lacking: fields.check(given, complete=True), name)
-  fields.check(common.sweep(*_USUAL), complete=True)
+    _refused(lacking, f'{name}: is missing')
 
 
 @pytest.mark.parametrize(
@@ -119,7 +98,7 @@ def test_the_command_line_sets_fields_without_a_value(field, text, value):
   )
   values(given)
   config = holder.value
-  fields.check(config, complete=True)
+  fields.SweepConfig.convert(config)
   assert config[field] == value
   if field == 'gamma':
     curves = curve_plan.plan_curves(config, None, {'gamma': value})

@@ -332,7 +332,7 @@ TABLE = {
     *(
       (_fields(CONFIG, **{name: value}), f'config.json: {name}')
       for name, value in (
-        *(('data', {'sums': 3}), ('curves', 5), ('name', {})),
+        *(('data', {'sums': 3}), ('curves', 5), ('name', {}), ('points', [5])),
       )
     ),
     (_fields('provenance.json', starts=[{'code': 1}]), 'provenance.json: star'),

@@ -1,6 +1,5 @@
 """Sweeps in two processes of two devices, undisturbed and killed."""
 
-import json
 import pathlib
 import re
 import signal
@@ -48,14 +47,6 @@ NUMERALS = (
   *('--config=configs/quickstart.py', '--config.tasks=("numerals",)'),
   *('--config.method=token_v3', '--config.lenience=(0.0, 1.0)'),
 )
-# The config for data, with two curves.
-_CONFIG = """
-from configs import your_data
-get_config = your_data.get_config
-def sweep(add):
-  add(method='verifier_only', lenience=())
-  add(method='token_v3', lenience=(0.5,))
-"""
 
 
 def _start_two(
@@ -106,9 +97,12 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
     messages = launching.finish(*processes, timeout=60)
     assert processes[1 - victim].returncode, messages
     assert points() < 4
-  finish(*_start_two(broken, *NUMERALS))
+  messages = finish(*_start_two(broken, *NUMERALS))
   assert files_of(broken) == files_of(alone)
-  assert not list(broken.glob('*/.*.part'))
+  assert len(small.read_json(broken / 'costs.json')['times']) == 2
+  assert records.read_starts(broken)[-1]['ended']
+  for name in ('race.jsonl', 'report/index.html'):
+    assert (broken / name).exists(), messages
   assert not broken.with_name('of_nobody').exists()
 
 
@@ -121,37 +115,19 @@ def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
   )
   process.send_signal(signal.SIGKILL)
   launching.finish(process)
+  done = launching.run('experiments.report', f'--workdir={broken}')
+  assert (done.returncode, done.stderr) == (4, '')
+  assert 'lacks ' in done.stdout
   # Shards decode side by side what is left.
   shards = ('--shard=1/2', '--shard=2/2')
   finish(*(start(broken, *NUMERALS, x, devices=1) for x in shards))
+  assert not records.read_plan(broken)[1]
   points = {path.name for path in broken.glob('records/*')}
   assert not (broken / 'summary.csv').exists()
   finish(start(broken, *NUMERALS, devices=1))
   assert {path.name for path in broken.glob('records/*')} >= points
   assert small.answers(broken) == small.answers(whole)
   assert files_of(broken) == files_of(whole)
-  assert not list(broken.glob('*/.*.part'))
-
-
-def test_two_processes_measure_and_decide_once(tmp_path):
-  prompts = [f'The number {i} in words:' for i in range(8)]
-  rows = [json.dumps(dict(prompt=x, reference='one')) for x in prompts]
-  data, workdir = tmp_path / 'rows.jsonl', tmp_path / 'run'
-  data.write_text('\n'.join(rows))
-  (tmp_path / 'few.py').write_text(_CONFIG)
-  flags = (
-    f'--config={tmp_path}/few.py',
-    *(f'--data={data}', '--metric=short_answer', '--config.clock=1'),
-    # Each step of two processes takes long on a CPU.
-    '--config.task.max_new_tokens=6',
-  )
-  messages = finish(*_start_two(workdir, *flags))
-  assert ['time: ' in text for text in messages] == [True, False], messages
-  (start,) = records.read_starts(workdir)
-  assert start['ended']
-  assert len(small.read_json(workdir / 'costs.json')['times']) == 2
-  for name in 'decision.json', 'race.jsonl', 'report/index.html':
-    assert any(workdir.glob(name)), name
 
 
 @pytest.mark.parametrize(

@@ -515,9 +515,10 @@ def test_a_law_after_a_draft_that_ended_early_is_no_fault():
 def test_a_sweep_names_the_drafter_that_decodes_alone():
   ended = mock.Mock()
   ended._sampler.return_value = mock.Mock(), 0
-  ended._sampler.return_value[0].refusal.return_value = None
+  ended._refusal.return_value = None
   ended._request.return_value = {}
-  ended._decode_timed.side_effect = faults.FaultError(
+  ended._clock.seconds = 0.0
+  ended._sampler.return_value[0].sample_curve.side_effect = faults.FaultError(
     'verifier', 'at position 9 of prompt 3'
   )
   curve = curve_plan.Curve.from_config({}, 'drafter_only', ())

@@ -19,9 +19,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import small
-import tiers
-from absl import flags
-from ml_collections import ConfigDict
 
 from cascades import Conversation, decisions, decoding, drafters
 from cascades.models import checkpoints, tokenizers
@@ -29,12 +26,8 @@ from configs import common
 from experiments import cli, records, sweep
 from experiments.records import metrics, results_version, unit_costs
 from experiments.reports import answers as page_answers
-from experiments.sweeps import (
-  curve_plan,
-  plan,
-  workdirs,
-  worker,
-)
+from experiments.sweeps import curve_plan, plan, workdirs, worker
+from experiments.sweeps.fields import SweepConfig
 from experiments.tasks import TASKS, Metric
 
 _CURVES = [
@@ -119,14 +112,7 @@ def test_cascades_of_answers_take_the_two_models_own(workdir):
     assert between in both
 
 
-@pytest.fixture
-def measured(workdir, tmp_path):
-  """A workdir whose unit costs are already there."""
-  shutil.copy(workdir / 'costs.json', tmp_path)
-  return tmp_path
-
-
-def _count_decoded(config, curves, workdir):
+def _count_decoded(config, curves, workdir, **options):
   """Runs a sweep and names the curves that were decoded."""
   decoded, real = [], worker.Worker.decode_curve
 
@@ -136,7 +122,7 @@ def _count_decoded(config, curves, workdir):
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(worker.Worker, 'decode_curve', decode)
-    sweep.run(config, curves, workdir)
+    sweep.run(config, curves, workdir, **options)
   return decoded
 
 
@@ -147,37 +133,34 @@ def _files(workdir, pattern='*'):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('order', tiers.first(['last', 'first', 'never']))
-def test_nothing_is_decoded_twice(measured, order):
-  baselines = _CURVES[:2]
+def test_nothing_is_decoded_twice(tmp_path):
   curves = [
     small.curve('sequence_mean', (-1.0, 1.0)),
     small.curve('sequence_least', (0.5,)),
   ]
-  if order != 'never':
-    curves = baselines + curves if order == 'first' else curves + baselines
   config = small.config(num_examples=3)
-  decoded = _count_decoded(config, curves, measured)
+  # The models alone are added.
+  decoded = _count_decoded(config, curves, tmp_path)
   assert sorted(decoded) == ['drafter_only', 'verifier_only']
   # Going on, what was decoded is all that is needed.
-  (made,) = _files(measured, 'numerals-sequence_least-*')
+  (made,) = _files(tmp_path, 'numerals-sequence_least-*')
   content = made.read_bytes()
   made.unlink()
-  assert _count_decoded(config, curves, measured) == []
+  assert _count_decoded(config, curves, tmp_path) == []
   assert made.read_bytes() == content
 
 
 @pytest.mark.slow
-def test_the_two_models_alone_draw_independently(measured):
+def test_the_two_models_alone_draw_independently(tmp_path):
   # Else one model's answers would be unlucky where the other's are: of one
   # model, they would be the same.
   model = small.pair()[1]
   config = small.config(verifier=model, drafter=model, temperature=2.0)
   names = 'verifier_only', 'drafter_only'
   curves = [curve_plan.Curve.from_config(config, name, ()) for name in names]
-  sweep.run(config, curves, measured)
+  sweep.run(config, curves, tmp_path)
   verifier, drafter = (
-    [r.text for r in records.read_all(measured) if r.method == name]
+    [r.text for r in records.read_all(tmp_path) if r.method == name]
     for name in names
   )
   assert verifier != drafter
@@ -296,12 +279,12 @@ def test_five_answers_are_shown(workdir):
   )
 
 
-def test_a_point_that_is_not_whole_is_named_and_made_again(measured):
+def test_a_point_that_is_not_whole_is_named_and_made_again(tmp_path):
   config = small.config(num_examples=3)
   curves = [_CURVES[0], small.curve('sequence_mean', (-1.0, 1.0))]
-  sweep.run(config, curves, measured)
-  want = small.answers(measured)
-  (path,) = _files(measured, '*sequence_mean*')
+  sweep.run(config, curves, tmp_path)
+  want = small.answers(tmp_path)
+  (path,) = _files(tmp_path, '*sequence_mean*')
   content = path.read_bytes()
   for damaged, message in (
     (content[:-9], 'damaged record .*; delete the file, and run the sweep'),
@@ -309,10 +292,10 @@ def test_a_point_that_is_not_whole_is_named_and_made_again(measured):
   ):
     path.write_bytes(damaged)
     with pytest.raises(ValueError, match=message):
-      sweep.run(config, curves, measured)
-  (measured / 'traces' / f'{path.name}.gz').unlink()
-  assert _count_decoded(config, curves, measured) == []
-  assert small.answers(measured) == want
+      sweep.run(config, curves, tmp_path)
+  (tmp_path / 'traces' / f'{path.name}.gz').unlink()
+  assert _count_decoded(config, curves, tmp_path) == []
+  assert small.answers(tmp_path) == want
 
 
 @pytest.mark.slow
@@ -342,20 +325,20 @@ def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
   assert written.items() <= _files(other).items()
   assert small.answers(other) == small.answers(workdir)
   assert {p.name for p in _files(other)} == {p.name for p in _files(workdir)}
-  assert len(small.read_json(other / 'provenance.json')['starts']) == 2
+  assert len(records.read_starts(other)) == 2
 
 
 @pytest.mark.slow
-def test_points_are_shards_and_more_examples_add_some(workdir, measured):
+def test_points_are_shards_and_more_examples_add_some(workdir, tmp_path):
   curves = [_CURVES[0], _CURVES[3]]
-  _run(measured, curves, shard_size=2, num_examples=4)
-  before = _files(measured)
-  (measured / 'config.json').unlink()
-  assert _run(measured, curves, shard_size=2).n.tolist() == [5] * 4
-  assert before.items() <= _files(measured).items()
-  names = [path.name.rsplit('-', 2)[1] for path in _files(measured, '*v3*')]
+  _run(tmp_path, curves, shard_size=2, num_examples=4)
+  before = _files(tmp_path)
+  (tmp_path / 'config.json').unlink()
+  assert _run(tmp_path, curves, shard_size=2).n.tolist() == [5] * 4
+  assert before.items() <= _files(tmp_path).items()
+  names = [path.name.rsplit('-', 2)[1] for path in _files(tmp_path, '*v3*')]
   assert names == ['0', '2', '4']
-  batched, parts = small.answers(workdir), small.answers(measured)
+  batched, parts = small.answers(workdir), small.answers(tmp_path)
   assert len(parts) == 5 * 4
   for key, (record, trace) in parts.items():
     record_, trace_ = batched[key]
@@ -366,18 +349,37 @@ def test_points_are_shards_and_more_examples_add_some(workdir, measured):
 
 
 @pytest.mark.slow
-def test_points_of_other_code_are_left_out(measured, monkeypatch, capsys):
-  sweep.run(small.config(), _CURVES[:1], measured)
-  (old,) = _files(measured)
-  # Of a process that was killed while it wrote.
-  (measured / 'records/.0.part').mkdir()
+def test_points_of_other_code_are_left_out_and_fresh_ones_made(
+  tmp_path, monkeypatch, capsys
+):
+  run = functools.partial(_count_decoded, small.config(clock=1), _CURVES[:1])
+  costs = tmp_path / 'costs.json'
+  assert run(tmp_path) == ['verifier_only']
+  (old,), before = _files(tmp_path), costs.stat().st_mtime_ns
+  assert run(tmp_path) == []
+  assert costs.stat().st_mtime_ns == before
+  assert run(tmp_path, fresh=True) == ['verifier_only']
+  assert costs.stat().st_mtime_ns > before
+  before = costs.stat().st_mtime_ns
+  capsys.readouterr()
+  monkeypatch.setattr(workdirs, '_git', lambda *arguments: 'another')
   monkeypatch.setattr(results_version, 'RESULTS_VERSION', 99)
-  sweep.run(small.config(), _CURVES[:1], measured)
-  assert 'workdir: 1 points of other weights' in capsys.readouterr().err
-  assert not (measured / 'records/.0.part').exists()
-  assert old in _files(measured)
-  (name,) = records.read_points(measured)
+  assert run(tmp_path) == ['verifier_only']
+  assert costs.stat().st_mtime_ns > before
+  said = capsys.readouterr().err
+  assert 'workdir: 1 points of other weights' in said
+  assert '--fresh decodes them again' not in said
+  assert old in _files(tmp_path)
+  (name,) = records.read_points(tmp_path)
   assert name != old.stem
+  assert run(tmp_path) == []
+  assert '1 points are of another commit' in capsys.readouterr().err
+  # Another config may take the folder, if that is meant.
+  config = small.config(seed=1)
+  with pytest.raises(ValueError, match='another seed;'):
+    sweep.run(config, _CURVES[:1], tmp_path)
+  sweep.run(config, _CURVES[:1], tmp_path, fresh=True)
+  assert len(_files(tmp_path)) == 3
 
 
 _RULE = """
@@ -429,13 +431,15 @@ def test_whatever_can_change_a_result_names_another_point():
   before = name()
   assert name() == before
   assert name(num_examples=99, shard_size=7, wandb=True) == before
+  # Where answers depend on it, the batch size is a fact.
+  assert name(batch_size=9) == before
   other = dataclasses.replace(_CURVES[3], leniences=(-1.0, 0.5, 0.9))
   changed = [
-    *(name(facts | {fact: 'b'}) for fact in facts),
+    *(name(facts | {fact: 'b'}) for fact in (*facts, 'batch_size')),
     name(seed=1),
     name(curve=other),
   ]
-  assert len({before, *changed}) == 5
+  assert len({before, *changed}) == 6
 
 
 def test_a_changed_weight_changes_the_fingerprint():
@@ -488,7 +492,7 @@ def test_two_runs_at_once_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
+def test_examples_that_cannot_be_answered_are_failures(tmp_path, monkeypatch):
   task = TASKS['numerals']
   examples = list(task.load(num_examples=5))
   long = dataclasses.replace(examples[1], prompt=examples[1].prompt * 99)
@@ -507,8 +511,8 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
     return nan if reference in failures else task.score(answer, reference)
 
   metric = Metric(name='odd', help='', scores=('exact_match',), score=score)
-  load = lambda *_, **__: iter([examples[0], long, *examples[2:]])  # noqa: E731
-  monkeypatch.setattr(type(task), 'load', load)
+  read = lambda *_, **__: ([examples[0], long, *examples[2:]], {})  # noqa: E731
+  monkeypatch.setattr(type(task), 'read', read)
   odd = dataclasses.replace(task, metrics=(metric,))
   monkeypatch.setitem(TASKS, 'numerals', odd)
   config = small.config(cache_length=256, num_examples=5)
@@ -516,11 +520,11 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   curves = [make('verifier_only', ()), make('drafter_only', ())]
   curves.append(make('sequence_mean', (-1.0, 0.05, 1.0)))
   curves.append(make('chow', (1.0,)))
-  sweep.run(config, curves, measured)
-  frame = pd.read_csv(measured / 'summary.csv')
+  sweep.run(config, curves, tmp_path)
+  frame = pd.read_csv(tmp_path / 'summary.csv')
   assert (frame.n == 1).all()
   assert (frame.failed == 4).all()
-  for record, trace in small.made(measured):
+  for record, trace in small.made(tmp_path):
     counts.check(record, trace)
     if record.id == long.id:
       assert re.search('its .* tokens .* do not fit', record.failure)
@@ -529,36 +533,31 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
       assert record.failure == f'score: {failures[reference]}'
     else:
       assert record.failure is None
-  assert (measured / 'report/index.html').exists()
+  assert (tmp_path / 'report/index.html').exists()
 
 
 @pytest.mark.slow
-def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
-  # The first is heard in the midst of a point, as its answers come in.
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
   real = worker.Worker.decode_curve
 
-  def decode(self, task, curve, examples, on_answer):
-    os.kill(os.getpid(), signal.SIGINT)
-    return real(self, task, curve, examples, on_answer)
+  def decode(self, task, curve, *args):
+    if curve.baseline_model == 'drafter':
+      os.kill(os.getpid(), signal.SIGINT)
+    return real(self, task, curve, *args)
 
-  before = signal.getsignal(signal.SIGINT)
   config, curves = small.config(num_examples=2), _CURVES[:2]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(worker.Worker, 'decode_curve', decode)
     with pytest.raises(cli.StoppedError, match='1 of 2 points are done'):
-      sweep.run(config, curves, measured)
-  assert signal.getsignal(signal.SIGINT) is before
-  said = capsys.readouterr().err
-  assert 'are finished and kept; press Ctrl-C again' in said
-  assert 'which loses only the answers of these points' in said
-  assert len(_files(measured)) == 1
-  assert _count_decoded(config, curves, measured) == ['drafter_only']
+      sweep.run(config, curves, tmp_path)
+  assert len(_files(tmp_path)) == 1
+  assert _count_decoded(config, curves, tmp_path) == ['drafter_only']
 
 
 @pytest.mark.parametrize(
   ('fields', 'curve', 'message'),
   [
-    (dict(seed=1, batch_size=2), _CURVES[2], 'another batch_size, seed;'),
+    (dict(seed=1, batch_size=2), _CURVES[2], 'another seed;'),
     ({}, small.curve('speed', (0.0, 1.0), gamma=2), 'another curves;'),
     ({}, small.curve('speed', (0.0, 1.0), bonus='verifier'), 'another curves;'),
     ({}, small.curve('speed', (0.0, 0.9)), 'another curves;'),
@@ -577,7 +576,6 @@ def test_another_runs_workdir_is_refused(workdir, fields, curve, message):
     ('chow', (0.5,), {'temperature': 0.0}, 'temperature is not an option'),
     ('chow', (0.5, math.nan), {}, 'lenience: must be a number .* got nan'),
     ('sequence_mean', (math.nan,), {}, 'lenience: must be a number .* got nan'),
-    ('chow', (0.5, 0.1, 0.5), {}, 'chow gamma 4 has 0.5 twice'),
     ('chow', (), {}, 'chow needs at least one'),
     ('sequence_mean', (), {}, 'sequence_mean needs at least one'),
   ],
@@ -624,23 +622,21 @@ def test_a_tokenizer_without_turns_cannot_chat(tmp_path):
 
 def test_a_config_says_which_examples_of_a_set():
   path = str(_SETS / 'cnn_dailymail.jsonl')
-  config = small.config(
-    tasks=('cnn_dailymail',),
-    num_examples=1,
-    task=dict(path=path, shots=0, max_new_tokens=7),
-  )
-  (task,) = plan.configured_tasks(config).values()
-  assert task.max_new_tokens == 7
-  examples, data = plan.load_examples(config, task)
-  assert examples == list(task.load(num_examples=1, path=path, shots=0))
-  assert data['shots'] == 0
-  assert set(data['files']) == {'cnn_dailymail.jsonl'}
-  assert data['scorer'].startswith('rouge-score:')
-  # A config may be silent.
-  config.task = ConfigDict(dict(path=path))
-  (task,) = plan.configured_tasks(config).values()
-  assert task.max_new_tokens == TASKS['cnn_dailymail'].max_new_tokens
-  assert plan.load_examples(config, task)[1]['shots'] == 1
+  # A table may be silent.
+  for table, tokens, shots in (
+    (dict(shots=0, max_new_tokens=7), 7, 0),
+    ({}, TASKS['cnn_dailymail'].max_new_tokens, 1),
+  ):
+    config = small.config(
+      tasks=('cnn_dailymail',), num_examples=1, task=table | dict(path=path)
+    )
+    (task,) = plan.configured_tasks(config).values()
+    assert task.max_new_tokens == tokens
+    examples, data = plan.load_examples(config, task)
+    assert examples == list(task.load(num_examples=1, path=path, shots=shots))
+    assert data['shots'] == shots
+    assert set(data['files']) == {'cnn_dailymail.jsonl'}
+    assert data['scorer'].startswith('rouge-score:')
   data = plan.load_examples(small.config(), TASKS['numerals'])[1]
   assert data == {'metric': 'exact_match', 'scale': 1.0}
 
@@ -698,28 +694,17 @@ def _file_config(path, cache_length=4096, **fields):
   return config
 
 
-def _curves(config):
-  return [
-    curve_plan.Curve.from_config(config, 'verifier_only', ()),
-    curve_plan.Curve.from_config(config, 'speed', (0.0,), gamma=4),
-  ]
-
-
-def _run_file(config, workdir):
-  sweep.run(config, _curves(config), workdir)
-
-
 def _names(config):
   """Names of the points of a config."""
   tasks = plan.configured_tasks(config)
   examples = {k: plan.load_examples(config, x)[0] for k, x in tasks.items()}
   points = plan.plan_points(
-    config.to_dict(), _curves(config), tasks=tasks, examples=examples, facts={}
+    config.to_dict(), _CURVES[:2], tasks=tasks, examples=examples, facts={}
   )
   return {point.name for point in points}
 
 
-def test_points_are_named_by_what_changes_records(tmp_path, monkeypatch):
+def test_points_are_named_by_what_changes_records(tmp_path):
   rows = [{'prompt': f'{n}', 'reference': f'{n}'} for n in range(4)]
   config = _file_config(
     _write(tmp_path / 'a.jsonl', rows), metric='exact_match'
@@ -731,40 +716,28 @@ def test_points_are_named_by_what_changes_records(tmp_path, monkeypatch):
   assert _names(config) == names
   _write(tmp_path / 'b.jsonl', [*rows[:3], rows[3] | {'reference': 'x'}])
   assert len(_names(config) & names) == len(names) / 2
-  for metric in ('chrf', 'scores_of_mine:score'):
-    module = tmp_path / 'scores_of_mine.py'
-    module.write_text('def score(answer, reference):\n  return 1\n')
-    monkeypatch.syspath_prepend(tmp_path)
+  for metric in ('chrf', 'rouge2'):
     config.file.metric = metric
     assert not _names(config) & names
     names |= _names(config)
-  # Another source of the function makes other records.
-  module.write_text('def score(answer, reference):\n  return 0.5\n')
-  assert not _names(config) & names
 
 
 def test_settings_have_no_paths_of_files():
   config = _file_config('https://user:secret@host/a.jsonl?token=secret')
   config.file.examples = '/home/user/b.jsonl'
-  settings = plan.run_settings(config, [], {})
+  settings = plan.run_settings(SweepConfig.convert(config), [], {})
   assert 'secret' not in str(settings)
   assert '/home' not in str(settings)
   assert settings['file']['prompt'] == 'prompt'
   assert config.file.examples == '/home/user/b.jsonl'
 
 
-def test_short_flags_set_fields_or_are_refused(monkeypatch):
-  values = flags.FlagValues()
-  monkeypatch.setattr(sweep.flags, 'FLAGS', values)
-  for name in sweep._SHORT:
-    flags.DEFINE_string(name, None, '', flag_values=values)
-  values(['x', '--data=a.csv', '--metric=exact_match', '--drafter=ngram'])
-  config = common.sweep('file')
-  sweep._apply_short_flags(config)
-  assert (config.file.path, config.file.metric) == ('a.csv', 'exact_match')
-  assert (config.drafter, config.verifier) == ('ngram', 'tiny-verifier')
-  with pytest.raises(ValueError, match=r'^data: this config has no field file'):
-    sweep._apply_short_flags(common.sweep())
+def test_short_flags_are_read_or_refused():
+  words = '--data=a.csv', '-metric', '--drafter', '--datas=3', '--task=data'
+  assert [*map(sweep.long_flag, words)] == [
+    *('--config.file.path=a.csv', '--config.file.metric', '--config.drafter'),
+    *words[3:],
+  ]
   assert sweep._parse_shard('2/4') == (1, 4)
   for text in ('0/4', '5/4', '2', '2/', 'a/4'):
     with pytest.raises(ValueError, match=r'^shard: must be such as 1/4'):
@@ -787,9 +760,19 @@ def test_messages_are_swept_with_the_template_of_the_model(tmp_path):
   config = _file_config(_write(tmp_path / 'a.jsonl', rows))
   with config.unlocked():
     config.chat, config.verifier, config.drafter = True, *map(str, models)
-  _run_file(config, tmp_path / 'run')
+  make = functools.partial(curve_plan.Curve.from_config, config)
+  curves = [make('verifier_only', ()), make('speed', (0.0,), gamma=4)]
+  sweep.run(config, curves, tmp_path / 'run')
   examples = records.read_examples(tmp_path / 'run')['file']
   assert {x.prompt for x in examples.values()} == {Conversation(turns)}
   assert {x.reference for x in examples.values()} == {(), 'five'}
   assert len({r.text for r in records.read_all(tmp_path / 'run')}) == 1
   assert 'user: four' in (tmp_path / 'run/report/index.html').read_text()
+  # A file may grow: its points are other ones, and so are costs and the race.
+  costs = tmp_path / 'run/costs.json'
+  before = costs.stat().st_mtime_ns
+  _write(tmp_path / 'a.jsonl', [*rows, {'messages': messages[:1]}])
+  sweep.run(config, curves, tmp_path / 'run')
+  assert len(records.read_all(tmp_path / 'run')) == 2 * 3
+  assert len(_files(tmp_path / 'run')) == 4
+  assert costs.stat().st_mtime_ns > before

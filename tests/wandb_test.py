@@ -30,7 +30,7 @@ def _alone(monkeypatch, tmp_path):
 
 
 def _run(workdir):
-  config = small.config(num_examples=2, wandb=True, preflight=False)
+  config = small.config(num_examples=2, wandb=True)
   sweep.run(config, _CURVES, workdir, quiet=True)
 
 

@@ -304,25 +304,29 @@ def claim(
   kind: str,
   bound: bool = True,
   replaceable: Sequence[str] = (),
-  write: bool = True,
+  dependent: Sequence[pathlib.Path] = (),
 ) -> None:
-  """Writes the settings of a workdir, or checks that they have not changed."""
+  """Writes the settings of a workdir, or checks that they have not changed.
+
+  Dependent files are of the earlier settings, and are deleted if these change.
+  """
   text = json.dumps(fields, indent=2) + '\n'
-  if bound and path.exists():
-    previous = read_json(path)
-    current = json.loads(text)
-    names = sorted(
-      name
-      for name in (set(previous) | set(current)) - {*replaceable}
-      if previous.get(name) != current.get(name)
+  previous = read_json(path) if path.exists() else {}
+  current = json.loads(text)
+  names = sorted(
+    name
+    for name in previous.keys() | current.keys()
+    if previous.get(name) != current.get(name)
+  )
+  refused = [x for x in names if x not in replaceable]
+  if bound and previous and refused:
+    raise ValueError(
+      f'workdir: {path.parent} holds a {kind} with another'
+      f' {", ".join(refused)}; choose another --workdir, or delete it.'
     )
-    if names:
-      raise ValueError(
-        f'workdir: {path.parent} holds a {kind} with another'
-        f' {", ".join(names)}; choose another --workdir, or delete it.'
-      )
-  if write or not bound:
-    write_text(path, text)
+  for dependency in dependent if names else ():
+    dependency.unlink(missing_ok=True)
+  write_text(path, text)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -336,7 +340,6 @@ class _Start(files.Schema):
   code: str | None = None
   commit: str | None = None
   versions: dict[str, str] | None = None
-  points: list[str] | None = None
 
 
 class _Provenance(files.Schema):
@@ -392,14 +395,32 @@ def read_all(workdir: str | pathlib.Path) -> list[Record]:
   return [r for point in read_points(workdir).values() for r in point]
 
 
-def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
-  """Reads the points that the last start of a workdir names, in its order."""
-  workdir = pathlib.Path(workdir)
+class _Plan(files.Schema):
+  """The field of a config.json that names points."""
+
+  points: list[str] | None = None
+
+
+def read_plan(
+  workdir: str | pathlib.Path,
+) -> tuple[dict[str, pathlib.Path], list[str]]:
+  """Returns the files of the points that a workdir plans, and what lacks."""
+  workdir, names = pathlib.Path(workdir), None
   paths = sorted(workdir.glob('records/*.jsonl'))
-  start = (read_starts(workdir) or [{}])[-1]
   by_name = {path.stem: path for path in paths}
-  names = [x for x in start.get('points') or by_name if x in by_name]
-  points = {name: read(by_name[name]) for name in names}
+  if (file := workdir / 'config.json').is_file():
+    fields = read_json(file)
+    _Plan.check(fields, f'workdir: {file}', 'delete it')
+    names = fields.get('points')
+  names = by_name if names is None else names
+  present = {name: by_name[name] for name in names if name in by_name}
+  return present, [name for name in names if name not in by_name]
+
+
+def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
+  """Reads the points that the plan of a workdir names, in its order."""
+  paths, _ = read_plan(workdir)
+  points = {name: read(path) for name, path in paths.items()}
   if not any(points.values()):
     raise ValueError(
       f'workdir: {workdir}/records has no records; run experiments.sweep first.'

@@ -8,6 +8,7 @@ import functools
 import pathlib
 import platform
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,31 +52,22 @@ def measure(
   shapes = [(gamma, drafts) for gamma, drafts in blocks if gamma]
   longest = max((gamma for gamma, _ in shapes), default=1)
   # Keys: 'verifier', drafts per block (1 is the model alone), or a block.
-  loops: dict[Hashable, TimedLoop] = {
-    'verifier': _model_loop(verifier, context)
-  }
-  proposals = {drafts for _, drafts in shapes}
-  if drafter is not None:
-    loops[1] = _model_loop(drafter, context)
-    proposals -= {1}
-  for drafts in proposals:
-    loop = proposal_loop(
-      verifier, bound_drafter, gamma=longest, drafts=drafts, context=context
-    )
+  loops: dict[Hashable, TimedLoop] = {}
+  loops['verifier'], _ = strict_loop(verifier, context)
+  for drafts in {drafts for _, drafts in shapes}:
+    loop = proposal_loop(verifier, bound_drafter, longest, drafts, context)
     loops[drafts] = loop._replace(calls=loop.calls * (longest + 1))
+  if drafter is not None:
+    loops[1], _ = strict_loop(drafter, context)
   drafter_calls = {}
-  for gamma, drafts in shapes:
-    loops[gamma, drafts], drafter_calls[gamma, drafts] = strict_loop(
-      verifier,
-      bound_drafter,
-      gamma=gamma,
-      drafts=drafts,
-      tree_size=tree_size,
-      context=context,
+  for block in shapes:
+    loops[block], drafter_calls[block] = strict_loop(
+      verifier, context, bound_drafter, *block, tree_size=tree_size
     )
   times = time_in_turns(loops, repeats, seconds)
 
   def costs_at(quantile: float) -> Costs:
+    unit: dict[Any, float]
     unit = {name: float(np.quantile(s, quantile)) for name, s in times.items()}
     token = unit.pop('verifier')
     verify: dict[int, float] = {}
@@ -104,24 +96,21 @@ def _processor() -> str:
   return platform.processor() or platform.machine()
 
 
-def _model_loop(checkpoint: checkpoints.Checkpoint, context: int) -> TimedLoop:
-  """Returns a loop of a model that decodes alone, one token per call."""
-  no_drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
-  loop, _ = strict_loop(
-    checkpoint, no_drafter, gamma=0, drafts=1, tree_size=None, context=context
-  )
-  return loop
-
-
 def strict_loop(
   verifier: checkpoints.Checkpoint,
-  bound_drafter: drafters.BoundDrafter,
-  gamma: int,
-  drafts: int,
-  tree_size: int | None,
   context: int,
+  bound_drafter: drafters.BoundDrafter | None = None,
+  gamma: int = 0,
+  drafts: int = 1,
+  tree_size: int | None = None,
 ) -> tuple[TimedLoop, float]:
-  """Returns a loop of strict blocks, and the drafter's calls per block."""
+  """Returns a loop of strict blocks, and the drafter's calls per block.
+
+  Without a drafter it is the model alone, one token per call.
+  """
+  bound_drafter = bound_drafter or drafters.BoundDrafter(
+    drafters.NoDrafter(), ()
+  )
   verification = 'token' if drafts == 1 else 'multi_round'
   if not bound_drafter.drafter.independent:
     verification = 'match'

@@ -10,15 +10,14 @@ import math
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cascades import arguments, drafters
+from cascades import arguments, drafters, methods
+from cascades.config import DecodingConfig
+from cascades.methods import processing
 from experiments import records
-from experiments.sweeps import fields
-
-if TYPE_CHECKING:
-  # Imports JAX, which --help does not need.
-  from cascades.config import DecodingConfig
+from experiments.sweeps.fields import SweepConfig
+from experiments.sweeps.sequence import CONFIDENCES
 
 # Methods of one model alone, which have no gamma, options or lenience.
 MODEL_BASELINES = {'verifier_only': 'verifier', 'drafter_only': 'drafter'}
@@ -46,7 +45,7 @@ class Curve:
     num_examples: Most examples of a task, its first ones; None for all.
   """
 
-  config: 'DecodingConfig'
+  config: DecodingConfig
   leniences: tuple[float, ...]
   confidence: str | None = None
   drafter_options: tuple[tuple[str, Any], ...] = ()
@@ -59,9 +58,6 @@ class Curve:
       arguments.integer('num_examples', self.num_examples, 1)
     for lenience in self.leniences:
       self.config.replace(lenience=lenience)
-    if repeated := _repeated(self.leniences):
-      value = f'{self.name} has {repeated[0]:g} twice'
-      raise ValueError(f'lenience: {value}; give each lenience once.')
 
   @classmethod
   def from_config(
@@ -74,8 +70,6 @@ class Curve:
     **options: Any,
   ) -> 'Curve':
     """Makes a curve of a sweep's config, of the options that it reads."""
-    from cascades.config import DecodingConfig
-
     if unknown := sorted(options.keys() - {*_OPTIONS}):
       raise ValueError(
         f'sweep: {unknown[0]} is not an option of a curve; choose from'
@@ -86,10 +80,17 @@ class Curve:
     values |= options
     if not _makes_drafts(method):
       values['gamma'] = 0
-      if method not in MODEL_BASELINES:
-        method, confidence = 'drafter_only', method
-    for name in values.keys() & _unread(method, values):
-      del values[name]
+    if method in CONFIDENCES:
+      method, confidence = 'drafter_only', method
+    # Options that a curve does not read are left at their defaults.
+    unread = set() if methods.METHODS[method].reads_gates else {'gate'}
+    if values.get('temperature', 1.0) < processing.GREEDY_BELOW:
+      unread |= {'top_k', 'top_p'}
+    if not values.get('gamma', 1):
+      unread |= {*records.OPTIONS}
+    if not values.get('gamma', 1) or values.get('drafts', 1) == 1:
+      unread.add('tree_size')
+    values = {name: x for name, x in values.items() if name not in unread}
     decoding = DecodingConfig(method=method, **values)
     used = drafter_options(config) if decoding.gamma else {}
     if not confidence and method in _NO_LENIENCE:
@@ -125,8 +126,6 @@ class Curve:
   @property
   def settings(self) -> dict[str, Any]:
     """The fields of the curve that are saved."""
-    from cascades import methods
-
     count = self.num_examples
     saved = self.fields | ({} if count is None else {'num_examples': count})
     if not methods.is_builtin(self.config.method):
@@ -150,9 +149,10 @@ class Curve:
     name = records.variant(self.method, **options)
     return f'{name} gamma {gamma}' if gamma else name
 
-  def select(self, examples: Sequence) -> Sequence:
-    """Returns those of the examples of a task that the curve decodes."""
-    return examples[: self.num_examples]
+  @property
+  def points(self) -> list[tuple[str, float | None]]:
+    """The name and lenience of each point."""
+    return [(self.points_name, x) for x in self.leniences or (None,)]
 
 
 def drafter_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,37 +161,20 @@ def drafter_options(config: Mapping[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in values.items() if value is not None}
 
 
-def _unread(method: str, values: Mapping[str, Any]) -> set[str]:
-  """Names options that a curve does not read, and leaves at their defaults."""
-  from cascades.methods import METHODS, processing
-
-  names = set() if METHODS[method].reads_gates else {'gate'}
-  if values.get('temperature', 1.0) < processing.GREEDY_BELOW:
-    names |= {'top_k', 'top_p'}
-  if not values.get('gamma', 1):
-    return {*names, *records.OPTIONS, 'tree_size'}
-  return names if values.get('drafts', 1) > 1 else {*names, 'tree_size'}
-
-
 def _canonical_name(method: str) -> str:
   """Returns the registered name of a method."""
-  from cascades import methods
-  from experiments.sweeps import sequence
-
-  if method in sequence.CONFIDENCES:
+  if method in CONFIDENCES:
     return method
   try:
     return methods.get_method(method).name
   except ValueError as e:
-    names = ' and '.join(sequence.CONFIDENCES)
+    names = ' and '.join(CONFIDENCES)
     raise ValueError(f'{str(e)[:-1]}; a sweep also takes {names}.') from None
 
 
 def _makes_drafts(method: str) -> bool:
   """True unless a method is one model alone or a cascade of whole answers."""
-  from experiments.sweeps import sequence
-
-  return method not in MODEL_BASELINES and method not in sequence.CONFIDENCES
+  return method not in MODEL_BASELINES and method not in CONFIDENCES
 
 
 def plan_curves(
@@ -200,7 +183,6 @@ def plan_curves(
   overrides: Mapping[str, Any],
 ) -> list[Curve]:
   """Returns the curves of a sweep, which its config's `sweep(add)` names."""
-  fields.check(config)
   overridden = {*CURVE_FIELDS, 'num_examples'} & {*overrides}
   only = _canonical_name(config['method']) if 'method' in overridden else None
   curves: list[Curve] = []
@@ -211,9 +193,7 @@ def plan_curves(
     if only not in (None, method):
       return
     if 'lenience' in overridden and leniences:
-      leniences = tuple(config['lenience'])
-    if overridden:
-      leniences = tuple(dict.fromkeys(leniences))
+      leniences = config['lenience']
     options = {
       name: value
       for name, value in options.items()
@@ -223,23 +203,18 @@ def plan_curves(
       gamma = config['gamma']
     if 'num_examples' in overridden:
       num_examples = None
-    curves.extend(
-      Curve.from_config(
-        config,
-        method,
-        leniences,
-        num_examples=num_examples,
-        gamma=value,
-        **options,
+    fields = dict(num_examples=num_examples, **options)
+    for value in _as_tuple(gamma if _makes_drafts(method) else 0):
+      curves.append(
+        Curve.from_config(config, method, leniences, gamma=value, **fields)
       )
-      for value in _as_tuple(gamma if _makes_drafts(method) else 0)
-    )
 
-  if hasattr(module, 'sweep'):
-    takes_config = len(inspect.signature(module.sweep).parameters) > 1
-    module.sweep(*((add, config) if takes_config else (add,)))
-  else:
+  if (sweep := getattr(module, 'sweep', None)) is None:
     add(config['method'], config['lenience'])
+  elif len(inspect.signature(sweep).parameters) > 1:
+    sweep(add, config)
+  else:
+    sweep(add)
   if only and not curves:
     add(only, config['lenience'])
   return _merged(curves) if overridden else curves
@@ -251,93 +226,73 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _merged(curves: Sequence[Curve]) -> list[Curve]:
-  """Merges curves of one name into one with all their leniences."""
+  """Leaves each point to the first curve of those with the most examples."""
+  owners: dict[tuple[str, float | None], str] = {}
+  for curve in sorted(curves, key=lambda x: -(x.num_examples or math.inf)):
+    for point in curve.points:
+      owners.setdefault(point, curve.name)
   merged: dict[str, Curve] = {}
   for curve in curves:
-    first = merged.setdefault(curve.name, curve)
-    union = dict.fromkeys((*first.leniences, *curve.leniences))
-    merged[curve.name] = dataclasses.replace(first, leniences=tuple(union))
-  longest_first = sorted(
-    merged.values(), key=lambda x: x.num_examples or math.inf, reverse=True
-  )
-  points: set[tuple] = set()
-  for curve in longest_first:
-    new = [x for x in _points(curve) if x not in points]
-    points.update(new)
-    if not new:
-      del merged[curve.name]
-    elif curve.leniences:
-      leniences = tuple(lenience for _, lenience in new)
+    leniences = [x for (_, x), name in owners.items() if name == curve.name]
+    if leniences:
+      leniences = tuple(x for x in leniences if x is not None)
       merged[curve.name] = dataclasses.replace(curve, leniences=leniences)
   return list(merged.values())
 
 
-def _points(curve: Curve) -> list[tuple[str, float | None]]:
-  """Returns the name and lenience of each point of a curve."""
-  return [(curve.points_name, x) for x in curve.leniences or (None,)]
+def complete_curves(
+  curves: Sequence[Curve], config: SweepConfig
+) -> list[Curve]:
+  """Checks the curves of a sweep together, and adds the models alone.
 
-
-def check_curves(curves: Sequence[Curve]) -> None:
-  """Checks the curves of a sweep together, before anything is loaded."""
+  Cascades of whole answers need both models, and a decision the verifier. A
+  drafter that is no model cannot answer alone.
+  """
+  if not drafters.kind_of(config.drafter).is_language_model:
+    left_out = [
+      x for x in curves if x.baseline_model == 'drafter' or x.confidence
+    ]
+    curves = [x for x in curves if x not in left_out]
+    if left_out:
+      print(
+        f'drafter: {config.drafter} cannot answer alone; the sweep leaves out'
+        f' {", ".join(curve.name for curve in left_out)}.',
+        file=sys.stderr,
+      )
   if not curves:
     raise ValueError(
       'sweep: must have at least one curve; give a method, and a gamma if the'
       ' method drafts.'
     )
-  if repeated := _repeated(x for curve in curves for x in _points(curve)):
-    name, lenience = repeated[0]
-    at = '' if lenience is None else f' at lenience {lenience:g}'
-    raise ValueError(
-      f'sweep: {name}{at} is added twice; keep the one with more examples.'
-    )
-  sizes = {
-    curve.method: curve.num_examples or math.inf
-    for curve in curves
-    if curve.baseline_model
-  }
-  for curve in curves:
-    size = curve.num_examples or math.inf
-    if curve.confidence and size > min(sizes.values(), default=math.inf):
+  points = [point for curve in curves for point in curve.points]
+  for i, (name, lenience) in enumerate(points):
+    if (name, lenience) in points[:i]:
+      at = '' if lenience is None else f' at lenience {lenience:g}'
       raise ValueError(
-        f'num_examples: {curve.name} selects among the answers of verifier_only'
-        ' and drafter_only; give both curves at least as many examples.'
+        f'sweep: {name}{at} is added twice; keep the one with more examples.'
       )
-
-
-def _repeated(values: Iterable) -> list:
-  """Returns values that already occur earlier in the list."""
-  values = list(values)
-  return [v for i, v in enumerate(values) if v in values[:i]]
-
-
-def add_model_baselines(
-  curves: Sequence[Curve], config: Mapping[str, Any]
-) -> list[Curve]:
-  """Puts the models alone before the curves that need them.
-
-  Cascades of whole answers need both models, and a decision the verifier.
-  """
-  needed = ['verifier_only'] if config.get('decision') else []
-  if any(curve.confidence for curve in curves):
-    needed = list(MODEL_BASELINES)
-  names = {curve.method for curve in curves}
+  for x in curves:
+    fields = dict(num_examples=x.num_examples, **x.options)
+    if x != Curve.from_config(config.values, x.method, x.leniences, **fields):
+      raise ValueError(
+        f'sweep: {x.name} was made of a config with other values; make curves'
+        ' of the config that is swept.'
+      )
+  sizes = {x.method: x.num_examples or math.inf for x in curves}
+  needed = ['verifier_only'] if config.decision else []
+  for curve in curves:
+    if curve.confidence:
+      needed = list(MODEL_BASELINES)
+      smallest = min(sizes.get(name, math.inf) for name in needed)
+      if (curve.num_examples or math.inf) > smallest:
+        raise ValueError(
+          f'num_examples: {curve.name} selects among the answers of'
+          ' verifier_only and drafter_only; give both curves at least as many'
+          ' examples.'
+        )
   missing = [
-    Curve.from_config(config, name, ()) for name in needed if name not in names
+    Curve.from_config(config.values, name, ())
+    for name in needed
+    if name not in sizes
   ]
   return [*missing, *curves]
-
-
-def without_drafter_alone(curves: Sequence[Curve], drafter: str) -> list[Curve]:
-  """Leaves out the curves in which the drafter answers alone."""
-  left_out = [
-    curve
-    for curve in curves
-    if curve.baseline_model == 'drafter' or curve.confidence is not None
-  ]
-  if left_out:
-    print(
-      f'drafter: {drafter} cannot answer alone; the sweep leaves out'
-      f' {", ".join(curve.name for curve in left_out)}.',
-      file=sys.stderr,
-    )
-  return [curve for curve in curves if curve not in left_out]

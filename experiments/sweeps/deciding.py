@@ -19,6 +19,7 @@ from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.certification import Setting, Verdict
 from experiments.records import unit_costs
 from experiments.sweeps.curve_plan import Curve
+from experiments.sweeps.fields import DecisionFields, SweepConfig
 from experiments.sweeps.plan import Point
 from experiments.tasks import Task, halves
 
@@ -26,12 +27,10 @@ _SENTENCE = jinja2.Template(
   pathlib.Path(__file__).with_name('decision.txt').read_text(),
   undefined=jinja2.StrictUndefined,
 )
-# Fields of a config's decision that are those of the analysis.
-_STATISTICS = ('margin', 'risk', 'delta')
 _VERIFIER = Setting(
   'verifier_only', 'verifier_only', gamma=0, lenience=math.nan, is_strict=True
 )
-# Hashes among the facts of a launcher.
+# Hashes among the facts of a worker.
 _WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
 # Names of scores that are known as scores of many answers together: the loss
 # of an answer is that of its own score.
@@ -39,57 +38,46 @@ _CORPUS_SCORES = {'sentence_bleu': 'BLEU', 'bleu': 'BLEU', 'chrf': 'chrF'}
 
 
 def shortfall(
-  config: Any,
+  config: SweepConfig,
   curves: Sequence[Curve],
   tasks: Mapping[str, Task],
   examples: Mapping[str, Sequence],
 ) -> str | None:
   """Returns why a sweep can certify no setting that may lose quality."""
-  fields = (config.get('decision') or {}).items()
-  statistics = AnalysisConfig(**{k: v for k, v in fields if k in _STATISTICS})
-  settings = [x for x in curves if _makes_settings(x)]
-  lossy = [x for x in settings if _may_lose_quality(x)]
+  decision, is_strict = config.decision, runs.is_strict
+  curves = [
+    x for x in curves if not x.confidence and x.baseline_model != 'drafter'
+  ]
+  lossy = {
+    x.points_name
+    for x in curves
+    if not x.baseline_model
+    and not all(is_strict(x.method, y) for y in x.leniences or (math.nan,))
+  }
   has_quality = all(task.quality_score for task in tasks.values())
-  if not fields or dict(fields).get('method') or not lossy or not has_quality:
+  if not decision or decision.method or not lossy or not has_quality:
     return None
   # Settings are compared on the examples that all of them have.
   ids = [
     example.id
     for of_task in examples.values()
-    for example in min((x.select(of_task) for x in settings), key=len)
+    for example in min((of_task[: x.num_examples] for x in curves), key=len)
   ]
+  needed = certification.needed(decision.risk, decision.delta / len(lossy))
   choosing = sum(halves.half_of(name) == 'choose' for name in ids)
-  count = len({x.points_name for x in lossy})
-  share = statistics.delta / count
-  needed = certification.needed(statistics.risk, share)
   # With one half alone nothing is decided, which the end of the sweep explains.
   if choosing >= needed or choosing in (0, len(ids)):
     return None
-  per_task = math.ceil(2 * needed / len(tasks))
-  lowest = certification.least_risk(choosing, share)
   return (
     f'decision: {len(ids)} examples, of which {choosing} are for choosing,'
-    f' cannot certify a loss of {statistics.risk:g} with delta'
-    f' {statistics.delta:g} and {count} curves; give about {2 * needed}'
-    f' examples (--config.num_examples={per_task}, in another --workdir)'
-    + (f', or --config.decision.risk={lowest:g}' if lowest < 1 else '')
-    + '. Until then, the decision will be strict decoding or the verifier'
-    ' alone.'
-  )
-
-
-def _makes_settings(curve: Curve) -> bool:
-  return not (curve.confidence or curve.baseline_model == 'drafter')
-
-
-def _may_lose_quality(curve: Curve) -> bool:
-  return not curve.baseline_model and not all(
-    runs.is_strict(curve.method, x) for x in curve.leniences or (math.nan,)
+    f' cannot certify a loss of {decision.risk:g} with delta'
+    f' {decision.delta:g} and {len(lossy)} curves; give about {2 * needed}'
+    ' examples, or a larger --config.decision.risk.'
   )
 
 
 def decide(
-  config: Any,
+  config: SweepConfig,
   points: Sequence[Point],
   records_of: Mapping[str, Sequence[records.Record]],
   *,
@@ -100,11 +88,12 @@ def decide(
   say: Callable[[str], None],
 ) -> Decision | None:
   """Chooses the setting of a sweep, or judges the one that its config fixes."""
-  fields = config.decision.to_dict()
-  options = {name: fields[name] for name in _STATISTICS if name in fields}
-  statistics = AnalysisConfig(**options)
+  fields = config.decision or DecisionFields()
+  statistics = AnalysisConfig(
+    margin=fields.margin, risk=fields.risk, delta=fields.delta
+  )
   decoded = [x for point in points for x in records_of[point.name]]
-  fixed = _fixed_settings(fields, config) if fields.get('method') else ()
+  fixed = fixed_settings(fields, config.values) if fields.method else ()
   if fixed:
     settings = {_VERIFIER, *fixed}
     decoded = [x for x in decoded if certification.setting_of(x) in settings]
@@ -130,8 +119,9 @@ def decide(
     for record in records_of[point.name][:1]
     if certification.setting_of(record).curve == setting.curve
   )
-  lenience, dtype = setting.lenience, config.get('dtype')
-  changes = {} if math.isnan(lenience) else {'lenience': lenience}
+  changes: dict[str, Any] = {'batch_size': config.values['batch_size']}
+  if not math.isnan(setting.lenience):
+    changes['lenience'] = setting.lenience
   uses_drafter = setting.gamma > 0
   fields_of = 'choosing_examples reporting_examples loss speedup'.split()
   numbers: dict[str, Any] = {'margin': statistics.margin}
@@ -179,9 +169,9 @@ def decide(
     drafter=config.drafter if uses_drafter else None,
     drafter_options=dict(curve.drafter_options) if uses_drafter else {},
     # None for the stored dtype.
-    dtype=dtype and jnp.dtype(dtype).name,
-    chat=bool(config.get('chat', False)),
-    config=curve.config.replace(batch_size=config.batch_size, **changes),
+    dtype=config.dtype and jnp.dtype(config.dtype).name,
+    chat=config.chat,
+    config=curve.config.replace(**changes),
     weights={name: facts[name] for name in _WEIGHTS},
     evidence=evidence,
   )
@@ -196,8 +186,8 @@ def save(decision: Decision, path: str | pathlib.Path) -> None:
   files.write_text(path, text + '\n')
 
 
-def _fixed_settings(
-  fields: Mapping[str, Any], config: Any
+def fixed_settings(
+  fields: DecisionFields, config: Mapping[str, Any]
 ) -> tuple[Setting, Setting]:
   """Returns the setting that a config fixes, and its strict decoding."""
 
@@ -212,8 +202,8 @@ def _fixed_settings(
       is_strict=runs.is_strict(curve.method, lenience),
     )
 
-  values = fields['method'], fields['gamma'], float(fields['lenience'])
-  return setting(*values), setting('speed', fields['strict_gamma'], 0.0)
+  fixed = setting(fields.method, fields.gamma, fields.lenience)
+  return fixed, setting('speed', fields.strict_gamma, 0.0)
 
 
 def _quality_name(tasks: Mapping[str, Task]) -> str:

@@ -1,35 +1,41 @@
 """The fields of a sweep's config, each declared once: default, range and help.
 
-`configs/common.py` makes configs of the defaults, and `check` refuses other
-values. What a name stands for (a method, a task, a model) is looked up where it
-is used.
+`configs/common.py` makes configs of the defaults; a sweep reads the typed
+`SweepConfig` of a config. What a name stands for (a method, a task, a model) is
+looked up where it is used.
 """
 
 import dataclasses
 import difflib
 from collections.abc import Mapping
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from cascades import arguments, drafters
 from cascades.arguments import Declared, Option, option, options_of
 from cascades.config import DecodingConfig
 
 
+class _Fields(Declared):
+  """Fields that `_convert` has checked."""
+
+  def __post_init__(self) -> None:
+    pass
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RayFields(Declared):
+class RayFields(_Fields):
   """Cluster of --launcher=ray."""
 
   address: str = option('', "Address; '' starts a cluster on this machine.")
   cpus: float = option(1, 'CPUs of a point.', low=0)
   gpus: float = option(0, 'GPUs of a point.', low=0)
-  retries: int = option(3, 'Retries of a point whose worker is lost.', low=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskFields(Declared):
+class TaskFields(_Fields):
   """Options of published sets."""
 
   path: str | None = option('', "Path of the file; '' downloads it.")
@@ -44,7 +50,7 @@ class TaskFields(Declared):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FileFields(Declared):
+class FileFields(_Fields):
   """Options of the task `file`."""
 
   path: str = option('', 'Path or URL of the rows.')
@@ -65,7 +71,7 @@ class FileFields(Declared):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecisionFields(Declared):
+class DecisionFields(_Fields):
   """Guarantee of the decision at the end of a sweep."""
 
   risk: float = option(
@@ -99,7 +105,7 @@ class DecisionFields(Declared):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SweepFields(Declared):
+class SweepConfig(_Fields):
   """Fields of a sweep beside the options of decoding and of drafters."""
 
   verifier: str = option(
@@ -150,9 +156,6 @@ class SweepFields(Declared):
   decision: DecisionFields | None = option(
     DecisionFields, 'Guarantee of the decision at the end.'
   )
-  preflight: bool = option(
-    True, 'First decodes eight prompts, to estimate speed and time.'
-  )
   chat: bool = option(
     False, 'Wraps prompts in the chat template of instruction-tuned models.'
   )
@@ -170,6 +173,24 @@ class SweepFields(Declared):
   shard_size: int = option(
     256, 'Examples per point; a run that is killed loses at most one.', low=0
   )
+  # All fields of the config, with those of decoding and of drafters, as they
+  # stand there: points are named by them.
+  values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @classmethod
+  def convert(cls, config: Any) -> Self:
+    """Converts a config; refuses fields that no sweep has, and other types."""
+    if isinstance(config, cls):
+      return config
+    values = config.to_dict() if isinstance(config, ConfigDict) else config
+    converted = _convert(values, cls, declared())
+    for name in REQUIRED:
+      if name not in values:
+        raise ValueError(
+          f'{name}: is missing; build the config with common.sweep().'
+        )
+    fields = {k: x for k, x in converted.items() if k in options_of(cls)}
+    return cls(**_ABSENT | fields, values=values)
 
 
 # What every sweep must say; what else there is has a usual value.
@@ -180,6 +201,9 @@ SHARED = (
   *REQUIRED,
   *('method', 'lenience', 'gamma', 'temperature', 'ray', 'wandb'),
 )
+# Values of fields that a config lacks, beside those at their defaults.
+_ABSENT: dict[str, Any] = {'clock': 0, 'split': ''}
+_ABSENT |= dict.fromkeys(('ray', 'task', 'file', 'decision'))
 
 
 def declared() -> dict[str, Option]:
@@ -189,7 +213,7 @@ def declared() -> dict[str, Option]:
     if x.kind is str:
       # The name of a registered entry is looked up when it is used.
       decoding[name] = dataclasses.replace(x, check=None, choices=())
-  return decoding | options_of(SweepFields)
+  return decoding | options_of(SweepConfig)
 
 
 def defaults() -> dict[str, Any]:
@@ -203,25 +227,15 @@ def defaults() -> dict[str, Any]:
   return {name: default(x) for name, x in declared().items()}
 
 
-def check(config: Mapping[str, Any], complete: bool = False) -> None:
-  """Refuses fields that a sweep does not have, and values of another type."""
-  values = dict(config.items())
-  _check(values, SweepFields, declared())
-  for name in REQUIRED if complete else ():
-    if name not in values:
-      raise ValueError(
-        f'{name}: is missing; build the config with common.sweep().'
-      )
-
-
-def _check(
+def _convert(
   values: Mapping[str, Any],
   owner: type[Declared],
   options: Mapping[str, Option],
   prefix: str = '',
-) -> None:
-  """Checks fields by their names, with what stands before those in errors."""
+) -> dict[str, Any]:
+  """Converts fields by their names, which begin with a prefix in errors."""
   types = {field.name: field.type for field in dataclasses.fields(owner)}
+  converted: dict[str, Any] = {}
   for name, value in values.items():
     if name not in options:
       near = difflib.get_close_matches(str(name), options, 1, 0.0)
@@ -230,30 +244,29 @@ def _check(
         f' {prefix}{near[0]}?'
       )
     named = dataclasses.replace(options[name], name=f'{prefix}{name}')
-    _check_value(value, named, types.get(name, named.kind))
-
-
-def _check_value(value: Any, named: Option, kind: Any) -> None:
-  """Checks a value, each of several, or a table."""
-  parts, is_several = get_args(kind), isinstance(value, list | tuple)
-  if value is None and NoneType in parts:
-    return
-  if issubclass(named.kind, Declared):
-    options = options_of(named.kind)
-    names = f'the fields {", ".join(options)}'
-    mapping = Mapping | ml_collections.ConfigDict
-    arguments.instance(named.name, value, mapping, names)
-    _check(dict(value.items()), named.kind, options, f'{named.name}.')
-  elif get_origin(kind) is tuple:
-    count = len(value) if ... in parts and is_several else len(parts)
-    if not is_several or len(value) != count:
-      expected = 'a list' if ... in parts else f'a list of {count} numbers'
-      value = arguments.quote(value)
-      raise ValueError(f'{named.name}: must be {expected}, got {value}.')
-    for x in value:
-      named.validate(x)
-  else:
-    # Of gamma one value, or several.
-    can_be_several = tuple in map(get_origin, parts)
-    for x in value if is_several and can_be_several else (value,):
-      named.validate(x)
+    kind = types.get(name, named.kind)
+    parts, is_several = get_args(kind), isinstance(value, list | tuple)
+    if value is None and NoneType in parts:
+      pass
+    elif issubclass(named.kind, Declared):
+      table = options_of(named.kind)
+      expected = f'the fields {", ".join(table)}'
+      value = arguments.instance(
+        named.name, value, Mapping | ConfigDict, expected
+      )
+      inner = _convert(dict(value.items()), named.kind, table, f'{named.name}.')
+      value = named.kind(**inner)
+    elif get_origin(kind) is tuple or (
+      is_several and value and any(get_origin(x) is tuple for x in parts)
+    ):
+      # None for any number of values.
+      count = len(parts) if kind == tuple[int, int] else None
+      if not is_several or count not in (None, len(value)):
+        expected = f'a list of {count} numbers' if count else 'a list'
+        value = arguments.quote(value)
+        raise ValueError(f'{named.name}: must be {expected}, got {value}.')
+      value = tuple(map(named.validate, value))
+    else:
+      value = named.validate(value)
+    converted[name] = value
+  return converted

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 from jax._src import distributed
@@ -55,10 +56,11 @@ def joined(place: str) -> Iterator[int]:
 
 def share(*call: object, index: int = 0) -> list:
   """Returns the call of one process, which it writes, in all processes."""
-  state, key = distributed.global_state, f'cascades/{next(_numbers)}'
-  if state.process_id == index:
-    state.client.key_value_set(key, json.dumps(call))
-  return json.loads(state.client.blocking_key_value_get(key, _WAIT_MS))
+  client: Any = distributed.global_state.client
+  key = f'cascades/{next(_numbers)}'
+  if distributed.global_state.process_id == index:
+    client.key_value_set(key, json.dumps(call))
+  return json.loads(client.blocking_key_value_get(key, _WAIT_MS))
 
 
 def is_same(digest: str) -> bool:

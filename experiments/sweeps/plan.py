@@ -13,27 +13,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cascades import drafters
+from cascades.methods import is_builtin
 from cascades.verification_config import VERIFICATIONS
 from experiments import records
 from experiments.records import results_version
 from experiments.sweeps.curve_plan import CURVE_FIELDS, Curve
+from experiments.sweeps.fields import SweepConfig
+from experiments.tasks import FILE, TASKS, Task, file_task, harness_tasks
 
-# Default number of examples of a point, which is what each worker of a killed
-# run loses at most.
-_SHARD_SIZE = 256
+# Fields that may be added to a finished sweep.
+_ADDED = ('wandb', 'decision')
 # Fields that choose examples or the way a sweep is run. They do not change the
-# records of a point, which hashes its own examples.
+# records of a point, which hashes its own examples; the batch size is among the
+# facts where it may.
 _WITHOUT_EFFECT = (
-  'tasks',
-  'task',
-  'file',
-  'num_examples',
-  'shard_size',
-  'ray',
-  'wandb',
-  'clock',
-  'decision',
-  'preflight',
+  *('tasks', 'task', 'file', 'num_examples', 'shard_size', 'batch_size', 'ray'),
+  *('clock', *_ADDED),
 )
 # Fields of `file` that name files: they may move and may hold secrets, and the
 # hashes of the files are kept.
@@ -47,24 +42,21 @@ def default_workdir(config: str | pathlib.Path, data: str = '') -> pathlib.Path:
   are subfolders: `runs/mine/2b/fast` for mine.py:2b,fast; so is a file of data.
   """
   path, _, argument = str(config).partition(':')
-  file = data.partition('?')[0].rpartition('/')[2].partition('.')[0]
+  file = data.partition('?')[0].rpartition('/')[2]
+  file = re.sub(r'(\.(jsonl?|csv|parquet|gz))+$', '', file)
   # Neither '/data' nor '..' leads out of the folder.
   words = [pathlib.Path(path).stem, *re.split('[/,]', argument), file]
   return pathlib.Path('runs', *(x for x in words if x.strip('.')))
 
 
 def run_settings(
-  config: Any, curves: Sequence[Curve], data: Mapping[str, Any]
+  config: SweepConfig, curves: Sequence[Curve], data: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Returns the settings that a workdir keeps, which all its results share."""
-  settings = {
-    name: value
-    for name, value in config.to_dict().items()
-    # Timings and a decision may be added to a finished sweep.
-    if name not in (*CURVE_FIELDS, 'wandb', 'clock', 'decision', 'preflight')
-  }
-  for name in _PATHS if settings.get('file') else ():
-    settings['file'].pop(name, None)
+  left_out = (*CURVE_FIELDS, *_ADDED)
+  settings = {k: x for k, x in config.values.items() if k not in left_out}
+  if file := settings.get('file'):
+    settings['file'] = {k: x for k, x in file.items() if k not in _PATHS}
   # The name and the seed determine the examples of a bundled task.
   data = {name: of_task for name, of_task in data.items() if of_task}
   settings |= {'data': data} if data else {}
@@ -75,59 +67,55 @@ def run_settings(
   return records.plain(settings)
 
 
-def mesh_shape(config) -> tuple[int, int]:
-  """Returns the numbers of devices for rows and for parameters."""
-  return tuple(config.get('mesh', (1, 1)))
-
-
-def configured_tasks(config) -> dict[str, Any]:
+def configured_tasks(config: Any) -> dict[str, Task]:
   """Returns the tasks of a sweep by name, with the config's changes."""
-  from experiments.tasks import FILE, TASKS, file_task, harness_tasks
-
+  config = SweepConfig.convert(config)
   if not config.tasks:
     raise ValueError(
       'tasks: no task is given; give one or more with --config.tasks, such as'
       f' {next(iter(TASKS))}.'
     )
-  task_fields = config.get('task') or {}
+  path, tokens = map(
+    (config.values.get('task') or {}).get, ('path', 'max_new_tokens')
+  )
+  if path and len(config.tasks) > 1:
+    raise ValueError(
+      f'task.path: {path} cannot be the file of {len(config.tasks)} tasks; give'
+      ' one task with --config.tasks.'
+    )
   tasks = {}
   for name in config.tasks:
     if name.startswith('lm_eval:'):
       tasks |= harness_tasks(name)
     elif name == FILE:
-      task = file_task(config)
+      task = file_task(config.values)
       tasks[task.name] = task
     elif name in TASKS:
       tasks[name] = TASKS[name]
     else:
       raise ValueError(TASKS.unknown(name, 'tasks'))
-  if task_fields.get('path') and len(config.tasks) > 1:
-    raise ValueError(
-      f'task.path: {task_fields["path"]} cannot be the file of'
-      f' {len(config.tasks)} tasks; give one task with --config.tasks.'
-    )
-  tokens = task_fields.get('max_new_tokens')
   changes = {'max_new_tokens': tokens} if tokens else {}
   return {
     name: dataclasses.replace(task, **changes) for name, task in tasks.items()
   }
 
 
-def load_examples(config, task) -> tuple[list, dict[str, Any]]:
+def load_examples(config: Any, task: Task) -> tuple[list, dict[str, Any]]:
   """Loads the examples of a task, with the provenance of its data."""
-  task_fields = config.get('task') or {}
-  shots, path = task_fields.get('shots'), task_fields.get('path') or None
-  split = {'split': config.get('split')} if config.get('split') else {}
+  config = SweepConfig.convert(config)
+  table = config.values.get('task') or {}
+  split = {'split': config.split} if config.split else {}
   examples, data = task.read(
     **split,
     seed=config.seed,
     num_examples=config.num_examples,
-    path=path,
-    shots=shots,
+    path=table.get('path') or None,
+    shots=table.get('shots'),
   )
   if task.quality_score:
     # Tasks of the harness score in [0, 1].
-    scale = task.metrics[0].scale if task.metrics else 1.0
+    metrics: Sequence[Any] = task.metrics
+    scale = metrics[0].scale if metrics else 1.0
     data |= {'metric': task.quality_score, 'scale': scale}
   return examples, data
 
@@ -157,7 +145,7 @@ class Point:
 def plan_points(
   config: Mapping[str, Any],
   curves: Sequence[Curve],
-  tasks: Mapping[str, Any],
+  tasks: Mapping[str, Task],
   examples: Mapping[str, Sequence],
   facts: Mapping[str, Any],
 ) -> list[Point]:
@@ -167,21 +155,21 @@ def plan_points(
     for name, value in records.plain(config).items()
     if name not in (*CURVE_FIELDS, *_WITHOUT_EFFECT)
   }
-  size, planned = config.get('shard_size') or _SHARD_SIZE, []
+  facts = dict(facts)
+  if batch_size := facts.pop('batch_size', None):
+    run_fields['batch_size'] = batch_size
+  size, planned = config.get('shard_size') or 256, []
   for task, curve in itertools.product(tasks, curves):
+    of_task = tasks[task]
     hashed = {
       'run': run_fields,
       'facts': facts,
       'curve': records.plain(curve.fields),
-      'task': [
-        task,
-        tasks[task].max_new_tokens,
-        list(tasks[task].stop_strings),
-      ],
+      'task': [task, of_task.max_new_tokens, list(of_task.stop_strings)],
     }
-    if outside := _outside(curve, config.get('drafter', ''), tasks[task]):
+    if outside := _outside(curve, config.get('drafter', ''), of_task):
       hashed['outside'] = outside
-    selected = curve.select(examples[task])
+    selected = examples[task][: curve.num_examples]
     for first in range(0, len(selected), size):
       shard = selected[first : first + size]
       hashed['examples'] = records.hash_examples(shard)
@@ -192,20 +180,17 @@ def plan_points(
   return planned
 
 
-def _outside(curve: Curve, drafter: str, task: Any) -> list[str]:
+def _outside(curve: Curve, drafter: str, task: Task) -> list[str]:
   """Names the code from outside the project that a point runs."""
-  from cascades.methods import is_builtin
-  from experiments.tasks import TASKS
-
   used: list[Any] = []
   if not is_builtin(curve.config.method):
     used.append(curve.config.method)
   if not TASKS.is_builtin(task.name):
     used += task.external_parts()
-  kind, *_ = curve.config.verification.partition(':')
+  kind = curve.config.verification.partition(':')[0]
   if not VERIFICATIONS.is_builtin(kind):
     used.append(VERIFICATIONS[kind].decide)
-  kind, *_ = drafter.partition(':')
+  kind = drafter.partition(':')[0]
   if kind in drafters.DRAFTERS and not drafters.DRAFTERS.is_builtin(kind):
     used.append(drafters.DRAFTERS[kind])
   return results_version.outside(*used)

@@ -1,63 +1,60 @@
-"""The Ray launcher: each shard of a sweep is a task of the cluster."""
+"""The Ray launcher: each shard of a sweep is a command on the cluster."""
 
 import contextlib
 import io
 import logging
 import os
 import pathlib
+import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-import ml_collections
-from absl import flags
-
 from cascades import arguments
-from experiments import cli
-from experiments.sweeps import curve_plan, fields, phases
+from experiments import cli, records
+from experiments.sweeps.fields import RayFields
+
+# Variables that workers on other machines need.
+_VARIABLES = ('JAX_COMPILATION_CACHE_DIR', 'JAX_PLATFORMS', 'XLA_FLAGS')
+# Tries of a shard whose worker is lost.
+_RETRIES = 3
 
 
 def run(
-  config: Any,
-  curves: Sequence[curve_plan.Curve],
-  workdir: pathlib.Path,
-  quiet: bool,
+  options: RayFields | None, workdir: pathlib.Path, total: int, quiet: bool
 ) -> None:
-  """Decodes shards of a sweep side by side; a last task makes the report.
+  """Decodes shards of this command's sweep; a last task makes the report.
 
-  All machines share the folder of the workdir.
+  All machines share the folders of the checkout and of the workdir.
   """
-  sweep = phases.Sweep(config, curves, workdir, quiet=quiet)
-  sweep.plan()
-  total = len(sweep.planned({}))
-  # The config may lack the field.
-  options = fields.RayFields(**(config.get('ray') or {}))
+  # A config may lack the field.
+  options = options or RayFields()
   ray = _connect(options.address)
-  slots = min(_count_slots(ray.cluster_resources(), options), total)
+  count = min(_count_slots(ray.cluster_resources(), options), total)
   cli.make_folder(workdir)
-  task = ray.remote(_run_shard).options(
+  command = [*sys.argv[1:], '--launcher=local', '--quiet']
+  command.append(f'--workdir={workdir.resolve()}')
+  # Only lost workers are worth a retry: a command that fails does so again.
+  task = ray.remote(
     num_cpus=options.cpus,
     num_gpus=options.gpus,
-    max_retries=options.retries,
-    # Only lost workers are worth a retry: an error of the code recurs.
-    retry_exceptions=False,
-  )
-  # Workers have another working folder.
-  imports = [
-    os.path.abspath(x) if x.endswith('.py') else x for x in cli.imports()
+    max_retries=_RETRIES,
+    # Flags are defined once in a process.
+    max_calls=1,
+  )(_run_command)
+  shards = [
+    task.remote(os.getcwd(), [*command, f'--shard={i + 1}/{count}'])
+    for i in range(count)
   ]
-  place = os.getcwd(), sys.orig_argv, imports
-  content = config.to_dict(), tuple(curves), workdir.resolve()
-  dumped = ray.cloudpickle.dumps(content)
-  shards = [task.remote(place, dumped, (i, slots)) for i in range(slots)]
   with cli.progress(total, 'points', quiet) as bar:
     while shards:
       done, shards = ray.wait(shards, timeout=1.0)
-      bar.update(len([*workdir.glob('records/*.jsonl')]) - bar.n)
+      bar.update(len(records.read_plan(workdir)[0]) - bar.n)
       for ref in done:
         print(_result(ray, ref), end='', file=sys.stderr)
-  print(_result(ray, task.remote(place, dumped, None)), end='')
+  report = [*command, '--nofresh']
+  print(_result(ray, task.remote(os.getcwd(), report)), end='')
 
 
 def _result(ray: ModuleType, ref: Any) -> str:
@@ -66,38 +63,30 @@ def _result(ray: ModuleType, ref: Any) -> str:
     return ray.get(ref)
   except ray.exceptions.RayTaskError as error:
     raise error.cause from None
-  except (
-    ray.exceptions.WorkerCrashedError,
-    ray.exceptions.NodeDiedError,
-  ) as error:
+  except ray.exceptions.RayError as error:
     raise ValueError(
-      'ray: a worker was lost more often than ray.retries'
-      f' ({type(error).__name__}); the workdir keeps the points that are done,'
-      ' and the same command resumes the sweep.'
+      f'ray: a worker was lost {_RETRIES + 1} times ({type(error).__name__});'
+      ' the same command resumes the sweep.'
     ) from None
 
 
-def _run_shard(
-  place: tuple[str, list[str], list[str]],
-  dumped: bytes,
-  shard: tuple[int, int] | None,
-) -> str:
-  """Decodes a shard, or makes the report; returns what was printed."""
-  import ray
-
-  folder, sys.orig_argv, imports = place
+def _run_command(folder: str, command: list[str]) -> str:
+  """Runs a sweep as `python -m` does, and returns what it printed."""
   os.chdir(folder)
-  cli.define_import()
-  flags.FLAGS['import'].value = imports
-  for module in imports:
-    cli.import_module(module)
-  values, curves, workdir = ray.cloudpickle.loads(dumped)
-  config, printed = ml_collections.ConfigDict(values), io.StringIO()
+  sys.argv = ['experiments.sweep', *command]
+  sys.orig_argv = [sys.executable, '-m', *sys.argv]
+  printed, code = io.StringIO(), None
   with (
     contextlib.redirect_stdout(printed),
     contextlib.redirect_stderr(printed),
   ):
-    phases.Sweep(config, curves, workdir, quiet=True, shard=shard).run()
+    try:
+      runpy.run_module('experiments.sweep', run_name='__main__')
+    except SystemExit as end:
+      code = end.code
+  *_, last = printed.getvalue().strip().splitlines() or ['']
+  if code:
+    raise ValueError(last.removeprefix('error: '))
   return printed.getvalue()
 
 
@@ -113,14 +102,15 @@ def _connect(address: str) -> ModuleType:
   except ImportError:
     raise ValueError(arguments.missing('launcher', 'ray', 'ray')) from None
   try:
-    if not ray.is_initialized():
-      ray.init(
-        address=address or 'local',
-        include_dashboard=None if address else False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={'env_vars': worker_environment()},
-      )
+    ray.init(
+      address=address or 'local',
+      include_dashboard=None if address else False,
+      log_to_driver=False,
+      logging_level=logging.ERROR,
+      runtime_env={
+        'env_vars': {x: os.environ[x] for x in _VARIABLES if x in os.environ}
+      },
+    )
   except (ConnectionError, OSError, RuntimeError, ValueError) as error:
     raise ValueError(
       f'ray: cannot use a cluster at {address or "this machine"}'
@@ -130,22 +120,14 @@ def _connect(address: str) -> ModuleType:
   return ray
 
 
-def _count_slots(
-  resources: Mapping[str, float], options: fields.RayFields
-) -> int:
+def _count_slots(resources: Mapping[str, float], options: RayFields) -> int:
   """Returns the number of shards that a cluster can decode at a time."""
-  needed = {'CPU': options.cpus, 'GPU': options.gpus}
-  slots = [resources.get(x, 0) // count for x, count in needed.items() if count]
-  if (count := int(min(slots, default=1))) < 1:
+  cpus, gpus = (resources.get(name, 0) for name in ('CPU', 'GPU'))
+  needed = (cpus, options.cpus), (gpus, options.gpus)
+  if (count := int(min((x // y for x, y in needed if y), default=1))) < 1:
     raise ValueError(
-      f'ray: a shard needs {needed["CPU"]:g} CPUs and {needed["GPU"]:g} GPUs,'
-      f' but the cluster has {resources.get("CPU", 0):g} CPUs and'
-      f' {resources.get("GPU", 0):g} GPUs; give a smaller ray.cpus or ray.gpus.'
+      f'ray: a shard needs {options.cpus:g} CPUs and {options.gpus:g} GPUs, but'
+      f' the cluster has {cpus:g} CPUs and {gpus:g} GPUs; give a smaller'
+      ' ray.cpus or ray.gpus.'
     )
   return count
-
-
-def worker_environment() -> dict[str, str]:
-  """Returns the environment variables that workers on other machines need."""
-  names = ('JAX_COMPILATION_CACHE_DIR', 'JAX_PLATFORMS', 'XLA_FLAGS')
-  return {name: os.environ[name] for name in names if name in os.environ}

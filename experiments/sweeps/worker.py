@@ -3,31 +3,23 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from cascades import decisions, drafters
 from cascades.arguments import options_of
 from cascades.decoding import faults
-from cascades.models import (
-  chat,
-  checkpoints,
-  hub,
-  sharding,
-)
+from cascades.models import chat, checkpoints, hub, sharding
 from cascades.sampler import sampler
+from cascades.verification_config import RESIDUAL
 from experiments import cli, measuring, records
 from experiments.records import results_version, unit_costs
-from experiments.sweeps import (
-  costs,
-  curve_plan,
-  outcomes,
-  plan,
-  preflight,
-)
-from experiments.tasks import Task
+from experiments.sweeps import costs, curve_plan, plan, sequence, workdirs
+from experiments.sweeps.fields import SweepConfig
+from experiments.tasks import Example, Task, answer_metrics
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
 # model's own answer: were they drawn with the same random numbers, the
@@ -37,15 +29,15 @@ _DRAFTER_SEED = 1_000_000
 # Number of tasks' curves whose compiled programs are kept. Each takes some 600
 # memory maps on a CPU, and a process may have 65,530.
 _MAX_COMPILED = 60
-# Prompts that are decoded before a sweep starts.
-_PREVIEWED = 8
+# Dtypes in which an answer on a CPU does not depend on the batch around it.
+_EXACT = {np.dtype('float32'), np.dtype('int8')}
 
 
-def make_mesh(config: Any) -> jax.sharding.Mesh | None:
+def make_mesh(config: SweepConfig) -> jax.sharding.Mesh | None:
   """Returns the mesh of a config's devices; None for a single device."""
-  if math.prod(plan.mesh_shape(config)) == 1:
-    return None
-  return sharding.make_mesh(*plan.mesh_shape(config))
+  return (
+    sharding.make_mesh(*config.mesh) if math.prod(config.mesh) > 1 else None
+  )
 
 
 class Worker:
@@ -55,35 +47,37 @@ class Worker:
     self,
     config: Any,
     curves: Sequence[curve_plan.Curve],
-    tasks: Mapping[str, Any],
+    tasks: Mapping[str, Task],
     say: Callable[[str], None] = lambda text: None,
   ):
     """Loads the pair."""
-    self.batch_size = config.batch_size
-    self._config, self._tasks, self._say = config, tasks, say
-    self._curves = curves
+    self._config = config = SweepConfig.convert(config)
+    self.batch_size = config.values['batch_size']
+    self._tasks, self._say, self._curves = tasks, say, curves
     self._clock = measuring.CompileClock()
     self._compiled: set[tuple] = set()
-    spec = drafters.parse(config.drafter, **curve_plan.drafter_options(config))
-    # A config may lack these fields.
-    dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
-    mesh = make_mesh(config)
-    self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
-    self._drafter = drafters.load(spec, dtype, mesh)
+    options = curve_plan.drafter_options(config.values)
+    spec, mesh = drafters.parse(config.drafter, **options), make_mesh(config)
+    self._verifier = checkpoints.load_model(config.verifier, config.dtype, mesh)
+    self._drafter = drafters.load(spec, config.dtype, mesh)
     # Raises if the pair cannot be combined.
-    self._chat = config.get('chat', False)
-    if self._chat:
+    if config.chat:
       chat.require_template(self._verifier.tokenizer)
     self._bound_drafter = drafters.bind_drafter(self._verifier, self._drafter)
 
   def facts(self) -> dict[str, Any]:
     """Returns hashes of the weights, results version, versions and device."""
-    commits = hub.commits([self._config.verifier, self._config.drafter])
+    config, device = self._config, jax.devices()[0]
+    params = self._verifier.params, self._bound_drafter.params
+    dtypes = {np.dtype(x.dtype) for x in jax.tree.leaves(params)}
+    is_exact = device.platform == 'cpu' and dtypes <= _EXACT
+    commits = hub.commits([config.verifier, config.drafter])
     return decisions.weights(self._verifier, self._bound_drafter) | {
       'code': results_version.name(),
-      'device': jax.devices()[0].device_kind,
+      'device': device.device_kind,
       'versions': cli.versions(),
       **({'commits': commits} if commits else {}),
+      **({} if is_exact else {'batch_size': config.values['batch_size']}),
     }
 
   def costs(self) -> unit_costs.CostRange:
@@ -94,22 +88,8 @@ class Worker:
       self._drafter.checkpoint if kind.is_language_model else None,
       self._bound_drafter,
       sorted({(x.config.gamma, x.config.drafts) for x in self._curves}),
-      tree_size=self._tree_size,
+      tree_size=self._config.values.get('tree_size'),
     )
-
-  def preview(
-    self, examples: Mapping[str, Sequence]
-  ) -> tuple[list[records.Record], float]:
-    """Answers eight prompts; returns records, and seconds of compilation."""
-    curves = [curve for curve in self._curves if not curve.confidence]
-    curve, compiled = preflight.choose(curves), self._clock.seconds
-    count = max(1, _PREVIEWED // len(self._tasks))
-    answers = [
-      outcome.record
-      for name, task in self._tasks.items()
-      for outcome in self.decode_curve(task, curve, examples[name][:count])
-    ]
-    return answers, self._clock.seconds - compiled
 
   def _limit_compiled(self, task: str, curve: curve_plan.Curve) -> None:
     """Clears the compiled programs once there are `_MAX_COMPILED` curves."""
@@ -121,23 +101,20 @@ class Worker:
 
   def decode(
     self,
-    points: Sequence[plan.Point],
+    point: plan.Point,
     examples: Mapping[str, Sequence],
     on_answer: Callable[[], None] | None = None,
-    is_stopping: Callable[[], bool] = lambda: False,
-  ) -> Iterator[tuple[plan.Point, list[records.Outcome]]]:
-    """Decodes points in order; yields each with its outcomes."""
-    for point in points:
-      if is_stopping():
-        return
-      rows, task = self.batch_size, self._tasks[point.task]
-      shard = examples[point.task][point.first : point.last]
-      yield point, self.decode_curve(task, point.curve, shard, on_answer)
-      if self.batch_size < rows:
-        self._say(
-          f'memory: a batch of {rows} rows was too large for'
-          f' {point.curve.name}; the next batches have {self.batch_size} rows.'
-        )
+  ) -> list[records.Outcome]:
+    """Decodes a point."""
+    rows, task = self.batch_size, self._tasks[point.task]
+    shard = examples[point.task][point.first : point.last]
+    decoded = self.decode_curve(task, point.curve, shard, on_answer)
+    if self.batch_size < rows:
+      self._say(
+        f'memory: a batch of {rows} rows was too large for'
+        f' {point.curve.name}; the next batches have {self.batch_size} rows.'
+      )
+    return decoded
 
   def decode_curve(
     self,
@@ -149,60 +126,54 @@ class Worker:
     """Decodes and scores examples at all leniences of a curve."""
     self._limit_compiled(task.name, curve)
     decoder, seed = self._sampler(curve, batch_size=self.batch_size)
-    refusals = {
-      example.id: decoder.refusal(
-        example.prompt, task.max_new_tokens, self._chat
-      )
-      for example in examples
-    }
-    accepted = [example for example in examples if not refusals[example.id]]
+    refusals = {x.id: self._refusal(decoder, x, task) for x in examples}
+    prompts = [x.prompt for x in examples if not refusals[x.id]]
     leniences = curve.leniences or (math.nan,)
-    points, wall_s = [[] for _ in leniences], math.nan
-    if accepted:
-      request = self._request(task) | dict(seed=seed, on_answer=on_answer)
-      prompts = [example.prompt for example in accepted]
-      try:
-        points, wall_s = self._decode_timed(
-          decoder, prompts, curve.leniences or (0.0,), **request
+    points: list[list[sampler.SampleOutput]] = [[] for _ in leniences]
+    start, compiled = time.perf_counter(), self._clock.seconds
+    request = self._request(task) | dict(seed=seed, on_answer=on_answer)
+    try:
+      if prompts:
+        points = decoder.sample_curve(
+          prompts, curve.leniences or (0.0,), **request
         )
-      except faults.FaultError as error:
-        if not curve.baseline_model:
-          raise
-        # A model that decodes alone does not know its role in the pair.
-        raise faults.FaultError(curve.baseline_model, error.location) from None
+    except faults.FaultError as error:
+      if not curve.baseline_model:
+        raise
+      # A model that decodes alone does not know its role in the pair.
+      raise faults.FaultError(curve.baseline_model, error.location) from None
+    wall_s = time.perf_counter() - start - (self._clock.seconds - compiled)
+    # A batch that did not fit once will not fit again.
+    self.batch_size = decoder.usage.batch_size or self.batch_size
     calls = sum(a.counts['verifier_calls'] for row in points for a in row)
     decoded = []
-    for lenience, answers in zip(leniences, points, strict=True):
-      ids = (example.id for example in accepted)
-      answers_by_id = dict(zip(ids, answers, strict=True))
+    for lenience, row in zip(leniences, points, strict=True):
+      answers = iter(row)
       for example in examples:
+        answer, share_s = refusals[example.id], 0.0
+        if not answer:
+          answer = next(answers)
+          # Rows decoded together share the time by their blocks.
+          share_s = wall_s * answer.counts['verifier_calls'] / calls
         fields = records.decoding_fields(
           decoder.config, task=task.name, lenience=lenience, id=example.id
         )
-        if refusal := refusals[example.id]:
-          decoded.append(records.failed_example(refusal, **fields))
-          continue
-        answer = answers_by_id[example.id]
-        # Rows decoded together share the time by their blocks.
-        share_s = wall_s * answer.counts['verifier_calls'] / calls
-        decoded.append(
-          outcomes.score(
-            example,
-            answer,
-            task=task,
-            curve=curve,
-            fields=fields,
-            wall_s=share_s,
-          )
-        )
+        decoded.append(_outcome(example, answer, task, curve, share_s, fields))
     return decoded
+
+  def _refusal(
+    self, decoder: sampler.Sampler, example: Example, task: Task
+  ) -> str | None:
+    return decoder.refusal(
+      example.prompt, task.max_new_tokens, self._config.chat
+    )
 
   def _request(self, task: Task) -> dict[str, Any]:
     """Returns the options of a request that depend on the task."""
     return dict(
       max_new_tokens=task.max_new_tokens,
       stop_strings=task.stop_strings,
-      apply_chat_template=self._chat,
+      apply_chat_template=self._config.chat,
     )
 
   def _sampler(
@@ -222,7 +193,7 @@ class Worker:
       verifier,
       None if curve.baseline_model else drafter,
       config=config,
-      mesh=plan.mesh_shape(self._config),
+      mesh=self._config.mesh,
     )
     return decoder, seed
 
@@ -251,8 +222,7 @@ class Worker:
     for name, of_task in examples.items():
       task = self._tasks[name]
       for example in of_task:
-        request = example.prompt, task.max_new_tokens, self._chat
-        if any(decoder.refusal(*request) for decoder, _ in lanes):
+        if any(self._refusal(x, example, task) for x, _ in lanes):
           continue
         runs = [functools.partial(answer, *x, example, task) for x in lanes]
         outputs = measuring.take_turns(runs, turns)
@@ -262,29 +232,102 @@ class Worker:
           fields = records.decoding_fields(
             decoder.config, task=name, lenience=lenience, id=example.id
           )
-          outcome = outcomes.score(
-            example,
-            timed[-1][1],
-            task=task,
-            curve=curve,
-            fields=fields,
-            wall_s=min(decode_s for decode_s, _ in timed),
+          seconds = min(decode_s for decode_s, _ in timed)
+          race.append(
+            _outcome(example, timed[-1][1], task, curve, seconds, fields).record
           )
-          race.append(outcome.record)
     return race
 
-  def _decode_timed(
-    self,
-    decoder: sampler.Sampler,
-    prompts: Sequence[str],
-    leniences: Sequence[float],
-    **request: Any,
-  ) -> tuple[list[list[Any]], float]:
-    """Decodes prompts; returns answers and seconds without compilation."""
-    start, compiled = time.perf_counter(), self._clock.seconds
-    points = decoder.sample_curve(prompts, leniences, **request)
-    wall_s = time.perf_counter() - start
-    wall_s -= self._clock.seconds - compiled
-    # A batch that did not fit once will not fit again.
-    self.batch_size = decoder.usage.batch_size or self.batch_size
-    return points, wall_s
+
+def _outcome(
+  example: Example,
+  answer: sampler.SampleOutput | str,
+  task: Task,
+  curve: curve_plan.Curve,
+  wall_s: float,
+  fields: Mapping[str, Any],
+) -> records.Outcome:
+  """Scores an answer, or a refusal, and returns its record and trace."""
+  if isinstance(answer, str):
+    return records.failed_example(answer, **fields)
+  try:
+    values = task.score_example(answer.text, example)
+    scores = {name: float(value) for name, value in values.items()}
+    quality = scores[task.quality_score] if task.quality_score else math.nan
+    if task.quality_score and not math.isfinite(quality):
+      raise ValueError(f'{task.quality_score} is {quality}')
+  except KeyboardInterrupt:
+    raise
+  # A metric is code of others, which may even try to end the process.
+  except BaseException as error:
+    reason = f'score: {answer_metrics.describe_error(error)}'
+    return records.failed_example(reason, **fields)
+  counts = dict(answer.counts)
+  if curve.baseline_model == 'drafter':
+    counts |= {
+      'verifier_calls': 0,
+      'verifier_tokens': 0,
+      'drafter_calls': counts['verifier_calls'],
+    }
+  deferred = answer.deferred
+  if curve.config.method.rule is None:
+    counts['deferred'] = deferred = None
+  record = records.Record(
+    **fields,
+    failure=None,
+    text=answer.text,
+    quality=quality,
+    scores=scores,
+    emitted=len(answer.tokens),
+    ended=answer.ended,
+    wall_s=wall_s,
+    **counts,
+    **_deferrals(answer, curve),
+  )
+  trace = records.Trace(
+    id=example.id,
+    tokens=answer.tokens,
+    token_strings=answer.token_strings,
+    sources=answer.sources,
+    deferred=None if deferred is None else list(map(int, deferred)),
+    # float32 has about 6 significant digits.
+    logprobs=[float(f'{x:.6g}') for x in answer.logprobs],
+    rejected=[
+      draft if source == RESIDUAL else None
+      for draft, source in zip(answer.drafts, answer.sources, strict=True)
+    ],
+  )
+  return records.Outcome(record, trace)
+
+
+def _deferrals(
+  answer: sampler.SampleOutput, curve: curve_plan.Curve
+) -> dict[str, int | None]:
+  """Counts what a cascade without speculation would defer."""
+  config = curve.config
+  is_whole = config.method.name in ('chow', 'diff') and config.gamma
+  kind = config.verification, config.bonus, config.drafts
+  if not is_whole or kind != ('token', 'target', 1):
+    return dict(deferrals=None, last_deferral=None)
+  indices = [i for i, x in enumerate(answer.deferred or (), 1) if x]
+  return dict(deferrals=len(indices), last_deferral=max(indices, default=0))
+
+
+def cascades(
+  point: plan.Point, points: Sequence[plan.Point], files: workdirs.Workdir
+) -> list[records.Outcome]:
+  """Decodes a cascade of whole answers from those of the models alone."""
+  # The models alone may have answered more examples.
+  n = point.last - point.first
+  sources = {
+    source.curve.baseline_model: files.read_point(source)[:n]
+    for source in points
+    if source.curve.baseline_model
+    and (source.task, source.first) == (point.task, point.first)
+  }
+  pairs = list(zip(sources['drafter'], sources['verifier'], strict=True))
+  return [
+    sequence.cascade(*pair, method=point.curve.confidence, lenience=lenience)
+    for lenience in point.curve.leniences
+    for pair in pairs
+  ]
