@@ -62,35 +62,6 @@ _ANSWERING = dict(
   llama='',
   assistant='',
 )
-# Fields of trainings of models.
-_TRAINING = dict(
-  seed=0,
-  # Tokens of a training row; problems are packed into rows.
-  row_length=192,
-  # Held-out problems per task that evaluate a model at the end, greedily.
-  eval_examples=500,
-  # Steps between checkpoints, and between lines of the log.
-  checkpoint_every=250,
-  log_every=50,
-)
-# Fields of config.json of the models that are trained from scratch.
-_SMALL_MODEL = dict(
-  model_type='gemma3_text',
-  architectures=['Gemma3ForCausalLM'],
-  vocab_size=768,
-  # Shorter than most prompts, so that common use reaches the window's end.
-  sliding_window=48,
-  rope_theta=100_000.0,
-  rope_local_base_freq=10_000.0,
-  rms_norm_eps=1e-6,
-  hidden_activation='gelu_pytorch_tanh',
-  max_position_embeddings=8192,
-  tie_word_embeddings=True,
-  pad_token_id=0,
-  eos_token_id=1,
-  bos_token_id=2,
-  torch_dtype='float32',
-)
 
 
 def sweep(*optional: str, **changes) -> ml_collections.ConfigDict:
@@ -169,16 +140,6 @@ def entrant(
 ) -> ml_collections.ConfigDict:
   """Returns an entrant; without a drafter it is the verifier alone."""
   return ml_collections.ConfigDict(dict(name=name, drafter=drafter) | options)
-
-
-def training(**fields) -> ml_collections.ConfigDict:
-  """Returns the fields of a training of models."""
-  return ml_collections.ConfigDict(_TRAINING | fields)
-
-
-def small_model(**fields) -> ml_collections.ConfigDict:
-  """Returns the config.json of a small model that is trained from scratch."""
-  return ml_collections.ConfigDict(_SMALL_MODEL | fields)
 
 
 def shape(

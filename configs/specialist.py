@@ -21,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
     *_OPTIONAL_FIELDS,
-    # Trained by configs/train_specialist.py.
+    # The bundled drafter, fine-tuned on Roman numerals.
     drafter='tiny-specialist',
     # The verifier was trained on the first two tasks, the drafter in the end
     # mostly on the third.

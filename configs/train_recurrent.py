@@ -5,9 +5,7 @@ Shows: in about ten minutes on two cores, a head under the workdir, and
 its acceptance rate on held-out problems.
 
 `configs/train_recurrent.py:texts` trains a head for Gemma 3 270M that drafts
-the frequent tokens of your texts, `--config.text=multi30k/train.jsonl`. With
-the `--workdir` of a training by `configs/train_drafter.py:greedy`, it reuses
-the answers that the verifier wrote there.
+the frequent tokens of your texts, `--config.text=multi30k/train.jsonl`.
 """
 
 import ml_collections
@@ -65,9 +63,11 @@ def _of_problems() -> ml_collections.ConfigDict:
 
 def _of_texts() -> ml_collections.ConfigDict:
   """Returns the fields of a training on texts."""
-  c = train_drafter.get_config('greedy')
-  for name in ('init', 'kl_fraction', 'sharpened', 'stored'):
+  c = train_drafter.get_config()
+  for name in ('kl_fraction', 'sharpened', 'stored'):
     del c[name]
+  # Answers of the verifier at each temperature, and training rows.
+  c.answers, c.temperatures, c.texts = 1536, (1.0, 0.0), 4000
   with c.ignore_type():
     # Residual layers of the head.
     c.layers = 2

@@ -10,7 +10,7 @@ of `cascades`. A command is one module, such as `python -m experiments.sweep`.
   analysis    frames that compare the points of sweeps
   reports     a page with tables and figures of these frames
   sweeps      decoding of every point of a config
-  training    training of models, heads
+  training    training of drafters
   benchmarks  costs of decoding, as ratios within one run
 """
 

@@ -29,7 +29,7 @@ _CONFIGS = {
 # Variants of configs, by argument.
 _VARIANTS = (
   *('gemma3_270m:t05', 'gemma3_270m:greedy'),
-  *('train_drafter:greedy', 'train_recurrent:texts'),
+  'train_recurrent:texts',
 )
 # Of a config that is silent, so that the options are the usual ones.
 _curve = functools.partial(curve_plan.Curve.from_config, {})

@@ -1,4 +1,4 @@
-"""Training a drafter for a verifier that has none."""
+"""Training of drafters: texts, losses, resuming, and cards."""
 
 import functools
 import itertools
@@ -11,17 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
-from ml_collections import ConfigDict
 
+from cascades import load_model
+from cascades.drafters import recurrent
 from cascades.models import checkpoints
-from configs import train_drafter
-from experiments.tasks import TASKS
-from experiments.training import (
-  cards,
-  distillation_data,
-  layer_drafters,
-  texts,
-)
+from configs import train_drafter, train_recurrent
+from experiments.tasks import GENERATED, TASKS
+from experiments.tasks.task import split_of
+from experiments.training import distillation_data as data
+from experiments.training import layer_drafters, recurrent_heads, training_loop
+from experiments.training.distillation_data import Document
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
@@ -42,17 +41,6 @@ def whole():
   return checkpoints.load_model('tiny-drafter').unpack()
 
 
-@pytest.fixture(scope='module')
-def tokenizer(whole):
-  return whole.tokenizer
-
-
-def save(folder, start, verifier='tiny-drafter'):
-  """Writes a drafter that says sixty tokens."""
-  layer_drafters.save(folder, start, np.arange(60), verifier=verifier)
-  return str(folder)
-
-
 def config(text, **fields):
   config = train_drafter.get_config()
   small = dict(name='small', verifier='tiny-drafter', text=str(text), tasks=())
@@ -67,13 +55,12 @@ def config(text, **fields):
 
 
 def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
-  found = texts.load_documents(config(lines))
-  assert len(found) == 200
-  assert found == texts.load_documents(config(lines))
-  assert found != texts.load_documents(config(lines, seed=1))
+  load = lambda *args, **fields: data.load_documents(config(*args, **fields))  # noqa: E731
+  assert len(load(lines)) == 200
+  assert load(lines) == load(lines) != load(lines, seed=1)
   stem = str(_DATA / 'multi30k_de_en.jsonl')
-  captions = config(stem, tasks=('multi30k_de_en',), held_out=1)
-  assert sorted(d.text for d in texts.load_documents(captions))[1] == (
+  captions = load(stem, tasks=('multi30k_de_en',), held_out=1)
+  assert sorted(d.text for d in captions)[1] == (
     'German: Ein Mädchen in einem roten Mantel füttert zwei Enten.\nEnglish:'
     ' A girl in a red coat feeds two ducks.'
   )
@@ -83,8 +70,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ('a.jsonl', '{"prompt": "p", "reference": ["", "x", 0]}'),
   ):
     (tmp_path / name).write_text(text)
-    c = config(tmp_path / name, held_out=0)
-    assert texts.load_documents(c) == [('p', ' x')]
+    assert load(tmp_path / name, held_out=0) == [('p', ' x')]
 
 
 @pytest.mark.parametrize(
@@ -92,143 +78,112 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
   [
     ({'text': 'absent.jsonl'}, r'text: absent.jsonl cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, since 101 are'),
-    ({'tasks': ('roman',)}, r"tasks: must be published sets .* got 'roman'"),
+    ({'tasks': ('roman',)}, r"tasks: must be of .*, got 'roman'"),
     ({'text': '{"question": "b"}'}, 'text: damaged.jsonl, line 2, must have a'),
     ({'text': '{"prompt": "b", "reference": NaN}'}, 'l, line 2, must have a'),
+    ({'dtype': 'int8'}, 'dtype: must be one of bfloat16, float32, got'),
+    ({'rows': 99}, 'rows: must be at most the number of texts, 12, got 99'),
+    ({'row_length': 8}, 'row_length: rows of 8 tokens have no room'),
+    ({'shots': 180}, 'shots: 180 examples and a prompt cannot'),
   ],
 )
-def test_texts_that_will_not_do_are_named(lines, tmp_path, fields, said):
+def test_what_will_not_do_is_named(lines, tmp_path, whole, fields, said):
   file = tmp_path / 'damaged.jsonl'
   fields = {'text': lines} | fields
   if str(fields['text']).startswith('{'):
     file.write_text(f'{{"prompt": "a"}}\n{fields["text"]}\n')
     fields['text'] = file
   with pytest.raises(ValueError, match=said):
-    texts.load_documents(config(**fields))
+    data.prepare(config(**fields), whole, tmp_path)
 
 
-def test_answers_and_what_ends_them_count(lines, tokenizer):
-  found = texts.load_documents(config(lines))
+def test_answers_and_what_ends_them_count(lines, whole):
+  found = data.load_documents(config(lines))
   answers = {d.answer for d in found}
   for shots in (0, 1):
     c = config(lines, shots=shots, row_length=96)
-    made = texts.pack_rows(c, [found], tokenizer, 4, 'x')
+    made = data.pack_rows(c, [found], whole.tokenizer, 4, 'x')
     assert made.tokens.shape == (4, 96)
     assert (made.tokens[:, 0] == 2).all()
-    more = texts.pack_rows(c, [found], tokenizer, 5, 'x')
+    more = data.pack_rows(c, [found], whole.tokenizer, 5, 'x')
     np.testing.assert_array_equal(more.tokens[:4], made.tokens)
-    for tokens, places, counts in zip(*made, strict=True):
+    for tokens, places, counts in zip(*made[:3], strict=True):
       asked = places[counts] + 1
       assert (np.diff(asked) > 0).all()
-      said = tokenizer.decode(tokens[asked].tolist())
-      *some, cut = said.split(texts.SEPARATOR)
+      said = whole.tokenizer.decode(tokens[asked].tolist())
+      *some, cut = said.split(data.SEPARATOR)
       assert set(some) <= answers
       assert len(some) >= 2
       assert any(answer.startswith(cut) for answer in answers)
-      before = tokenizer.decode(tokens[: asked[0]].tolist())
-      assert before.count(texts.SEPARATOR) == shots
+      before = whole.tokenizer.decode(tokens[: asked[0]].tolist())
+      assert before.count(data.SEPARATOR) == shots
 
 
-def test_texts_without_answers_count_as_a_whole_and_kinds_as_often(tokenizer):
-  found = [texts.Document('one two three', '')]
-  made = texts.pack_rows(config('x', shots=0), [found], tokenizer, 2, 'x')
+def test_texts_without_answers_count_as_a_whole_and_kinds_as_often(whole):
+  found = [Document('one two three', '')]
+  made = data.pack_rows(config('x', shots=0), [found], whole.tokenizer, 2, 'x')
   assert made.mask.all()
-  many, one = [texts.Document('a' * 9, '')] * 99, [texts.Document('b' * 9, '')]
+  many, one = [Document('a' * 9, '')] * 99, [Document('b' * 9, '')]
   c = config('x', row_length=4000)
-  (tokens,) = texts.pack_rows(c, [many, one], tokenizer, 1, 'x').tokens
-  text = tokenizer.decode(tokens.tolist())
+  (tokens,) = data.pack_rows(c, [many, one], whole.tokenizer, 1, 'x').tokens
+  text = whole.tokenizer.decode(tokens.tolist())
   assert 0.35 < text.count('a') / (text.count('a') + text.count('b')) < 0.65
 
 
-def test_the_most_frequent_tokens_of_answers_are_said(lines, tokenizer):
-  found = texts.load_documents(config(lines))
-  said = texts.frequent_tokens([found], tokenizer, 10, [1, 700])
+def test_the_most_frequent_tokens_of_answers_are_said(lines, whole):
+  found = data.load_documents(config(lines))
+  said = data.frequent_tokens([found], whole.tokenizer, 10, [1, 700])
   assert len(said) == 10
   assert (np.diff(said) > 0).all()
   assert {1, 700} <= set(said.tolist())
-  ids = [token for d in found for token in tokenizer.encode(d.answer)]
+  ids = [token for d in found for token in whole.tokenizer.encode(d.answer)]
   counts = np.bincount(ids, minlength=768)
   left_out = counts[np.setdiff1d(np.arange(768), said)].max()
   assert counts[np.setdiff1d(said, [1, 700])].min() >= left_out
   # A few documents of one kind weigh as much as many of another.
-  one = [texts.Document('', ' twelve')]
-  said = texts.frequent_tokens([found, one], tokenizer, 6, [])
-  assert {*tokenizer.encode(' twelve')} <= set(said.tolist())
+  one = [Document('', ' twelve')]
+  said = data.frequent_tokens([found, one], whole.tokenizer, 6, [])
+  assert {*whole.tokenizer.encode(' twelve')} <= set(said.tolist())
 
 
 def test_what_is_asked_is_not_among_its_examples():
-  found = [texts.Document(f'{i}:', f' {i}') for i in range(3)]
+  found = [Document(f'{i}:', f' {i}') for i in range(3)]
   c = config('x', shots=2)
-  for prompt, document in texts.few_shot_prompts(c, found, 40, 'x'):
+  for prompt, document in data.few_shot_prompts(c, found, 40, 'x'):
     assert document.text not in prompt
     assert prompt.endswith(document.prompt)
-  found = [texts.Document(f'{i}:', f' {i}') for i in range(12)]
+  found = [Document(f'{i}:', f' {i}') for i in range(12)]
   for count in 10, 40:
-    pairs = texts.few_shot_prompts(c, found, count, 'x', allow_repeats=False)
+    pairs = data.few_shot_prompts(c, found, count, 'x')
     assert len(pairs) == count
     assert len({document for _, document in pairs}) == 10
-  with pytest.raises(ValueError, match='shots: 2 examples and a prompt cannot'):
-    texts.few_shot_prompts(c, found[:2], 1, 'x')
-
-
-def test_answers_are_kept_as_they_come(tmp_path):
-  asked = []
-
-  def answer(some, first):
-    asked.append((first, len(some)))
-    return [prompt.upper() for prompt in some]
-
-  prompts = [f'p{i}' for i in range(600)]
-  file = tmp_path / 'answers.json'
-  want = [prompt.upper() for prompt in prompts]
-  assert texts.resume_answers(file, prompts[:300], answer) == want[:300]
-  assert texts.resume_answers(file, prompts, answer) == want
-  # A group has a seed, and is written whole.
-  assert asked == [(0, 256), (256, 44), (256, 256), (512, 88)]
-  assert texts.resume_answers(file, prompts, None) == want
 
 
 # --- What it learns ---
 
 
-def test_a_training_begins_with_layers_or_with_a_drafter_of_the_same_table(
-  lines, tmp_path, whole
-):
+def test_a_training_begins_with_layers():
   verifier = checkpoints.load_model('tiny-verifier').unpack()
   start = layer_drafters.begin(config('x', layers=(0, 5)), verifier)
   kinds = [k.name for k in start.model.module.config.attention_types]
   assert kinds == ['LOCAL_SLIDING', 'GLOBAL']
   assert start.params['layer_1'] is verifier.params['layer_5']
-  first = layer_drafters.begin(config(lines), whole)
-  c = config(lines, init=save(tmp_path / 'first', first))
-  del c.layers
-  again = layer_drafters.begin(c, whole)
-  assert again.model == first.model
-  small.same(again.params, first.params)
-  both = ConfigDict(config(lines).to_dict() | {'init': 'first'})
-  other = ConfigDict(c.to_dict() | {'init': 'tiny-verifier'})
-  wrong = [(both, whole, 'init: exactly one of init ')]
-  wrong += [(other, whole, 'init: tiny-verifier does not share')]
-  wrong += [
-    (config('x', layers=layers), verifier, said)
-    for layers, said in (
-      ((), r'layers: must be of 0 to 5, and .* attention \(1, 3, 5\), got'),
-      ((0, 6), 'layers: must be of 0 to 5'),
-      ((0, 2), 'and include one with global attention'),
-    )
-  ]
-  for changed, model, said in wrong:
+  for layers, said in (
+    ((), r'layers: must be of 0 to 5, and .* attention \(1, 3, 5\), got'),
+    ((0, 6), 'layers: must be of 0 to 5'),
+    ((0, 2), 'and include one with global attention'),
+  ):
     with pytest.raises(ValueError, match=said):
-      layer_drafters.begin(changed, model)
+      layer_drafters.begin(config('x', layers=layers), verifier)
 
 
 def test_answers_at_several_temperatures_are_kinds_and_none_is_held_out(
   tmp_path, monkeypatch, whole
 ):
-  held_out = texts.Document('a', ' 1'), texts.Document('', 'plain')
-  rest = [texts.Document(f'{i}', ' 1') for i in range(99)]
-  documents = [*held_out, texts.Document('a', ' 2'), held_out[1], *rest]
-  monkeypatch.setattr(texts, 'load_documents', lambda _: documents)
+  held_out = [Document('a', ' 1'), Document('', 'plain')]
+  rest = [Document(f'{i}', ' 1') for i in range(99)]
+  documents = [*held_out, Document('a', ' 2'), held_out[1], *rest]
+  monkeypatch.setattr(data, 'load_documents', lambda _: documents)
   asked, kinds = [], []
 
   class Writer:
@@ -239,22 +194,28 @@ def test_answers_at_several_temperatures_are_kinds_and_none_is_held_out(
       asked.append((self.temperature, len(prompts)))
       return [types.SimpleNamespace(text=f' {self.temperature}')] * len(prompts)
 
-  monkeypatch.setattr(distillation_data.sampler, 'Sampler', Writer)
+  monkeypatch.setattr(data.sampler, 'Sampler', Writer)
 
   def pack(config, found, *_, **__):
     kinds.append(found)
-    if len(kinds) == 2:
+    if len(kinds) % 2 == 0:
       raise KeyboardInterrupt
-    # Of what is held out.
     return types.SimpleNamespace(mask=np.ones(1))
 
-  monkeypatch.setattr(texts, 'pack_rows', pack)
+  monkeypatch.setattr(data, 'pack_rows', pack)
   c = config('x', held_out=2, answers=600, temperatures=(1.0, 0.0))
-  with pytest.raises(KeyboardInterrupt):
-    distillation_data.prepare(c, whole, tmp_path)
-  assert asked == [(1.0, 256), (0.0, 256), (1.0, 88)]
-  (learned, *answered), held = kinds[1], kinds[0]
-  assert (held, learned) == ([[*held_out]], rest)
+  for _ in range(2):
+    with pytest.raises(KeyboardInterrupt):
+      data.prepare(c, whole, tmp_path)
+    # What was answered is not asked again.
+    (answers,) = tmp_path.glob('answers-*.json')
+    some = json.loads(answers.read_text())[:256]
+    answers.write_text(json.dumps(some))
+  chunks = [(1.0, 256), (0.0, 256), (1.0, 88)]
+  assert asked == chunks + chunks[1:]
+  assert kinds[1] == kinds[3]
+  learned, *answered = kinds[1]
+  assert learned == rest
   said = [{d.answer for d in kind} for kind in answered]
   assert said == [{' 1.0'}, {' 0.0'}]
   assert {d.prompt for kind in answered for d in kind} <= {*map(str, range(99))}
@@ -265,9 +226,7 @@ def test_the_loss_is_what_it_is_called(whole):
   tokens = jnp.asarray(np.arange(24).reshape(2, 12) + 300)
   places = jnp.asarray([[0, 3, 11], [5, 6, 6]])
   counts = jnp.asarray([[True, True, True], [True, True, False]])
-  hidden = distillation_data.hidden_at(
-    whole.model, whole.params, tokens, places
-  )
+  hidden = data.hidden_at(whole.model, whole.params, tokens, places)
   said = np.arange(0, 768, 3)
   shared = start.params['embedder']
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
@@ -275,7 +234,7 @@ def test_the_loss_is_what_it_is_called(whole):
   head = shared['input_embedding'][said]
 
   def figures(own, by_acceptance, sharpened=(1.0,)):
-    batch = distillation_data.DistillationBatch(tokens, places, counts, hidden)
+    batch = data.Rows(tokens, places, counts, hidden)
     inputs = layer_drafters.LossInputs(shared, head, batch, by_acceptance)
     return layer_drafters.loss_fn(own, start.model, inputs, sharpened)
 
@@ -283,7 +242,7 @@ def test_the_loss_is_what_it_is_called(whole):
   loss, seen = figures(own, False)
   figure = loss, seen['kept'], seen['agree']
   assert figure == pytest.approx((0, 1, 1), abs=1e-5)
-  states = distillation_data.hidden_at(
+  states = data.hidden_at(
     start.model, other | {'embedder': shared}, tokens, places
   )
   p, q = (
@@ -315,48 +274,126 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
   assert [line['step'] for line in seen] == [2, 4, 6]
   assert {'kept', 'agree', 'kl', 'loss'} <= seen[0].keys()
 
-  original = layer_drafters.training_loop.fit
+  original = data.Rows.sample
 
-  def stop(*args, **options):
-    original(*args, **options | dict(steps=4))
-    raise KeyboardInterrupt
+  def stop(rows, config, step):
+    if step == 4:
+      raise KeyboardInterrupt
+    return original(rows, config, step)
 
-  monkeypatch.setattr(layer_drafters.training_loop, 'fit', stop)
-  with pytest.raises(KeyboardInterrupt):
-    layer_drafters.train(config(lines), two)
-  monkeypatch.setattr(layer_drafters.training_loop, 'fit', original)
+  with monkeypatch.context() as patch:
+    patch.setattr(data.Rows, 'sample', stop)
+    with pytest.raises(KeyboardInterrupt):
+      layer_drafters.train(config(lines), two)
   again = layer_drafters.train(config(lines), two)
   for name in ('model.safetensors', 'reduced.json', 'config.json'):
     assert (folder / name).read_bytes() == (again / name).read_bytes()
-
-  figures = layer_drafters.evaluate(folder, config(lines))
-  assert 0 < figures['cost of a call'] < 3
-  assert figures['temperature 0']['tokens per verifier call'] >= 1
+  figures = training_loop.write_card(folder, config(lines), 'a command')
+  assert figures['held out']['tokens per call, temperature 0'] >= 1
 
 
 def test_what_is_made_of_a_model_with_terms_carries_them(
   lines, tmp_path, monkeypatch, whole
 ):
-  c = config(lines, sharpened=(1.0, 0.3), kl_fraction=0.0)
-  c.temperatures = (0.0, 1.0, 0.0)
+  figures = {'held out': {'acceptance, temperature 1': 0.5}}
+  monkeypatch.setattr(training_loop, '_evaluate', lambda *_: figures)
   folder = tmp_path / 'made'
-  save(folder, layer_drafters.begin(c, whole))
-  both = {'acceptance': 0.5, 'tokens per verifier call': 2.0}
-  figures = {f'temperature {t}': both for t in (1, 0)} | {'cost of a call': 0.1}
+  start = layer_drafters.begin(config(lines), whole)
+  layer_drafters.save(folder, start, np.arange(60), verifier='tiny-drafter')
   models = {'tiny-drafter': checkpoints.MODELS['gemma3-270m']}
   for with_terms in False, True:
     if with_terms:
       index = types.SimpleNamespace(MODELS=models)
-      monkeypatch.setattr(cards, 'checkpoints', index)
-    layer_drafters.write_card(folder, c, figures, 'a command')
+      monkeypatch.setattr(training_loop, 'checkpoints', index)
+    training_loop.write_card(folder, config(lines), 'a command')
     card = (folder / 'README.md').read_text()
     for said in (
-      'A drafter for `tiny-drafter`, made of its layers 1, with',
-      'It drafts 60 tokens',
-      '| temperature 1 | acceptance | 0.500 |',
+      'A drafter for `tiny-drafter`: some of its layers',
+      'Retrain: `a command`',
+      '| held out | acceptance, temperature 1 | 0.500 |',
     ):
       assert said in card
+    assert ('license: apache-2.0' in card) != with_terms
     assert ('under the Gemma Terms of Use' in card) == with_terms
     assert (folder / 'NOTICE').exists() == with_terms
   assert 'a modification' in (folder / 'NOTICE').read_text()
   assert '4.9 No Waiver' in (folder / 'LICENSE').read_text()
+
+
+# --- Recurrent heads
+
+
+def test_held_out_problems_are_never_trained_on():
+  mixture = dict(word_problems=0.65, numerals=0.35)
+  stream = data.problem_prompts(mixture, '0/0')
+  trained = {*itertools.islice(stream, 2000)}
+  for task in map(TASKS.get, GENERATED):
+    held = {
+      prompt
+      for key, prompt, _ in itertools.islice(task.problems('0/0'), 2000)
+      if split_of(key) != 'train'
+    }
+    assert held
+    assert trained.isdisjoint(held)
+  with pytest.raises(ValueError, match=r"mixture: must be of .* 'gsm8k'"):
+    next(data.problem_prompts({'gsm8k': 1.0}, '0'))
+
+
+def test_the_loss_is_of_what_the_head_would_draft():
+  model, params, _ = load_model('tiny-verifier').unpack()
+  head = recurrent.init_head(jax.random.key(0), 320)
+  tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
+  logits, hidden, _ = model.with_hidden(params, tokens[0], *small.causal(8))
+  # Of the tokens of two answers, and a place that does not count.
+  places = jnp.array([[1, 2, 3, 5, 6, 6]])
+  table = params['embedder']['input_embedding']
+  batch = data.Rows(tokens, places, jnp.arange(6)[None] < 5, hidden[places])
+  loss, seen = recurrent_heads.loss_fn(head, params, model, table, batch, 2)
+  # By hand: nothing is drafted from one answer into the next.
+  said = jax.nn.softmax(logits)
+  nats, shares = [], [[], []]
+  for t in (1, 2, 3, 5, 6):
+    answer, state = (1, 2, 3) if t < 5 else (5, 6), hidden[t]
+    for i in range(2):
+      if t + 1 + i not in answer:
+        break
+      state, guess = recurrent.step(
+        model, params, head, hidden[t], state, tokens[0, t + 1 + i]
+      )
+      p, q = said[t + 1 + i], jax.nn.softmax(guess)
+      nats.append(-(p * jnp.log(q)).sum())
+      shares[i].append(jnp.minimum(p, q).sum())
+  np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-4)
+  want = [np.mean(share) for share in shares]
+  np.testing.assert_allclose(seen['kept'], want, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
+  config = train_recurrent.get_config('texts')
+  examples = (
+    dict(prompt=f'{n} in words:', answer=f' number {n}') for n in range(60)
+  )
+  (tmp_path / 'texts.jsonl').write_text('\n'.join(map(json.dumps, examples)))
+  config.update(vocabulary=20, held_out=10, answers=4, answer_length=8, shots=1)
+  config.update(texts=8, row_length=96, rows=2, steps=2, depth=2, log_every=1)
+  config.update(eval_examples=3, checkpoint_every=2, name='head', tasks=())
+  config.update(verifier='tiny-verifier', dtype='float32')
+  config.update(text=str(tmp_path / 'texts.jsonl'))
+  folder = recurrent_heads.train(config, tmp_path)
+  (line,) = (tmp_path / 'head.jsonl').read_text().splitlines()[1:]
+  assert np.isfinite(json.loads(line)['loss'])
+  loaded = recurrent.RecurrentHead.load(folder)
+  assert loaded.draft_vocab_ids.shape == (20,)
+  bound_drafter = loaded.bind(load_model('tiny-verifier'))
+  state = jnp.ones(320)
+  _, logits = recurrent.step(
+    *(bound_drafter.drafter.model, bound_drafter.params[1], loaded.head),
+    *(state, state, jnp.int32(5)),
+  )
+  drafted = np.flatnonzero(np.isfinite(logits))
+  assert drafted.tolist() == loaded.draft_vocab_ids.tolist()
+  figures = training_loop.write_card(folder, config, 'a command')
+  assert figures['held out']['tokens per call, temperature 0'] >= 1
+  card = (folder / 'README.md').read_text()
+  assert 'A drafter for `tiny-verifier`: a recurrent head' in card

@@ -484,7 +484,10 @@ def test_two_runs_at_once_are_refused(tmp_path):
   ):
     pass
   with workdirs.Workdir(tmp_path).lock():
-    for command, config in ('train', 'train_tiny'), ('benchmark', 'benchmark'):
+    for command, config in (
+      ('train', 'train_recurrent'),
+      ('benchmark', 'benchmark'),
+    ):
       flags = f'--config=configs/{config}.py', f'--workdir={tmp_path}'
       done = launching.run(f'experiments.{command}', *flags)
       assert done.returncode == 2

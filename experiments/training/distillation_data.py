@@ -1,15 +1,23 @@
-"""Distillation data: training rows, and hidden states of the verifier on them.
+"""Distillation data: texts packed into rows, and the verifier's states on them.
+
+A document is a prompt and its answer, of the user or of the verifier. Training
+rows are documents joined as in few-shot prompts, so that the positions of a row
+are like those at which the drafter is used.
 
 The last hidden state at a position determines the verifier's distribution, and
 takes a thousandth of the space of its logits. The states are computed once and
 stored in the workdir.
 """
 
+import collections
 import functools
 import hashlib
+import itertools
+import json
 import math
 import pathlib
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,30 +28,127 @@ from ml_collections import ConfigDict
 
 from cascades import decisions, files
 from cascades.config import DecodingConfig
-from cascades.models import checkpoints, language
+from cascades.models import checkpoints, language, tensor_files, tokenizers
 from cascades.sampler import sampler
 from experiments import cli, records
-from experiments.training import texts
+from experiments.tasks import GENERATED, TASKS
+from experiments.tasks.answer_metrics import accepted_answers
+from experiments.tasks.data_files import DataFile, as_text
+from experiments.tasks.task import split_of
 
-# Fields of a config that determine the rows and the hidden states.
-_DATA_FIELDS = (
-  *('seed', 'verifier', 'shots', 'held_out', 'answers', 'temperatures'),
-  *('answer_length', 'texts', 'row_length', 'dtype'),
-)
-# File of these fields in a workdir.
-_DATA_FILE = 'lessons.json'
 # Rows whose hidden states are computed at a time.
 _BATCH_SIZE = 4
-# Held-out rows whose figures are logged.
-_VALIDATION_ROWS = 8
+# Prompts that are answered between two writes of the answers.
+CHUNK_SIZE = 256
+# Text between two documents.
+SEPARATOR = '\n\n'
 
 
-class DistillationBatch(NamedTuple):
-  """Training rows, and the verifier's hidden states at their positions.
+class Document(NamedTuple):
+  """A prompt and its answer."""
+
+  prompt: str
+  answer: str
+
+  @property
+  def text(self) -> str:
+    """The prompt followed by the answer."""
+    return self.prompt + self.answer
+
+
+def load_documents(config: ConfigDict) -> list[Document]:
+  """Loads the documents of a config, shuffled by its seed."""
+  if not config.text:
+    raise ValueError(
+      'text: no file of training texts is given; give --config.text=..., a file'
+      ' with rows of prompt and answer, or of the published sets that'
+      ' --config.tasks names.'
+    )
+  documents = [] if config.tasks else [*_read_documents(config.text)]
+  for name in config.tasks:
+    if not TASKS[name].source:
+      names = ', '.join(name for name, task in TASKS.items() if task.source)
+      raise ValueError(f'tasks: must be of {names}, got {name!r}.')
+    documents += [
+      # A question may have no accepted answer.
+      Document(x.prompt, f' {(*accepted_answers(x.reference), "")[0]}')
+      for x in TASKS[name].load(
+        split='train', path=config.text, shots=0, num_examples=None
+      )
+    ]
+  if len(documents) < 2 * config.held_out:
+    raise ValueError(
+      f'text: {config.text} has {len(documents)} documents; give'
+      f' {2 * config.held_out} or more, since {config.held_out} are held out.'
+    )
+  random.Random(f'{config.seed}/documents').shuffle(documents)
+  return documents
+
+
+def _read_documents(path: str) -> Iterator[Document]:
+  """Yields the documents of a file of rows."""
+  file = DataFile('text', path)
+  for place, row in file.rows():
+    reference = row.get('reference')
+    references = reference if isinstance(reference, list) else [reference]
+    prompt, answer, *references = (
+      as_text('' if value is None else value)
+      for value in (row.get('prompt'), row.get('answer'), *references)
+    )
+    if row.get('prompt') is None or None in (prompt, answer, *references):
+      fault = 'must have a text as its prompt and its answer or reference'
+      raise file.refusal(place, fault)
+    # A space is between them, as in the worked examples of a sweep.
+    accepted = (f' {text}' for text in references if text.strip())
+    yield Document(prompt, answer or next(accepted, ''))
+
+
+def few_shot_prompts(
+  config: ConfigDict, documents: Sequence[Document], count: int, seed: str
+) -> list[tuple[str, Document]]:
+  """Draws documents and puts worked examples before their prompts.
+
+  A document is drawn again only if all others were.
+  """
+  if len(documents) <= config.shots:
+    raise ValueError(
+      f'shots: {config.shots} examples and a prompt cannot be chosen from'
+      f' {len(documents)} documents; give fewer shots, or more documents.'
+    )
+  rng = random.Random(f'{config.seed}/{seed}')
+  prompts, indices = [], range(len(documents))
+  used: set[int] = set()
+  example_indices: list[int] = []
+  for i in range(count):
+    if i % CHUNK_SIZE == 0:
+      # Many prompts share the examples, so that their cache is reused.
+      example_indices = rng.sample(indices, config.shots)
+    if len(used) + config.shots >= len(documents):
+      used.clear()
+    # A prompt that is also an example would contain its own answer.
+    while (index := rng.choice(indices)) in example_indices or index in used:
+      continue
+    used.add(index)
+    examples = [documents[number].text for number in example_indices]
+    document = documents[index]
+    prompts.append((SEPARATOR.join([*examples, document.prompt]), document))
+  return prompts
+
+
+def held_out_prompts(config: ConfigDict) -> list[str]:
+  """Returns the held-out prompts on which a drafter is evaluated."""
+  held_out = load_documents(config)[: config.held_out]
+  pairs = few_shot_prompts(config, held_out, config.eval_examples, 'held out')
+  return [prompt for prompt, _ in pairs]
+
+
+class Rows(NamedTuple):
+  """Training rows of joined documents, and the positions to train at.
 
   Attributes:
-    tokens: Token ids, [B, L].
-    positions: Positions before a token of an answer, [B, N].
+    tokens: Token ids, [B, L]; a row begins with the begin-of-text id.
+    positions: Positions before a token of an answer, [B, N], ascending; shorter
+      rows repeat their last position.
     mask: True for positions that are not padding, [B, N].
     hidden: Last hidden states of the verifier at the positions, [B, N, D].
   """
@@ -51,25 +156,87 @@ class DistillationBatch(NamedTuple):
   tokens: Any
   positions: Any
   mask: Any
-  hidden: Any
+  hidden: Any = None
 
-  def select(self, indices: np.ndarray) -> 'DistillationBatch':
-    """Returns the batch of some rows."""
-    return DistillationBatch(*(field[indices] for field in self))
-
-  def sample(self, config: ConfigDict, step: int) -> 'DistillationBatch':
+  def sample(self, config: ConfigDict, step: int) -> 'Rows':
     """Returns the rows of a training step, drawn by the config's seed."""
     rng = np.random.default_rng((config.seed, step))
     indices = rng.choice(len(self.hidden), config.rows, replace=False)
-    return self.select(indices)
+    return Rows(*(field[indices] for field in self))
 
 
-class DistillationData(NamedTuple):
-  """The data of a training on texts."""
+def pack_rows(
+  config: ConfigDict,
+  document_sets: Sequence[Sequence[Document]],
+  tokenizer: tokenizers.Tokenizer,
+  count: int,
+  seed: str,
+) -> Rows:
+  """Packs documents in random order into rows, each cut at its end.
 
-  train: DistillationBatch
-  validation: DistillationBatch
-  draft_vocab_ids: np.ndarray
+  Positions are those of answers, which drafters write. All positions of a
+  document without an answer are used; positions of a row's first document,
+  which has no examples before it, are used only without `shots`.
+  """
+  tokens = np.zeros((count, config.row_length), np.int32)
+  positions_by_row = []
+  for i, row in enumerate(tokens):
+    rng = random.Random(f'{config.seed}/{seed}/{i}')
+    ids, positions = [tokenizers.BOS], []
+    while len(ids) < len(row):
+      document = rng.choice(rng.choice(document_sets))
+      new = tokenizer.encode(document.text + SEPARATOR)
+      # Tokens that the document and its prompt begin with.
+      prompt = tokenizer.encode(document.prompt)
+      is_same = (x == y for x, y in zip(new, prompt, strict=False))
+      start = sum(itertools.takewhile(bool, is_same))
+      if not document.answer:
+        start = 0
+      if len(ids) > 1 or not config.shots:
+        # Includes the token after the answer, which ends it.
+        positions += range(len(ids) + start - 1, len(ids) + len(new) - 1)
+      ids += new
+    row[:] = ids[: len(row)]
+    positions_by_row.append([x for x in positions if x < len(row) - 1])
+  return Rows(tokens, *pad_positions(positions_by_row))
+
+
+def pad_positions(
+  positions_by_row: Sequence[Sequence[int]],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns positions padded to one length, and their mask, [rows, N]."""
+  length = max(map(len, positions_by_row))
+  padded = np.zeros((len(positions_by_row), length), np.int32)
+  for row, positions in zip(padded, positions_by_row, strict=True):
+    row[: len(positions)] = positions
+    row[len(positions) :] = positions[-1] if positions else 0
+  counts = np.array([[len(positions)] for positions in positions_by_row])
+  return padded, np.arange(length) < counts
+
+
+def frequent_tokens(
+  document_sets: Sequence[Sequence[Document]],
+  tokenizer: tokenizers.Tokenizer,
+  count: int,
+  required: Sequence[int],
+) -> np.ndarray:
+  """Returns the most frequent tokens of answers, ascending."""
+  shares: dict[int, float] = collections.defaultdict(float)
+  for documents in document_sets:
+    token_counts = collections.Counter(
+      token
+      for document in documents
+      for token in tokenizer.encode(document.answer or document.prompt)
+    )
+    for token, n in token_counts.items():
+      shares[token] += n / token_counts.total()
+  optional = {
+    token: share for token, share in shares.items() if token not in required
+  }
+  # Of equally frequent tokens, the lower id comes first.
+  order = sorted(optional, key=lambda token: (-optional[token], token))
+  ids = [*required, *order[: count - len(required)]]
+  return np.sort(np.array(ids, np.int32))
 
 
 def hidden_at(
@@ -88,15 +255,6 @@ def hidden_at(
   return jax.vmap(hidden_of_row)(tokens, positions)
 
 
-def check_rows(config: ConfigDict) -> None:
-  """Checks that a step's rows can be drawn, before the verifier works."""
-  if config.rows > config.texts:
-    raise ValueError(
-      f'rows: must be at most the number of texts, {config.texts}, got'
-      f' {config.rows}.'
-    )
-
-
 def cast(dtype: Any, tree: Any) -> Any:
   """Converts all arrays of a tree to a dtype."""
   return jax.tree.map(lambda x: x.astype(dtype), tree)
@@ -104,24 +262,22 @@ def cast(dtype: Any, tree: Any) -> Any:
 
 def read_rows(
   verifier: checkpoints.Checkpoint,
-  rows: texts.Rows,
+  rows: Rows,
   dtype: str,
   workdir: pathlib.Path,
-) -> DistillationBatch:
+) -> Rows:
   """Returns rows with their hidden states, computing those not in the workdir.
 
   Their file is named by all that they are computed from.
   """
   model, params = verifier.model, cast(dtype, verifier.params)
   inputs = hashlib.sha256(decisions.fingerprint(params).encode())
-  for array in rows:
+  for array in (rows.tokens, rows.positions, rows.mask):
     inputs.update(np.ascontiguousarray(array).tobytes())
   file = workdir / f'hidden-{inputs.hexdigest()[:16]}.bin'
   shape = (*rows.positions.shape, model.hidden_size(params))
   states_dtype, count = model.dtype(params), len(rows.tokens)
-  # numpy has no bfloat16, whose bits are stored instead.
-  bits = np.uint16 if states_dtype == jnp.bfloat16 else np.float32
-  row_bytes = math.prod(shape[1:]) * np.dtype(bits).itemsize
+  row_bytes = math.prod(shape[1:]) * states_dtype.itemsize
   compute = jax.jit(functools.partial(hidden_at, model))
   with files.name_path_in_errors(file), file.open('ab') as out:
     done = file.stat().st_size // row_bytes
@@ -135,11 +291,11 @@ def read_rows(
         # Repeats rows of the last batch, which would be compiled for its size.
         batch = np.resize(indices, _BATCH_SIZE)
         hidden = compute(params, rows.tokens[batch], rows.positions[batch])
-        out.write(np.asarray(hidden).view(bits)[: len(indices)].tobytes())
+        out.write(np.asarray(hidden[: len(indices)]).tobytes())
         done += len(indices)
         bar.update(len(indices))
-  states = np.memmap(file, bits, 'r', shape=shape).view(states_dtype)
-  return DistillationBatch(*rows, states)
+  states = np.memmap(file, states_dtype, 'r', shape=shape)
+  return rows._replace(hidden=states)
 
 
 def draft_logits(
@@ -160,11 +316,24 @@ def draft_logits(
 
 def prepare(
   config: ConfigDict, verifier: checkpoints.Checkpoint, workdir: pathlib.Path
-) -> DistillationData:
-  """Lets the verifier answer prompts and read rows of documents."""
-  documents = texts.load_documents(config)
-  fields = {name: config[name] for name in _DATA_FIELDS}
-  fields['text'] = records.digest(documents)
+) -> tuple[Rows, np.ndarray | None]:
+  """Returns training rows, and the ids of tokens to draft (None for all).
+
+  The verifier answers generated problems, or prompts of documents; then it
+  reads the rows. Its layout is gemma's, which is faster for long rows.
+  """
+  checkpoints.check_dtype(config.dtype, tensor_files.FLOATS)
+  if config.rows > config.texts:
+    raise ValueError(
+      f'rows: must be at most the number of texts, {config.texts}, got'
+      f' {config.rows}.'
+    )
+  read = functools.partial(
+    read_rows, verifier, dtype=config.dtype, workdir=workdir
+  )
+  if 'mixture' in config:
+    return read(_problem_rows(config)), None
+  documents = load_documents(config)
   held_out = documents[: config.held_out]
   excluded = {x.prompt or x.answer for x in held_out}
   # Held-out prompts are not learned from, with whatever answer.
@@ -174,94 +343,90 @@ def prepare(
     if (x.prompt or x.answer) not in excluded
   ]
   tokenizer = verifier.tokenizer
-  pack = functools.partial(texts.pack_rows, config, tokenizer=tokenizer)
-  # Before the verifier answers, so that short rows are refused at once.
-  validation_rows = pack([held_out], count=_VALIDATION_ROWS, seed='held_out')
-  if not validation_rows.mask.any():
+  pack = functools.partial(pack_rows, config, tokenizer=tokenizer, seed='train')
+  # Before the verifier answers.
+  if not pack([documents], count=8).mask.any():
     raise ValueError(
       f'row_length: rows of {config.row_length} tokens have no room for an'
       ' answer after a worked example; give a larger number.'
     )
-  answered = _answered_by_verifier(config, documents, workdir, fields)
+  answered = _answered_by_verifier(config, documents, workdir)
   document_sets = [documents, *answered]
-  train_rows = pack(document_sets, count=config.texts, seed='train')
-  required = {*tokenizer.stops, *tokenizer.encode(texts.SEPARATOR)}
-  return DistillationData(
-    *(
-      read_rows(verifier, rows, config.dtype, workdir)
-      for rows in (train_rows, validation_rows)
-    ),
-    texts.frequent_tokens(
-      document_sets, tokenizer, config.vocabulary, [*required]
-    ),
+  required = {*tokenizer.stops, *tokenizer.encode(SEPARATOR)}
+  ids = frequent_tokens(
+    document_sets, tokenizer, config.vocabulary, [*required]
   )
+  return read(pack(document_sets, count=config.texts)), ids
+
+
+def problem_prompts(mixture: Mapping[str, float], seed: str) -> Iterator[str]:
+  """Yields an endless mixture of prompts of training problems."""
+  for name in mixture:
+    if name not in GENERATED:
+      raise ValueError(
+        f'mixture: must be of {", ".join(GENERATED)}, got {name!r}.'
+      )
+  rng = random.Random(seed)
+  names, weights = zip(*sorted(mixture.items()), strict=True)
+  streams = {name: TASKS[name].problems(seed) for name in names}
+  while True:
+    key, prompt, _ = next(streams[rng.choices(names, weights)[0]])
+    if split_of(key) == 'train':
+      yield prompt
+
+
+def _problem_rows(config: ConfigDict) -> Rows:
+  """Returns a row for each of the verifier's answers to training problems."""
+  stream = problem_prompts(config.mixture, f'{config.seed}/head')
+  options = DecodingConfig(gamma=0, temperature=1.0)
+  answers = sampler.Sampler(config.verifier, config=options).sample(
+    [*itertools.islice(stream, config.texts)],
+    max_new_tokens=config.answer_length,
+    seed=config.seed,
+    echo=True,
+  )
+  tokens = np.zeros((len(answers), config.row_length), np.int32)
+  positions = []
+  for row, answer in zip(tokens, answers, strict=True):
+    ids = answer.tokens[: config.row_length]
+    row[: len(ids)] = ids
+    first = len(answer.tokens) - len(answer.logprobs)
+    positions.append(range(first - 1, len(ids) - 1))
+  return Rows(tokens, *pad_positions(positions))
 
 
 def _answered_by_verifier(
-  config: ConfigDict,
-  documents: Sequence[texts.Document],
-  workdir: pathlib.Path,
-  fields: dict[str, Any],
-) -> list[list[texts.Document]]:
-  """Returns documents with the verifier's answers, a set per temperature."""
-  prompts = texts.few_shot_prompts(config, documents, config.answers, 'answers')
-  file = workdir / 'answers.json'
-  records.claim(workdir / _DATA_FILE, fields, 'training', file.exists())
+  config: ConfigDict, documents: Sequence[Document], workdir: pathlib.Path
+) -> list[list[Document]]:
+  """Returns documents with the verifier's answers, a set per temperature.
+
+  Chunks of prompts take the temperatures in turn. A file, named by all that
+  determines the answers, has those that were answered before.
+  """
+  prompts = few_shot_prompts(config, documents, config.answers, 'answers')
   temperatures = tuple(config.temperatures)
+  options = config.verifier, config.answer_length, config.seed
+  name = records.digest([prompts, temperatures, *options])[:16]
+  file = workdir / f'answers-{name}.json'
+  answers = json.loads(file.read_text('utf-8')) if file.exists() else []
+  load = functools.cache(checkpoints.load_model)
 
-  def temperature_index(number: int) -> int:
-    # Chunks of prompts take the temperatures in turn.
-    return number // texts.CHUNK_SIZE % len(temperatures)
+  def temperature_of(number: int) -> float:
+    return temperatures[number // CHUNK_SIZE % len(temperatures)]
 
-  @functools.cache
-  def sampler_at(temperature: float) -> sampler.Sampler:
-    model = checkpoints.load_model(config.verifier)
-    options = DecodingConfig(gamma=0, temperature=temperature)
-    return sampler.Sampler(model, config=options)
-
-  def answer(prompts: Sequence[str], first: int) -> list[str]:
-    answers = sampler_at(temperatures[temperature_index(first)]).sample(
-      prompts,
+  while (first := len(answers)) < len(prompts):
+    options = DecodingConfig(gamma=0, temperature=temperature_of(first))
+    chunk = sampler.Sampler(load(config.verifier), config=options).sample(
+      [prompt for prompt, _ in prompts[first : first + CHUNK_SIZE]],
       max_new_tokens=config.answer_length,
       seed=config.seed + first,
       stop_strings=('\n',),
     )
-    return [answer.text for answer in answers]
-
-  answers = texts.resume_answers(file, [x for x, _ in prompts], answer)
-  answered: list[list[texts.Document]] = [[] for _ in temperatures]
+    answers += [answer.text for answer in chunk]
+    records.write_text(file, json.dumps(answers))
+  answered: dict[float, list[Document]] = {x: [] for x in temperatures}
   for i, (text, (_, document)) in enumerate(zip(answers, prompts, strict=True)):
     # A document with an empty answer means one without an answer.
     if text or not document.answer:
-      answered[temperature_index(i)].append(document._replace(answer=text))
-  return [*filter(None, answered)]
-
-
-# With more rows at a time, logits over a large vocabulary exceed a CPU's cache.
-_PROMPTS = 8
-
-
-def measure_acceptance(
-  verifier: checkpoints.Checkpoint,
-  drafter: Any,
-  prompts: Sequence[str],
-  gamma: int,
-  **sample_options: Any,
-) -> dict[str, dict[str, float]]:
-  """Measures acceptance and tokens per call of strict decoding."""
-  figures = {}
-  options = dict(method='speed', lenience=0.0, gamma=gamma, batch_size=_PROMPTS)
-  for temperature in (1.0, 0.0):
-    config = DecodingConfig(**options, temperature=temperature)
-    strict_sampler = sampler.Sampler(verifier, drafter, config=config)
-    answers = strict_sampler.sample(prompts, **sample_options)
-    accepted, examined, calls = (
-      sum(answer.counts[name] for answer in answers)
-      for name in ('accepted', 'examined', 'verifier_calls')
-    )
-    emitted = sum(len(answer.logprobs) for answer in answers)
-    figures[f'temperature {temperature:g}'] = {
-      'acceptance': accepted / examined,
-      'tokens per verifier call': emitted / calls,
-    }
-  return figures
+      answered[temperature_of(i)].append(document._replace(answer=text))
+  return [*filter(None, answered.values())]

@@ -9,7 +9,6 @@ sum p log p/q, then by -log sum min(p, q), the acceptance itself (LK loss, arXiv
 """
 
 import dataclasses
-import json
 import pathlib
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ import optax
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from cascades import arguments, drafters, files
+from cascades import files
 from cascades.contrib import cpu
 from cascades.models import (
   checkpoints,
@@ -29,25 +28,13 @@ from cascades.models import (
   param_mapping,
   tensor_files,
 )
-from experiments import records
-from experiments.sweeps import costs
-from experiments.training import cards, distillation_data, texts, training_loop
-
-# Types that tensors are stored in; None for their own.
-_STORED = None, 'bfloat16', 'float32', 'int8'
+from experiments.training import distillation_data, training_loop
 
 
 def begin(
   config: ConfigDict, verifier: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
-  """Returns the drafter before its training."""
-  if ('init' in config) == ('layers' in config):
-    raise ValueError(
-      'init: exactly one of init (a drafter to continue) and layers (of the'
-      ' verifier, to start from) must be given.'
-    )
-  if 'init' in config:
-    return _trained_before(config.init, verifier)
+  """Returns the drafter before its training: layers of the verifier."""
   model, params, tokenizer = verifier
   c = model.module.config
   layers, types = tuple(config.layers), c.attention_types
@@ -71,35 +58,12 @@ def begin(
   )
 
 
-def _trained_before(
-  name: str, verifier: checkpoints.Checkpoint
-) -> checkpoints.Checkpoint:
-  """Returns an earlier drafter, with the whole table of the verifier."""
-  model, params, tokenizer = checkpoints.load_model(name, 'float32').unpack()
-  table = params['embedder']['input_embedding']
-  verifier_table = verifier.params['embedder']['input_embedding']
-  shares_table = language.VOCAB_IDS in params['embedder']
-  if (
-    not shares_table
-    or table.shape != verifier_table.shape
-    or (table != verifier_table).any()
-  ):
-    raise ValueError(
-      f'init: {name} does not share the embedding table of the verifier; give'
-      ' a drafter that was trained for this verifier.'
-    )
-  embedder = verifier.params['embedder']
-  return checkpoints.Checkpoint(
-    model, params | {'embedder': embedder}, tokenizer
-  )
-
-
 class LossInputs(NamedTuple):
   """The inputs of a training step beside the parameters."""
 
   embedder: Any
   draft_table: Float[Array, 'n D']
-  batch: distillation_data.DistillationBatch
+  batch: distillation_data.Rows
   by_acceptance: Any
 
 
@@ -138,119 +102,47 @@ def loss_fn(
   return loss, dict(kl=divergence, kept=mean(acceptance), agree=agree)
 
 
-def _make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-  """Makes AdamW with warm-up, cosine decay and clipped gradients."""
-  return optax.chain(
-    optax.clip_by_global_norm(1.0),
-    optax.adamw(
-      optax.warmup_cosine_decay_schedule(
-        0.0, config.learning_rate, min(100, config.steps // 10), config.steps
-      ),
-      weight_decay=0.01,
-    ),
-  )
-
-
 def train(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
   """Trains a drafter, resuming from its last checkpoint if there is one."""
-  checkpoints.check_dtype(config.dtype, tensor_files.FLOATS)
-  distillation_data.check_rows(config)
-  if config.stored not in _STORED:
-    raise ValueError(
-      f'stored: must be None (unchanged), {" or ".join(_STORED[1:])}, got'
-      f' {arguments.quote(config.stored)}.'
-    )
-  # In gemma's layout, which is faster for long rows.
+  checkpoints.check_dtype(config.stored, option='stored')
   verifier = checkpoints.load_model(config.verifier, 'float32').unpack()
   start = begin(config, verifier)
-  data = distillation_data.prepare(config, verifier, workdir)
+  rows, draft_vocab_ids = distillation_data.prepare(config, verifier, workdir)
   embedder = start.params['embedder']
   cast_embedder = distillation_data.cast(config.dtype, embedder)
-  draft_table = cast_embedder['input_embedding'][data.draft_vocab_ids]
-  params = {k: v for k, v in start.params.items() if k != 'embedder'}
+  draft_table = cast_embedder['input_embedding'][draft_vocab_ids]
 
   def loss(params, *inputs):
     temperatures = tuple(config.sharpened)
     return loss_fn(params, start.model, LossInputs(*inputs), temperatures)
 
-  def batch(step):
+  def batch(step, rows):
     by_acceptance = np.bool_(step >= config.kl_fraction * config.steps)
-    rows = data.train.sample(config, step)
     return LossInputs(cast_embedder, draft_table, rows, by_acceptance)
 
-  @jax.jit
-  def validation_figures(params, *inputs):
-    return loss_fn(params, start.model, LossInputs(*inputs, True))[1]
-
+  schedule = optax.warmup_cosine_decay_schedule(
+    0.0, config.learning_rate, min(100, config.steps // 10), config.steps
+  )
   trained = training_loop.fit(
     config,
     workdir,
-    params,
-    _make_optimizer(config),
+    {k: v for k, v in start.params.items() if k != 'embedder'},
+    optax.chain(
+      optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.01)
+    ),
+    rows,
     loss_fn=loss,
     batch=batch,
-    name=config.name,
-    steps=config.steps,
-    validate=lambda params: validation_figures(
-      params, cast_embedder, draft_table, data.validation
-    ),
   )
   folder = workdir / config.name
-  trained_model = start._replace(params=trained | {'embedder': embedder})
   save(
     folder,
-    trained_model,
-    data.draft_vocab_ids,
+    start._replace(params=trained | {'embedder': embedder}),
+    draft_vocab_ids,
     verifier=config.verifier,
     stored=config.stored,
   )
   return folder
-
-
-def evaluate(folder: pathlib.Path, config: ConfigDict) -> dict[str, Any]:
-  """Measures acceptance and costs of a drafter."""
-  verifier = checkpoints.load_model(config.verifier, 'float32')
-  drafter = checkpoints.load_model(folder, 'float32')
-  figures: dict[str, Any] = distillation_data.measure_acceptance(
-    verifier,
-    drafter,
-    texts.held_out_prompts(config),
-    config.eval_gamma,
-    max_new_tokens=config.answer_length,
-    stop_strings=('\n',),
-  )
-  bound_drafter = drafters.bind_drafter(verifier, drafter)
-  unit = costs.measure(verifier, drafter, bound_drafter, ()).low
-  figures['cost of a call'] = unit.drafter_token_s / unit.verifier_token_s
-  return figures
-
-
-def write_card(
-  folder: pathlib.Path,
-  config: ConfigDict,
-  figures: dict[str, Any],
-  command: str,
-) -> None:
-  """Writes the model card and the licence files of a drafter."""
-  embedder = checkpoints.load_model(folder).params['embedder']
-  start = f'continued from `{pathlib.Path(config.get("init", "")).name}`'
-  if 'layers' in config:
-    start = f'made of its layers {", ".join(map(str, config.layers))}'
-  cards.write(
-    folder,
-    config,
-    command,
-    {k: x for k, x in figures.items() if k.startswith('temperature')},
-    intro=(
-      f'A drafter for `{config.verifier}`, {start}, with its embedding table,'
-      ' which is not in this folder. It drafts'
-      f' {len(embedder[language.VOCAB_IDS]):,} tokens, and reads all tokens. A'
-      f' call costs {figures["cost of a call"]:.3f} verifier calls.'
-    ),
-    use=f"cascades.Sampler('{config.verifier}', '{folder.name}')",
-  )
-  text = json.dumps(figures, indent=2) + '\n'
-  records.write_text(folder / 'figures.json', text)
 
 
 def save(

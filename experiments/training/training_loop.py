@@ -1,13 +1,17 @@
-"""The loop of every training: optimizer, checkpoints and a log.
+"""The loop of every training: checkpoints and a log; then a card.
 
 Every batch is a function of (seed, step): an interrupted run resumes from its
 last checkpoint with the same result, and one seed gives one model.
+
+A drafter that starts as layers of a licensed model, or learns from its
+distributions, is a derivative. Its folder has the licence's text, a notice, and
+a card that names both; this project's own licence does not cover it.
 """
 
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,67 +19,51 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from cascades import files
-from experiments import cli, records
+from cascades import Sampler, drafters, files, load_model
+from cascades.config import DecodingConfig
+from cascades.models import checkpoints
+from experiments import cli, measuring, records
+from experiments.tasks import TASKS
+from experiments.training import distillation_data
 
-# Axes of Gemma's matrices by name: those summed over, and the output axes.
-_AXES = {
-  'q_einsum': (1, (0, 2)),
-  'kv_einsum': (2, (1, 3)),
-  'qkv_einsum': (2, (1, 3)),
-  'attn_vec_einsum': ((0, 1), 2),
-  'gating_einsum': (2, 1),
-  'linear': (0, 1),
-}
+_CARD = """---
+{licence}library_name: cascades
+---
 
+# {name}
 
-def make_optimizer(
-  steps: int, learning_rate: float, axes: Mapping[str, tuple] = _AXES
-) -> optax.GradientTransformation:
-  """Makes an optimizer: Muon for matrices, Adam for the rest, linear decay.
+A drafter for `{verifier}`: {kind}
 
-  Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
-  """
+Retrain: `{command}`, with these fields:
 
-  def axes_of(path, _):
-    numbers = next((axes[p.key] for p in path if p.key in axes), None)
-    return numbers and optax.contrib.MuonDimensionNumbers(*numbers)
+```json
+{fields}
+```
 
-  def schedule(peak):
-    warmup = min(100, steps // 10)
-    return optax.join_schedules(
-      [
-        optax.linear_schedule(0.0, peak, warmup),
-        optax.constant_schedule(peak),
-        optax.linear_schedule(peak, 0.0, steps - steps // 3),
-      ],
-      [warmup, steps // 3],
-    )
+On {device}, of held-out examples:
 
-  return optax.chain(
-    optax.clip_by_global_norm(1.0),
-    optax.contrib.muon(
-      schedule(learning_rate),
-      adam_learning_rate=schedule(learning_rate / 5),
-      muon_weight_dimension_numbers=lambda params: (
-        jax.tree_util.tree_map_with_path(axes_of, params)
-      ),
-    ),
-  )
+{table}
 
-
-def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
-  """Returns the fields of a training that determine the trained model.
-
-  The path of the texts is left out: `distillation_data` hashes their content.
-  """
-  fields = {
-    field: value
-    for field, value in config.to_dict().items()
-    if not field.startswith(('eval_', 'log_', 'checkpoint_'))
-    and field not in ('models', 'text')
-  }
-  return fields | (config.models[name].to_dict() if 'models' in config else {})
+Use: `cascades.Sampler('{verifier}', '{name}')`.
+{terms}"""
+_LAYERS = """some of its layers, trained on, with its embedding table, which is
+not in this folder. It drafts the frequent tokens of answers, and reads all."""
+_HEAD = """a recurrent head (Cheng, Zhang et al. 2024, arXiv 2403.09919) on its
+last hidden state. It shares the embedding table of that model only."""
+_TERMS = """
+It {relation},
+and so is a derivative of it:
+{terms}.
+This project's own licence does not cover it; see LICENSE and NOTICE.
+"""
+_MODIFIED = """
+This is a modification: it has parts of the original, trained on the original's
+output, without the embedding table.
+"""
+_DISTILLED = """
+This is a derivative: it has no weights of the original, and was trained on the
+original's output.
+"""
 
 
 def fit(
@@ -83,14 +71,12 @@ def fit(
   workdir: pathlib.Path,
   params: Any,
   optimizer: optax.GradientTransformation,
-  *,
+  rows: distillation_data.Rows,
   loss_fn: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
-  batch: Callable[[int], Sequence[Any]],
-  name: str,
-  steps: int,
-  validate: Callable[[Any], dict[str, Any]] = lambda params: {},
+  batch: Callable[[int, distillation_data.Rows], Sequence[Any]],
 ) -> Any:
   """Minimizes a loss, resuming from the last checkpoint if there is one."""
+  name, steps = config.name, config.steps
 
   @jax.jit
   def update(state, *batch):
@@ -107,7 +93,14 @@ def fit(
   file = workdir / f'checkpoints/{name}.npz'
   saved = np.load(file) if file.exists() else {'step': 0}
   first = int(saved['step'])
-  fields = _deciding(config, name)
+  # Those that determine the result; the name of the rows has their hash.
+  fields = {
+    field: value
+    for field, value in config.to_dict().items()
+    if not field.startswith(('eval_', 'log_', 'checkpoint_'))
+    and field != 'text'
+  }
+  fields['rows'] = pathlib.Path(rows.hidden.filename).stem
   records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
   if first:
     # numpy knows no bfloat16, whose bits it keeps.
@@ -118,10 +111,9 @@ def fit(
     (workdir / f'{name}.jsonl').open('a') as log,
   ):
     for step in range(first, steps):
-      state, figures = update(state, *batch(step))
+      state, figures = update(state, *batch(step, rows.sample(config, step)))
       done = step + 1
       if done % config.log_every == 0 or done == steps:
-        figures |= validate(state['params'])
         figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
         postfix = {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
         bar.set_postfix(postfix, refresh=False)
@@ -134,3 +126,85 @@ def fit(
           np.savez(part, step=done, **named)
       bar.update()
   return state['params']
+
+
+def write_card(
+  folder: pathlib.Path, config: ConfigDict, command: str
+) -> dict[str, dict[str, float]]:
+  """Evaluates a drafter; writes its card, and the licence files it needs."""
+  figures = _evaluate(folder, config)
+  fields = config.to_dict()
+  # A path of this machine.
+  fields.pop('text', None)
+  rows = [
+    {'of': group, 'score': name, 'value': f'{value:.3f}'}
+    for group, scores in figures.items()
+    for name, value in scores.items()
+  ]
+  has_weights = 'depth' not in config
+  text = _CARD.format(
+    name=folder.name,
+    verifier=config.verifier,
+    kind=_LAYERS if has_weights else _HEAD,
+    command=command,
+    fields=json.dumps(fields, indent=2),
+    device=jax.devices()[0].device_kind,
+    table=measuring.table(rows),
+    **_licence(folder, config.verifier, has_weights),
+  )
+  records.write_text(folder / 'README.md', text)
+  return figures
+
+
+def _evaluate(
+  folder: pathlib.Path, config: ConfigDict
+) -> dict[str, dict[str, float]]:
+  """Measures acceptance and tokens per call of strict decoding, held out."""
+  sets: dict[str, tuple[list[str], dict[str, Any]]] = {}
+  if 'mixture' in config:
+    for task in map(TASKS.get, config.mixture):
+      examples = task.load(split='test', num_examples=config.eval_examples)
+      options = dict(max_new_tokens=task.max_new_tokens)
+      sets[task.name] = [example.prompt for example in examples], options
+  else:
+    options = dict(max_new_tokens=config.answer_length, stop_strings=('\n',))
+    sets['held out'] = distillation_data.held_out_prompts(config), options
+  models = load_model(config.verifier), drafters.load(str(folder))
+  # With more rows at a time, logits of many tokens exceed a CPU's cache.
+  strict = dict(method='speed', lenience=0.0, batch_size=8)
+  figures = {name: {} for name in sets}
+  for temperature in (1.0, 0.0):
+    options = DecodingConfig(
+      **strict, gamma=config.eval_gamma, temperature=temperature
+    )
+    decoder = Sampler(*models, config=options)
+    for name, (prompts, limits) in sets.items():
+      answers = decoder.sample(prompts, **limits)
+      accepted, examined, calls = (
+        sum(answer.counts[count] for answer in answers)
+        for count in ('accepted', 'examined', 'verifier_calls')
+      )
+      emitted = sum(len(answer.logprobs) for answer in answers)
+      figures[name] |= {
+        f'acceptance, temperature {temperature:g}': accepted / examined,
+        f'tokens per call, temperature {temperature:g}': emitted / calls,
+      }
+  return figures
+
+
+def _licence(
+  folder: pathlib.Path, verifier: str, has_weights: bool
+) -> dict[str, str]:
+  """Writes the licence and notice of a derivative into its folder."""
+  if verifier not in checkpoints.MODELS:
+    is_ours = verifier in checkpoints.BUNDLED
+    return {'licence': 'license: apache-2.0\n' * is_ours, 'terms': ''}
+  original = checkpoints.MODELS[verifier]
+  notice = original.notice + (_MODIFIED if has_weights else _DISTILLED)
+  records.write_text(folder / 'NOTICE', notice)
+  records.write_text(folder / 'LICENSE', original.licence.read_text('utf-8'))
+  relation = f'learned the output of `{verifier}`'
+  if has_weights:
+    relation = f"is made of `{verifier}`'s weights and learned its output"
+  terms = _TERMS.format(relation=relation, terms=original.terms)
+  return {'licence': 'license: gemma\n', 'terms': terms}
