@@ -11,12 +11,7 @@ The name of a point contains a hash of its fields. If a default changes, every
 sweep that has the default is decoded again.
 """
 
-import ast
-from typing import Any
-
 import ml_collections
-from absl import flags
-from ml_collections import config_flags
 
 from experiments.sweeps import fields
 
@@ -79,45 +74,14 @@ def sweep(*optional: str, **changes) -> ml_collections.ConfigDict:
     KeyError: There is no such field.
   """
   names = [*fields.SHARED, *optional, *(x for x in changes if x in _FIELDS)]
+  # Several values are allowed instead of one.
+  gamma = ml_collections.FieldReference(_FIELDS['gamma'], field_type=object)
   c = ml_collections.ConfigDict(
-    {name: _FIELDS[name] for name in names}
-    # Several values are allowed instead of one.
-    | {'gamma': _of_any_type(_FIELDS['gamma'])}
+    {x: _FIELDS[x] for x in names} | dict(gamma=gamma)
   )
   c.lock()
   c.update(changes)
-  tables: list[Any] = [c, *c.values()]
-  for table in tables:
-    if isinstance(table, ml_collections.ConfigDict):
-      for name in [name for name, value in table.items() if value is None]:
-        # The command line sets only fields that have a type.
-        table[name] = _of_any_type(None)
   return c.unlock()
-
-
-class _LiteralParser(flags.ArgumentParser):
-  """Reads None, a number, several values such as (2, 4), or a text."""
-
-  def parse(self, argument: Any) -> Any:
-    """Returns the value of an argument; a default is returned as it is."""
-    for read in (ast.literal_eval, float):
-      try:
-        return read(argument)
-      except (SyntaxError, TypeError, ValueError):
-        continue
-    return argument
-
-
-# `object` alone would make flags without a value of these fields. The types of
-# values are checked by experiments/sweeps/fields.py.
-_ANY_TYPE = config_flags.register_flag_parser_for_type(
-  (object,), _LiteralParser()
-)
-
-
-def _of_any_type(value: Any) -> ml_collections.FieldReference:
-  """Returns a field that the command line can set to values of any type."""
-  return ml_collections.FieldReference(value, field_type=_ANY_TYPE)
 
 
 def benchmark(suite: str, **fields) -> ml_collections.ConfigDict:

@@ -86,7 +86,6 @@ def define_flags() -> None:
   flags.DEFINE_multi_enum('phases', [*PHASES], [*PHASES], 'Phases to run.')
   flags.DEFINE_bool('tiny', False, 'Rehearses the phases on tiny models.')
   flags.DEFINE_bool('measure', False, 'Measures in this process.')
-  cli.define_import()
 
 
 def main() -> None:
@@ -105,7 +104,8 @@ def main() -> None:
     level = '--xla_backend_optimization_level=0'
     os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {level}'
   command = [sys.executable, '-m', 'experiments.accelerator', '--measure']
-  command += ['--nocompilation_cache', f'--tiny={values.tiny}']
+  os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
+  command += [f'--tiny={values.tiny}']
   command += [f'--import={name}' for name in cli.imports()]
   end, path = time.monotonic() + 60 * values.minutes, folder / 'figures.jsonl'
   path.write_bytes(b'')

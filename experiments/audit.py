@@ -13,8 +13,8 @@ random draws can be enumerated, else by samples.
 To audit blocks that an engine recorded, one JSON object per line (see
 `cascades.contrib.engine_audits.traces`), give --trace=blocks.jsonl.
 
-The decoding loop is sampled with token and block verification;
---verification=all samples it with all verifications that the method supports.
+The decoding loop is sampled with token and block verification, or those of
+--verification=traversal,look_ahead:2.
 To audit your own rule, put `cascades.register(...)` into a file and give
 --import=my_rules.py. --method=all audits every registered method.
 """
@@ -33,7 +33,6 @@ _METHOD = flags.DEFINE_string('method', None, "Name of a method, or 'all'.")
 _LENIENCE = flags.DEFINE_list(
   'lenience', None, 'Leniences to sample at; by default two.'
 )
-cli.define_import()
 _FUNCTION = flags.DEFINE_string(
   'function', None, 'Verification function to audit: my_engine.py:verify.'
 )
@@ -43,7 +42,7 @@ _TRACE = flags.DEFINE_string(
 _VERIFICATION = flags.DEFINE_list(
   'verification',
   ['token', 'block'],
-  "Verifications of the sampled loop, such as traversal, or 'all'.",
+  'Verifications of the sampled loop, such as traversal.',
 )
 _SAMPLES = flags.DEFINE_integer(
   'samples', 20_000, 'Sequences to draw at a sampled lenience.', lower_bound=1
@@ -71,10 +70,6 @@ def _certify(leniences: list[float] | None) -> None:
     certify = functools.partial(traces.certify, _TRACE.value)
   else:
     file, _, name = _FUNCTION.value.rpartition(':')
-    if not pathlib.Path(file).is_file():
-      raise ValueError(
-        f'function: there is no file {file!r}; give FILE:FUNCTION.'
-      )
     verify = getattr(cli.load_config_module(file), name, None)
     if not callable(verify):
       raise ValueError(f'function: {file} has no function {name!r}; define it.')
@@ -107,20 +102,13 @@ def main() -> None:
     return
   import jax
 
-  from cascades import methods, verification
+  from cascades import methods
   from cascades.proof import audit
 
   if _METHOD.value == 'all':
     names = list(methods.METHODS)
   else:
     names = [methods.get_method(_METHOD.value).name]
-  verifications = _VERIFICATION.value
-  if verifications == ['all']:
-    # Arguments that fit into the blocks of an audit.
-    verifications = [
-      name + ':2' * bool(kind.window)
-      for name, kind in verification.VERIFICATIONS.items()
-    ]
   cli.make_folder(pathlib.Path(_WORKDIR.value))
   bar = cli.progress(len(names), 'auditing')
   failed = []
@@ -131,7 +119,7 @@ def main() -> None:
       leniences,
       samples=_SAMPLES.value,
       seed=_SEED.value,
-      verifications=verifications,
+      verifications=_VERIFICATION.value,
     )
     bar.write(str(result) + '\n')
     _write(name, result.to_dict())

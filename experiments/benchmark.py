@@ -12,29 +12,20 @@ and each is warmed up first. Compare ratios of one run, not seconds of two runs.
 import pathlib
 
 from absl import flags
-from ml_collections import config_flags
 
 from experiments import benchmarks, cli
+from experiments.sweeps import plan, workdirs
 
-_CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'Config of a benchmark, such as configs/benchmark.py.'
-)
-_WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Folder of results; by default runs/<name of the config>.'
-)
-cli.define_import()
+cli.define_config('configs/benchmark.py')
 
 
 def main() -> None:
   """Runs the command."""
-  cli.require_config(_CONFIG.value, 'configs/benchmark.py')
-  path = config_flags.get_config_filename(flags.FLAGS['config'])
-  workdir = pathlib.Path(_WORKDIR.value or f'runs/{pathlib.Path(path).stem}')
+  name, _, config, _ = cli.read_config()
+  workdir = pathlib.Path(flags.FLAGS.workdir or plan.default_workdir(name))
   cli.make_folder(workdir)
-  from experiments.sweeps import workdirs
-
   with workdirs.Workdir(workdir).lock():
-    benchmarks.run(_CONFIG.value, workdir)
+    benchmarks.run(config, workdir)
 
 
 if __name__ == '__main__':

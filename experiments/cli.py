@@ -3,73 +3,131 @@
 A mistake of the user ends a command with one sentence and exit code 2.
 """
 
+import contextlib
+import difflib
 import errno
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import logging as messages
 import math
 import os
 import pathlib
-import re
-import select
 import signal
 import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from ast import literal_eval
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tqdm
 from absl import app, flags, logging
+from ml_collections import ConfigDict
 
 import cascades
 from cascades import compilation, files
-from cascades.arguments import Declared, Option, options_of
+from cascades.arguments import Option
 
-_DEBUG = flags.DEFINE_bool('debug', False, 'Shows the traceback of an error.')
-
-_CACHE = flags.DEFINE_bool(
-  'compilation_cache',
-  True,
-  "Keeps compiled programs in the user's cache folder for later processes.",
+flags.DEFINE_bool('debug', False, 'Shows the traceback of an error.')
+flags.DEFINE_multi_string(
+  'import',
+  [],
+  'Module or Python file that registers methods, drafters, tasks or others of'
+  ' your own; can be given several times.',
 )
 
 # Flags that the functions below define belong to the command that calls them,
 # whose --help shows them.
 flags.disclaim_key_flags()
 
+# The last ends a command after an error; that of `multihost` waits for nobody.
+exits: list[Callable[[int], Any]] = [sys.exit]
+# The values of --config.FIELD=VALUE by field.
+_FIELDS: dict[str, str] = {}
 
-def define_dtype() -> None:
-  """Defines the flag of commands that load models by name."""
-  _define_enum(
-    'dtype',
+
+def define_config(example: str) -> None:
+  """Defines the flags of a command that runs a config."""
+  flags.DEFINE_string(
+    'config',
     None,
-    ['bfloat16', 'float32', 'int8'],
-    'Dtype of the parameters; int8 rounds matrices to eight bits. By default'
-    ' the dtype in config.json, or else the stored dtype.',
+    f'Config, such as {example}; after a colon its argument.'
+    ' --config.FIELD=VALUE sets a field.',
+  )
+  flags.DEFINE_string(
+    'workdir', None, 'Folder of results; by default runs/<name of the config>.'
   )
 
 
-# The last ends a command after an error; that of `multihost` waits for nobody.
-exits: list[Callable[[int], Any]] = [sys.exit]
-
-
-def define_import() -> None:
-  """Defines the flag of commands that take names; `run` imports its values."""
-  if 'import' not in flags.FLAGS:
-    flags.DEFINE_multi_string(
-      'import',
-      [],
-      'Module or Python file that registers methods, drafters, tasks or others'
-      ' of your own; can be given several times.',
+def read_config() -> tuple[str, types.ModuleType, ConfigDict, dict[str, Any]]:
+  """Returns --config, its module, its fields, and those of --config.FIELD."""
+  name = flags.FLAGS.config or ''
+  path, colon, argument = name.partition(':')
+  if not pathlib.Path(path).is_file():
+    raise ValueError(
+      f'config: there is no file {path!r}; give one, such as'
+      ' --config=configs/quickstart.py.'
     )
+  with _named_errors('config', path):
+    module = load_config_module(path)
+    config = module.get_config(*[argument] * bool(colon))
+  overrides = {k: set_field(config, k, text) for k, text in _FIELDS.items()}
+  return name, module, config, overrides
+
+
+def set_field(config: ConfigDict, name: str, text: str) -> Any:
+  """Sets a field to the value of a text, which must have the field's type."""
+  *tables, field = name.split('.')
+  for part in (*tables, field):
+    fields = config if isinstance(config, ConfigDict) else ()
+    if part not in fields:
+      near = difflib.get_close_matches(part, fields, 1)
+      advice = f'did you mean {near[0]}?' if near else 'see docs/configs.md.'
+      raise ValueError(f'config: {part} is not a field; {advice}')
+    owner, config = config, config[part]
+  # An unset field, and the two spellings of flags.
+  words = {'None': None, 'true': True, 'false': False}
+  value: Any = text
+  if text == 'None' or (text in words and not isinstance(config, str)):
+    value = words[text]
+  elif not isinstance(config, str):
+    for read in literal_eval, float:
+      with contextlib.suppress(SyntaxError, TypeError, ValueError):
+        value = read(text)
+        break
+  if isinstance(config, tuple) and not isinstance(value, tuple | list | None):
+    value = (value,)
+  try:
+    owner[field] = value
+  except TypeError:
+    kind = type(config).__name__
+    raise ValueError(f'{name}: must be of type {kind}, got {text!r}.') from None
+  return value
+
+
+@contextlib.contextmanager
+def _named_errors(option: str, path: str) -> Iterator[None]:
+  """Names a file of the user in errors other than its sentences."""
+  try:
+    yield
+  except ValueError:
+    raise
+  # Code of the user can raise any exception.
+  except Exception as error:
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    raise ValueError(
+      f'{option}: {path} cannot be imported ({type(error).__name__}:'
+      f' {one_line(error).rstrip(".")}; {frame.filename}, line'
+      f' {frame.lineno}); correct it or install what it needs.'
+    ) from error
 
 
 def imports() -> list[str]:
   """Returns the modules and files of --import."""
-  return flags.FLAGS['import'].value if 'import' in flags.FLAGS else []
+  return flags.FLAGS['import'].value
 
 
 def import_module(name: str) -> None:
@@ -77,17 +135,11 @@ def import_module(name: str) -> None:
   path = pathlib.Path(name)
   if path.suffix == '.py' and not path.is_file():
     raise ValueError(f'import: there is no file {name}; create it.')
-  try:
+  with _named_errors('import', name):
     if path.suffix == '.py':
       load_config_module(path, path.stem)
     else:
       importlib.import_module(name)
-  # A module of the user can raise any exception.
-  except Exception as error:
-    raise ValueError(
-      f'import: {name} cannot be imported ({type(error).__name__}:'
-      f' {one_line(error).rstrip(".")}); correct it or install what it needs.'
-    ) from error
 
 
 def _import_first(argv: list[str]) -> None:
@@ -109,30 +161,21 @@ _DEFINE = {
 }
 
 
-def define_options(declared: type[Declared] | Mapping[str, Option]) -> None:
-  """Defines a flag for each option of a class, or of a mapping by name."""
-  if isinstance(declared, type):
-    declared = options_of(declared)
+def define_options(declared: Mapping[str, Option]) -> None:
+  """Defines a flag for each option."""
   for name, option in declared.items():
+    if name in flags.FLAGS:
+      continue
     if option.choices:
-      _define_enum(name, option.default, list(option.choices), option.help)
-    elif name not in flags.FLAGS:
+      choices = list(option.choices)
+      flags.DEFINE_enum(name, option.default, choices, option.help)
+    else:
       _DEFINE[option.kind](name, option.default, option.help)
-
-
-def _define_enum(
-  name: str, default: str | None, values: list[str], help_text: str
-) -> None:
-  """Defines a flag, unless another command of the process has defined it."""
-  if name not in flags.FLAGS:
-    flags.DEFINE_enum(name, default, values, help_text)
 
 
 # Errors whose message is written for the user. Other errors are bugs, and keep
 # their traceback.
 _MISTAKES = (ValueError, OSError, flags.Error, app.UsageError)
-# ml_collections raises further errors for a field that a config lacks.
-_FLAG_MISTAKES = (*_MISTAKES, AttributeError, KeyError, TypeError)
 
 
 class StoppedError(Exception):
@@ -144,89 +187,41 @@ def one_line(error: Exception) -> str:
   return ' '.join(str(error).split()) or type(error).__name__
 
 
-# config_flags puts this text before the traceback of an error of a config.
-_PARSING = ': Error whilst parsing config file:'
-
-
-def _config_message(error: Exception) -> str | None:
-  """Returns the message for an error of a config's code, else None.
-
-  config_flags raises an error with the traceback in its message, and absl
-  raises another for that error. The error of the config is in their context.
-  """
-  flag, parsing, _ = str(error).partition(_PARSING)
-  cause = error.__context__ and error.__context__.__context__
-  if not parsing or cause is None:
-    return None
-  message = f'{flag}: {one_line(cause)}'
-  if isinstance(cause, TypeError):
-    # The message was not written for the user.
-    *_, frame = traceback.extract_tb(cause.__traceback__)
-    message += f' ({frame.filename}, line {frame.lineno}); correct the config.'
-  return message
-
-
 def _sentence(error: Exception) -> str:
   """Returns the sentence for a mistake of the user."""
-  if message := _config_message(error):
-    return message
   if isinstance(error, OSError) and error.filename and error.strerror:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     advice = ' Free space, then run it again.' if is_full else ''
     return f'{error.filename}: {error.strerror}.{advice}'
-  if isinstance(error, AttributeError | KeyError):
-    return _unknown_field(error) or one_line(error)
-  message = one_line(error)
-  is_unknown = re.search(r' is not known;.* Choose from', message)
-  if 'import' in flags.FLAGS and is_unknown and '--import' not in message:
-    message = message.removesuffix('.')
-    return f'{message}, or give the module that registers it with --import.'
-  return message
+  return one_line(error)
 
 
-def _unknown_field(error: Exception) -> str | None:
-  """Returns the message for a flag of a field that a config lacks."""
-  # ml_collections quotes the name once or twice, and adds a line.
-  text = str(error).replace('\\n', ' ').replace('\\', '')
-  near = r'Did you mean "(\w+)" instead of "\w+"\?'
-  if not (match := re.fullmatch(rf'\W*(\w+)\W*(?:{near})?\W*', text)):
-    return None
-  name, near = match.groups()
-  advice = f'did you mean {near}?' if near else 'see docs/configs.md.'
-  return f'config: {name} is not a field; {advice}'
-
-
-def _quietly(
-  fn: Callable[[list[str]], Any],
-  argv: list[str],
-  mistakes: tuple[type[Exception], ...] = _MISTAKES,
-) -> Any:
-  """Calls `fn(argv)`; exits with one sentence on stderr for an error."""
+def _quietly(fn: Callable[[list[str]], Any], argv: list[str]) -> Any:
+  """Calls `fn(argv)`; exits with one sentence on stderr for a mistake."""
   # By default absl shows the information logs of every library.
   logging.set_verbosity(logging.ERROR)
   try:
     result = fn(argv)
     sys.stdout.flush()
     return result
-  except mistakes as e:
-    if isinstance(e, BrokenPipeError) and _is_output_closed():
-      # The interpreter flushes stdout again when it exits.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-      sys.exit(128 + signal.SIGPIPE)
+  except BrokenPipeError:
+    # Nobody reads the output, which the interpreter flushes again at its exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(128 + signal.SIGPIPE)
+  except _MISTAKES as e:
     # Flags may not be parsed yet, which plain attribute access insists on.
     if flags.FLAGS['debug'].value:
       raise
     print(f'error: {files.sentence(_sentence(e))}', file=sys.stderr)
     _end(2)
   except StoppedError as e:
-    print(files.sentence(_sentence(e)), file=sys.stderr)
+    print(files.sentence(str(e)), file=sys.stderr)
     _end(130)
   except KeyboardInterrupt:
     _end(130)
-  except Exception as e:
-    if flags.FLAGS['debug'].value:
-      raise
-    print(f'error: {files.sentence(_bug(e))}', file=sys.stderr)
+  except Exception:
+    for line in files.without_secrets(traceback.format_exc()).splitlines():
+      print(files.printable(line), file=sys.stderr)
     _end(1)
 
 
@@ -235,26 +230,6 @@ def _end(code: int) -> None:
   sys.stdout.flush()
   sys.stderr.flush()
   exits[-1](code)
-
-
-def _is_output_closed() -> bool:
-  """Returns True if stdout is a pipe that nobody reads any more."""
-  poll = select.poll()
-  poll.register(sys.stdout, select.POLLOUT)
-  return any(events & select.POLLERR for _, events in poll.poll(0))
-
-
-def _bug(error: Exception) -> str:
-  """Writes the traceback of a bug to a file; returns the message for it."""
-  text = files.without_secrets(''.join(traceback.format_exception(error)))
-  with tempfile.NamedTemporaryFile(
-    'w', prefix='cascades-', suffix='.txt', delete=False, encoding='utf-8'
-  ) as file:
-    file.write(text)
-  return (
-    f'{type(error).__name__}: {error}. This is a bug in cascades; please'
-    f' open an issue with the traceback in {file.name}.'
-  )
 
 
 def run(
@@ -268,8 +243,7 @@ def run(
   """
 
   def define(argv):
-    if 'import' in flags.FLAGS:
-      _import_first(argv)
+    _import_first(argv)
     if declared:
       define_options(declared())
 
@@ -277,39 +251,40 @@ def run(
     if len(argv) > 1:
       raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
     _show_messages()
-    if _CACHE.value:
-      compilation.enable_cache()
-    else:
-      os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
-      if 'jax' in sys.modules:
-        sys.modules['jax'].config.update('jax_enable_compilation_cache', False)
+    compilation.enable_cache()
     main()
 
-  # ml_collections reads sys.argv, where a config must precede its fields.
-  sys.argv[1:] = sorted(
-    sys.argv[1:], key=lambda word: not word.startswith('--config=')
-  )
   # Here, so that --help of the command shows the flags.
+  flags.declare_key_flag('import')
   _quietly(define, sys.argv)
+  _FIELDS.clear()
+  words, rest = [*sys.argv], []
+  while words:
+    word = words.pop(0)
+    if not word.startswith('--config.'):
+      rest.append(word)
+      continue
+    name, equals, value = word.removeprefix('--config.').partition('=')
+    if not equals:
+      # As of other flags, the value may be the next word.
+      is_last = not words or words[0].startswith('-')
+      value = 'True' if is_last else words.pop(0)
+    _FIELDS[name] = value
   app.run(
     lambda argv: _quietly(without_arguments, argv),
-    flags_parser=lambda argv: _quietly(flags.FLAGS, argv, _FLAG_MISTAKES),
+    argv=rest,
+    flags_parser=lambda argv: _quietly(flags.FLAGS, argv),
   )
-
-
-def require_config(config: Any, example: str) -> None:
-  """Checks that --config names a file."""
-  if config is None:
-    raise app.UsageError(
-      f'config: no file is given; give one, such as --config={example}.'
-    )
 
 
 def load_config_module(
   path: str | pathlib.Path, name: str = ''
 ) -> types.ModuleType:
   """Runs a Python file; with a name, `import NAME` gives the same module."""
-  spec = importlib.util.spec_from_file_location(name or '_config', path)
+  loader = importlib.machinery.SourceFileLoader(name or '_config', str(path))
+  spec = importlib.util.spec_from_file_location(
+    loader.name, path, loader=loader
+  )
   module = importlib.util.module_from_spec(spec)
   if name:
     before = sys.modules.setdefault(name, module)
@@ -323,16 +298,15 @@ def load_config_module(
   return module
 
 
-def make_folder(workdir: pathlib.Path, option: str = 'workdir') -> None:
+def make_folder(folder: pathlib.Path) -> None:
   """Creates a folder, and checks that it can be written."""
   try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=workdir):
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
       pass
   except OSError as e:
     raise ValueError(
-      f'{option}: {workdir} cannot be written ({e.strerror}); choose another'
-      f' --{option}.'
+      f'folder: {folder} cannot be written ({e.strerror}); choose another.'
     ) from None
 
 
@@ -341,38 +315,27 @@ _LOGGER = messages.getLogger('cascades')
 say = _LOGGER.info
 
 
-class _LinesAboveBars(messages.Handler):
-  """Prints messages on stderr, above the progress bars."""
-
-  def emit(self, record: messages.LogRecord) -> None:
-    """Prints a message."""
-    tqdm.tqdm.write(files.printable(record.getMessage()), file=sys.stderr)
-
-
 def _show_messages() -> None:
   """Shows messages of the library; with --quiet its warnings only."""
   is_quiet = 'quiet' in flags.FLAGS and flags.FLAGS['quiet'].value
   _LOGGER.setLevel(messages.WARNING if is_quiet else messages.INFO)
-  _LOGGER.addHandler(_LinesAboveBars())
+  handler = messages.Handler()
+  # Above the progress bars.
+  handler.emit = lambda record: tqdm.tqdm.write(
+    files.printable(record.getMessage()), file=sys.stderr
+  )
+  _LOGGER.addHandler(handler)
   # absl prints messages of all loggers.
   _LOGGER.propagate = False
-  if not sys.stderr.isatty():
-    # Bars of other libraries are one long line in a file.
-    for name in ('HF_HUB', 'HF_DATASETS'):
-      os.environ.setdefault(f'{name}_DISABLE_PROGRESS_BARS', '1')
 
 
 class _LogFile:
-  """Prints the states of a progress bar on stderr, each in a line."""
-
-  _last = ''
+  """Prints each state of a progress bar on stderr in a line."""
 
   def write(self, text: str) -> None:
     """Prints a state, which tqdm writes between returns and spaces."""
-    line = text.strip()
-    if line not in ('', self._last):
+    if line := text.strip():
       print(line, file=sys.stderr, flush=True)
-      self._last = line
 
 
 def progress(

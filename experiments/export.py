@@ -9,7 +9,9 @@ import pathlib
 
 from absl import app, flags
 
+from cascades.arguments import options_of
 from experiments import cli
+from experiments.sweeps import fields
 
 _MODEL = flags.DEFINE_string(
   'model', None, "Model: a name, file, folder, or 'OWNER/NAME' on the hub."
@@ -21,8 +23,7 @@ _TENSOR_TYPE = flags.DEFINE_enum(
   ['float32', 'bfloat16', 'int8'],
   'Dtype of the stored tensors; by default that of the loaded model.',
 )
-cli.define_import()
-cli.define_dtype()
+cli.define_options({'dtype': options_of(fields.SweepConfig)['dtype']})
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
     raise ValueError(
       f'folder: {folder} already holds a model; choose another --folder.'
     )
-  cli.make_folder(folder, option='folder')
+  cli.make_folder(folder)
   model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
   cli.say(f'writing {folder}')
   checkpoints.save_model(folder, model, _TENSOR_TYPE.value)

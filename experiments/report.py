@@ -28,9 +28,7 @@ _COMPARE = flags.DEFINE_list(
 )
 # The rest are those of a sweep's decision.
 _OPTIONS = 'margin', 'resamples', 'seed'
-cli.define_options(
-  {name: options_of(AnalysisConfig)[name] for name in _OPTIONS}
-)
+cli.define_options({x: options_of(AnalysisConfig)[x] for x in _OPTIONS})
 
 
 def main() -> None:

@@ -18,12 +18,13 @@ import cascades
 from cascades import drafters, files
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.models.chat import Conversation, Prompt
+from cascades.models.chat import Conversation
 from cascades.verification_config import DRAFT, RESIDUAL
 from experiments import cli
+from experiments.sweeps import fields
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'Text to continue.')
-cli.define_options(DecodingConfig)
+cli.define_options(options_of(DecodingConfig))
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
@@ -37,7 +38,7 @@ _CHAT = flags.DEFINE_bool(
   ' instruction-tuned models.',
 )
 _SYSTEM = flags.DEFINE_string(
-  'system', None, 'System message before the prompt; needs --chat.'
+  'system', None, 'System message before the prompt; implies --chat.'
 )
 _DECISION = flags.DEFINE_string(
   'decision',
@@ -59,20 +60,13 @@ _MAX_NEW_TOKENS = flags.DEFINE_integer(
 _STOP_STRING = flags.DEFINE_multi_string(
   'stop_string', [], 'Text that ends the answer; can be given several times.'
 )
-cli.define_import()
 _EXPLAIN = flags.DEFINE_bool(
   'explain',
   False,
   'Prints a line for each draft that was examined, with the numbers that'
   ' decided whether it was accepted.',
 )
-_COLOUR = flags.DEFINE_enum(
-  'colour',
-  'auto',
-  ['auto', 'always', 'never'],
-  'When to print in colours; auto prints colours on a terminal only.',
-)
-cli.define_dtype()
+cli.define_options({'dtype': options_of(fields.SweepConfig)['dtype']})
 
 # By index into `records.SOURCES`: name, ANSI colour, and the marks that replace
 # the colour without a terminal.
@@ -95,43 +89,29 @@ def paint(token_strings: list[str], sources: list[int], colour: bool) -> str:
   return ''.join(out)
 
 
-def _read_prompt() -> Prompt:
-  """Returns the prompt, with the system message before it."""
-  if _SYSTEM.value is None:
-    return _PROMPT.value
-  if not _CHAT.value:
-    raise ValueError('chat: must be set for a system message; add --chat.')
-  return Conversation([('system', _SYSTEM.value), ('user', _PROMPT.value)])
-
-
-def _configured(sampler: Any) -> Any:
-  """Makes the sampler of the flags."""
-  config = DecodingConfig(
-    **{name: flags.FLAGS[name].value for name in options_of(DecodingConfig)}
-  )
-  # Refuses a method that has no strict lenience before a model is loaded.
-  _ = config.effective_lenience
-  drafter = drafters.parse(
-    _DRAFTER.value,
-    **{name: flags.FLAGS[name].value for name in drafters.declared_options()},
-  )
-  dtype = flags.FLAGS.dtype
-  return sampler(_VERIFIER.value, drafter, config=config, dtype=dtype)
-
-
-def _decided(sampler: Any) -> Any:
-  """Makes the sampler of --decision."""
-  names = (*options_of(DecodingConfig), *drafters.declared_options(), 'dtype')
-  for name in names:
-    if flags.FLAGS[name].present:
+def _decoder(sampler: Any) -> Any:
+  """Makes the sampler of the flags, or of --decision."""
+  of_config = options_of(DecodingConfig)
+  of_drafter = drafters.declared_options()
+  values = {x: flags.FLAGS[x] for x in (*of_config, *of_drafter, 'dtype')}
+  if not _DECISION.value:
+    config = DecodingConfig(**{name: values[name].value for name in of_config})
+    # Refuses a method that has no strict lenience before a model is loaded.
+    _ = config.effective_lenience
+    options = {name: values[name].value for name in of_drafter}
+    drafter = drafters.parse(_DRAFTER.value, **options)
+    dtype = flags.FLAGS.dtype
+    return sampler(_VERIFIER.value, drafter, config=config, dtype=dtype)
+  for name, flag in values.items():
+    if flag.present:
       raise ValueError(
         f'{name}: cannot be combined with the decision {_DECISION.value},'
         f' which sets {name}; leave out --{name} or --decision.'
       )
-  return sampler.from_decision(
-    _DECISION.value,
-    *(flag.value if flag.present else None for flag in (_VERIFIER, _DRAFTER)),
+  verifier, drafter = (
+    flag.value if flag.present else None for flag in (_VERIFIER, _DRAFTER)
   )
+  return sampler.from_decision(_DECISION.value, verifier, drafter)
 
 
 def _sample_options() -> dict[str, Any]:
@@ -190,17 +170,15 @@ def main() -> None:
   from cascades.sampler import sampler, scoring
   from experiments import records
 
-  decoder = (_decided if _DECISION.value else _configured)(sampler.Sampler)
+  decoder = _decoder(sampler.Sampler)
   if _EXPLAIN.value:
     scoring.explained_target(decoder)
-  prompt, options = _read_prompt(), _sample_options()
+  prompt, options = _PROMPT.value, _sample_options()
+  if _SYSTEM.value is not None:
+    prompt = Conversation([('system', _SYSTEM.value), ('user', prompt)])
   cli.say('compiling, then decoding')
   answer = decoder.sample(prompt, seed=_SEED.value, echo=True, **options)
-  colour = _COLOUR.value == 'always' or (
-    _COLOUR.value == 'auto'
-    and sys.stdout.isatty()
-    and 'NO_COLOR' not in os.environ
-  )
+  colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
   print(paint(answer.token_strings, answer.sources, colour))
   legend = (paint([x], [i], colour) for i, (x, *_) in enumerate(_STYLES))
   print(f'\n{"  ".join(legend)}')

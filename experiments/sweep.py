@@ -22,21 +22,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
 
 from experiments import cli
 from experiments.sweeps import curve_plan, multihost, plan, ray_cluster
 from experiments.sweeps.fields import SweepConfig
 
-_CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'Config of a sweep, such as configs/quickstart.py.'
-)
-_WORKDIR = flags.DEFINE_string(
-  'workdir',
-  None,
-  'Folder of results; by default runs/<name of the config>.',
-)
-cli.define_import()
+cli.define_config('configs/quickstart.py')
 _TASK = flags.DEFINE_multi_string(
   'task',
   None,
@@ -93,20 +84,15 @@ def long_flag(word: str) -> str:
 
 def main() -> None:
   """Runs the sweep of the flags."""
-  cli.require_config(_CONFIG.value, 'configs/quickstart.py')
-  config, flag = _CONFIG.value, flags.FLAGS['config']
+  name, module, config, overrides = cli.read_config()
   if _TASK.value:
     config.tasks = tuple(_TASK.value)
   typed = SweepConfig.convert(config)
-  # A path, maybe followed by a colon and the argument of `get_config`.
-  name = config_flags.get_config_filename(flag)
-  module = cli.load_config_module(name.partition(':')[0])
-  overrides = config_flags.get_override_values(flag)
   # The data is a file, or the task that --task names.
   data = (config.get('file') or {}).get('path', '')
   if _TASK.value:
     data = _TASK.value[0].rpartition(':')[2]
-  workdir = _WORKDIR.value or str(plan.default_workdir(name, data))
+  workdir = flags.FLAGS.workdir or str(plan.default_workdir(name, data))
   if '://' in workdir:
     raise ValueError(f'workdir: must be a local folder, got {workdir}.')
   path, shard = pathlib.Path(workdir), _parse_shard(_SHARD.value)

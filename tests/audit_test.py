@@ -9,8 +9,8 @@ import pytest
 import tiers
 
 import cascades
-from cascades import methods, verification
-from cascades.proof import audit, law_checks
+from cascades import methods
+from cascades.proof import audit
 
 
 def _method(target=None, **fields):
@@ -82,31 +82,6 @@ def test_a_right_method_passes(name):
   assert json.loads(json.dumps(found.to_dict(), allow_nan=False))['passed']
 
 
-@pytest.mark.slow
-def test_a_law_that_only_sampling_disproves_is_shown(monkeypatch):
-  # With the enumeration switched off, the loop tells on the same fault.
-  monkeypatch.setattr(law_checks, 'check_law', lambda *_: [])
-  # By enumeration, the tables of this seed show it with a z of 41.
-  method = _method(residual=methods.METHODS['speed'].residual)
-  found = audit.audit(method, [0.3], seed=1)
-  failed = [check for check in found.checks if not check.passed]
-  assert [c.name for c in failed] == [
-    'sampled law, token verification: largest z'
-  ]
-  assert failed[0].value > 20
-  assert 'declared' in failed[0].detail
-
-
-@pytest.mark.slow
-def test_the_launcher_passes_and_writes(tmp_path):
-  flags = '--method=chow', '--lenience=0.5,0.2', f'--workdir={tmp_path}'
-  done = launching.run('experiments.audit', *flags)
-  assert done.returncode == 0, done.stderr
-  assert '1 of 1 passed' in done.stdout
-  found = json.loads((tmp_path / 'chow.json').read_text())
-  assert found['checks'][-1]['leniences'] == [0.2, 0.5]
-
-
 def test_the_launcher_fails_with_a_counterexample(tmp_path):
   rules = tmp_path / 'rules.py'
   rules.write_text(
@@ -121,6 +96,7 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
   assert done.returncode == 1
   assert 'distributions' in done.stdout
   assert 'FAILED: half' in done.stderr
+  assert not json.loads((tmp_path / 'half.json').read_text())['passed']
   # All methods' programs are more than a process can hold.
   assert 'forgotten' in done.stdout
 
@@ -140,16 +116,6 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
 def test_what_no_audit_can_have_is_named(given, said):
   with pytest.raises(ValueError, match=f'^{said}'):
     cascades.audit(**dict(method='speed') | given)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['ensemble', 'margin'])
-def test_all_verifications_of_a_method_pass(name):
-  kinds = [*verification.VERIFICATIONS, 'look_ahead:2']
-  found = audit.audit(name, [0.3], verifications=kinds)
-  assert found.passed, str(found)
-  sampled = [check.name for check in found.checks if 'sampled' in check.name]
-  assert len(sampled) == len(kinds)
 
 
 def test_trial_leniences_hold_the_limits():

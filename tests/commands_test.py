@@ -1,6 +1,5 @@
 """Mistakes of a command are one sentence, and exit code 2."""
 
-import os
 import re
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import pandas as pd
 import pytest
 import small
 
-from experiments import cli, records
+from experiments import records
 from experiments.analysis import runs
 
 _USUAL = {
@@ -26,8 +25,7 @@ _USUAL = {
 _MISTAKES = {
   'accelerator': [
     (['--phases=speeds'], 'flag --phases=speeds: value should be one of'),
-    (['--minutes=0'], 'flag --minutes=0: '),
-    (['--workdir=/dev/null/x'], 'workdir: /dev/null/x cannot be written'),
+    (['--workdir=/dev/null/x'], 'folder: /dev/null/x cannot be written'),
   ],
   'audit': [
     ([], 'method: no name is given; give one'),
@@ -38,7 +36,6 @@ _MISTAKES = {
   'report': [
     (['--workdir={}'], 'has no records; run'),
     (['--workdir={}/none'], 'there is no folder'),
-    (['--workdir={}', '--margin=3'], 'margin: must be a number from 0 to 1'),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
     (['--nodebug'], 'workdir: no folder is given; give the folder'),
     (['workdir'], "'workdir' is not a flag"),
@@ -47,18 +44,14 @@ _MISTAKES = {
     ([], "prompt: no text is given; give one, such as --prompt='Hello'."),
     (['--prompt=x', '--method=tokenv3'], 'did you mean'),
     (['--prompt=x', '--import=nowhere.py'], 'there is no file nowhere.py'),
-    (['--prompt=x', '--method=a'], 'module that registers it with --import'),
+    (['--prompt=x', '--import=no_module'], '(ModuleNotFoundError: No module'),
     (['--prompt=x', '--gamma=-2'], 'gamma: must be 0 or more, got -2'),
-    (['--prompt=x', '--lenience=nan'], 'lenience: must be a number from -inf'),
-    (['--prompt=x', '--gamma=two'], 'gamma'),
     (['--prompt=x', '--method=contrastive'], 'lenience: must be given for'),
-    *(
-      (
-        ['--prompt=x', '--explain', f'--drafter={drafter}', '--lenience=0'],
-        'is not a language model',
-      )
-      for drafter in ('ngram', 'tiny-recurrent')
+    (
+      ['--prompt=x', '--explain', '--drafter=ngram', '--lenience=0'],
+      'is not a language model',
     ),
+    (['--prompt=x', '--system=y'], 'chat: apply_chat_template is not supp'),
   ],
   'sweep': [
     (['--config.gama=3'], 'config: gama is not a field; did you mean gamma?'),
@@ -67,13 +60,10 @@ _MISTAKES = {
     (['--config.gamma=x'], 'gamma: must be '),
     (['--config.method=token_v33'], "did you mean 'token_v3'"),
     (['--config.method=sequence_men'], 'also takes sequence_mean and'),
-    (['--config.lenience=("nan",)'], 'lenience'),
     (['--config.tasks=("gsm9k",)'], "did you mean 'gsm8k'"),
     (['--config.tasks=()'], 'tasks: no task is given; give one or more'),
-    (['--workdir=/dev/null/x'], 'workdir: '),
     (['--workdir=gs://x'], 'workdir: must be a local folder, got gs://x'),
     (['--config=configs/nothing.py'], 'nothing.py'),
-    (['stray'], "'stray' is not a flag"),
     (['--distributed=here'], 'distributed: must be auto or HOST:PORT,PROCESS'),
     (['--distributed=here:1,2,2'], 'distributed: here:1,2,2 cannot be joined'),
     (['--distributed=auto'], 'distributed: auto cannot be joined'),
@@ -94,8 +84,8 @@ def test_a_mistake_is_one_sentence(command, flags, said, tmp_path):
   assert sentence.startswith('error: ')
   assert said in sentence
   # What the models must be loaded for.
-  assert all(line.startswith('loading tiny-') for line in steps)
-  assert not steps or 'is not a language model' in said
+  assert all(line.startswith(('loading tiny-', 'compil')) for line in steps)
+  assert not steps or said.startswith(('is not a language', 'chat:'))
   # Nothing was written.
   assert [*tmp_path.rglob('*')] == [tmp_path / 'records']
 
@@ -138,17 +128,18 @@ def test_a_command_ends_quietly_if_nobody_reads_its_output(size):
   assert process.wait() == 128 + signal.SIGPIPE
 
 
-def test_a_mistake_of_ours_is_a_sentence_and_a_file(tmp_path):
-  code = "from experiments import cli\ncli.run(lambda: {}['\x1b'])"
-  env = os.environ | {'TMPDIR': str(tmp_path)}
-  done = launching.python('-c', code, env=env)
+def test_a_mistake_of_ours_is_a_traceback_without_secrets():
+  code = (
+    'from experiments import cli\n'
+    "def fail(): raise TypeError('\x1b http://me:word@x.org')\n"
+    'cli.run(fail)'
+  )
+  done = launching.python('-c', code)
   assert done.returncode == 1
-  (file,) = tmp_path.glob('cascades-*.txt')
-  assert done.stderr.startswith("error: KeyError: '")
-  assert str(file) in done.stderr
-  assert done.stderr.count('\n') == 1
+  assert done.stderr.startswith('Traceback')
+  assert 'TypeError: ' in done.stderr
   assert '\x1b' not in done.stderr
-  assert 'Traceback' in file.read_text()
+  assert 'word@' not in done.stderr
 
 
 # --- Entries of a user's file, which --import registers.
@@ -211,15 +202,3 @@ def test_options_of_a_drafter_are_flags():
   done = launching.run('experiments.sample', '--own_window=3', '--prompt=x')
   assert done.returncode == 2
   assert "Unknown command line flag 'own_window'" in done.stderr
-
-
-def test_what_cannot_be_imported_is_refused(tmp_path):
-  broken = tmp_path / 'broken_entries.py'
-  broken.write_text('{}["absent"]')
-  for name, said in (
-    ('no_such_module', "ModuleNotFoundError: No module named 'no_such"),
-    (str(broken), 'broken_entries.py cannot be imported (KeyError: '),
-  ):
-    with pytest.raises(ValueError, match=r'^import: ') as caught:
-      cli.import_module(name)
-    assert said in str(caught.value)

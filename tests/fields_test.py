@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
-from configs import common
+from configs import common, your_data
+from experiments import cli
 from experiments.sweeps import curve_plan, fields
 
 # What no field has for its value.
@@ -86,18 +86,16 @@ def test_a_config_is_converted_once():
     ('task.shots', '3', 3),
     ('gamma', '3', 3),
     ('gamma', '(2,4,6)', (2, 4, 6)),
+    ('tasks', 'numerals', ('numerals',)),
+    ('chat', 'true', True),
+    ('drafter', 'true', 'true'),
   ],
 )
 def test_the_command_line_sets_fields_without_a_value(field, text, value):
   usual = common.sweep()
   assert (type(usual.gamma), usual.to_dict()['gamma']) == (int, 4)
-  values = flags.FlagValues()
-  given = ['x', '--config=configs/your_data.py', f'--config.{field}', text]
-  holder = config_flags.DEFINE_config_file(
-    'config', flag_values=values, sys_argv=given
-  )
-  values(given)
-  config = holder.value
+  config = your_data.get_config()
+  assert cli.set_field(config, field, text) == value
   fields.SweepConfig.convert(config)
   assert config[field] == value
   if field == 'gamma':

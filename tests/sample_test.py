@@ -11,19 +11,6 @@ from experiments import sample
 _PROMPT = '--prompt=The number 4302 in words:'
 
 
-def test_a_system_message_stands_before_the_prompt(monkeypatch):
-  def read(**flag_values):
-    for name, value in flag_values.items():
-      flag = types.SimpleNamespace(value=value)
-      monkeypatch.setattr(sample, f'_{name.upper()}', flag)
-    return sample._read_prompt()
-
-  assert read(prompt='c', chat=True, system=None) == 'c'
-  assert read(system='s') == (('system', 's'), ('user', 'c'))
-  with pytest.raises(ValueError, match=r'^chat: must be set for a system'):
-    read(chat=False)
-
-
 def test_help_comes_without_importing_a_model_library():
   command = '-X', 'importtime', '-m', 'experiments.sample', '--help'
   done = launching.python(*command)
@@ -56,12 +43,6 @@ def test_a_draft_is_a_line_with_what_decided():
   ]
 
 
-def test_marks_stand_in_for_colours():
-  pieces, sources = ['a', 'b', 'c', 'd', ''], [0, 1, 2, 3, 3]
-  assert sample.paint(pieces, sources, False) == 'ab[c]{d}'
-  assert '\x1b[1;31mc' in sample.paint(pieces, sources, True)
-
-
 @pytest.mark.parametrize(
   ('options', 'words'),
   [
@@ -70,7 +51,7 @@ def test_marks_stand_in_for_colours():
     ('--lenience=0', ', lossy: acceptance rate '),
     (
       '--lenience=0.3 --verification=block --gate=processed --bonus=verifier'
-      ' --temperature=0 --colour=always --explain --stop_string=hundred',
+      ' --temperature=0 --explain --stop_string=hundred',
       'token_v3 block gate processed bonus verifier, lenience 0.3, gamma 4, t',
     ),
     ('--gamma=0', ', lossless: 1.00 tokens per verifier call.'),
@@ -85,7 +66,7 @@ def test_the_last_line_says_if_the_law_is_the_verifiers(options, words):
   assert 'nan' not in done.stdout
   is_cut = 'hundred' not in done.stdout.partition('\n\n')[0]
   assert is_cut or 'stop_string' not in options
-  assert ('\x1b[32m' in done.stdout) == ('colour' in options)
+  assert '\x1b' not in done.stdout
   # No library's log, only what is being done.
   assert done.stderr.splitlines()[-1] == 'compiling, then decoding'
   loading = {'loading tiny-verifier', 'loading tiny-drafter'}
