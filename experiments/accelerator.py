@@ -7,10 +7,10 @@ how fast it is compared with its memory and with the forward passes alone.
 --workdir receives figures.jsonl, a line for each row as it is measured.
 
 Phases, the most important first: correctness (the device; greedy strict
-decoding equals the verifier; samples follow their enumerated laws), costs (time
-to read 1 to 17 tokens, and of a drafter's step), loops (the loop by its forward
-passes, strict decoding and token_v3 by the verifier alone, 11 leniences by one
-of them), real_pair (Gemma 3 270M, if it is installed).
+decoding equals the verifier; samples follow their enumerated laws), costs (a
+token, and blocks that read 2 to 17), loops (the loop by its forward passes,
+strict decoding and token_v3 by the verifier alone, 11 leniences by one of
+them), real_pair (the same for Gemma 3 270M, if it is installed).
 
 Each phase is a process with a share of the minutes; one that hangs loses only
 what it has not measured. --phases, which can be given several times, selects
@@ -20,14 +20,13 @@ some. --tiny rehearses all on a CPU in two minutes. Nothing is downloaded.
 import functools
 import itertools
 import json
-import math
 import os
 import pathlib
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +40,7 @@ from cascades.config import DecodingConfig
 from cascades.models import memory
 from cascades.proof import sampled
 from experiments import cli, measuring, tasks
-from experiments.benchmarks import answering, loops
+from experiments.benchmarks import loops
 from experiments.measuring import median
 from experiments.sweeps import costs
 
@@ -60,8 +59,6 @@ _GEMMAS = {
 }
 # Largest ratio of the loop's time to its floor's.
 _FLOOR_BOUND = 1.1
-# A gap between two logits of at most so many spacings of bfloat16 is a tie.
-_TIE = 4
 _GERMAN = (
   'Ein Hund läuft durch den Schnee.',
   'Zwei Kinder spielen am Strand.',
@@ -75,17 +72,6 @@ _EXAMPLE = (
 
 # What was measured, the result, and whether it meets its bound, if it has one.
 _Rows = Iterator[tuple[str, str, bool | None]]
-# The measurements of a phase, those of most worth first.
-_Plan = Iterator[tuple[str, Callable[[], _Rows]]]
-
-
-def define_flags() -> None:
-  """Defines the flags of the command."""
-  flags.DEFINE_float('minutes', 8.0, 'Minutes for all phases.', 0.1, 1440)
-  flags.DEFINE_string('workdir', 'runs/accelerator', 'Folder of rows.')
-  flags.DEFINE_multi_enum('phases', [*PHASES], [*PHASES], 'Phases to run.')
-  flags.DEFINE_bool('tiny', False, 'Rehearses the phases on tiny models.')
-  flags.DEFINE_bool('measure', False, 'Measures in this process.')
 
 
 def main() -> None:
@@ -98,15 +84,13 @@ def main() -> None:
   cli.make_folder(folder)
   # Not all of the device's memory at once; and compile times are figures.
   os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+  os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
   os.environ['HF_HUB_OFFLINE'] = '1'
   if values.tiny:
     # Compiling is most of the time of a rehearsal.
     level = '--xla_backend_optimization_level=0'
     os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {level}'
   command = [sys.executable, '-m', 'experiments.accelerator', '--measure']
-  os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
-  command += [f'--tiny={values.tiny}']
-  command += [f'--import={name}' for name in cli.imports()]
   end, path = time.monotonic() + 60 * values.minutes, folder / 'figures.jsonl'
   path.write_bytes(b'')
   phases = {x: share for x, share in PHASES.items() if x in values.phases}
@@ -115,7 +99,8 @@ def main() -> None:
     seconds = max(0.0, share / total * (end - time.monotonic()))
     total -= share
     cli.say(f'{phase}: at most {seconds:.0f} s')
-    run_phase(phase, [*command, f'--phases={phase}'], path, seconds)
+    options = [f'--tiny={values.tiny}', f'--phases={phase}']
+    run_phase(phase, [*command, *options], path, seconds)
   print(measuring.table(read_rows(path)))
 
 
@@ -129,20 +114,16 @@ def run_phase(
   phase: str, command: Sequence[str], path: pathlib.Path, seconds: float
 ) -> None:
   """Runs a process that prints rows; adds them to a file."""
-  failure = ''
+  text = f'stopped after {seconds:.0f} s; give it more --minutes'
   with path.open('ab') as stream:
     try:
-      done = subprocess.run(
-        command, stdout=stream, timeout=seconds, check=False
-      )
-      if done.returncode:
-        failure = f'the process ended with code {done.returncode}'
-    except subprocess.TimeoutExpired:
-      failure = f'stopped after {seconds:.0f} s; give it more --minutes'
-    if failure:
+      subprocess.run(command, stdout=stream, timeout=seconds, check=True)
+    except subprocess.SubprocessError as error:
+      if isinstance(error, subprocess.CalledProcessError):
+        text = f'the process ended with code {error.returncode}'
       # The process may have ended within a line.
-      text = '\n' + _line(phase, 'the phase', failure, 'failed')
-      stream.write(text.encode())
+      row = _line(phase, 'the phase', text, 'failed')
+      stream.write(f'\n{row}'.encode())
 
 
 def _line(phase: str, name: str, result: str, met: str) -> str:
@@ -153,10 +134,9 @@ def _line(phase: str, name: str, result: str, met: str) -> str:
 
 def measure(phase: str, tiny: bool) -> None:
   """Measures a phase, and prints each row at once as a line of JSON."""
-  plans = dict(correctness=_correctness, costs=_costs, loops=_loops)
-  for name, run in plans.get(phase, _real_pair)(tiny):
+  for name, rows in _plan(phase, tiny):
     try:
-      for part, result, met in run():
+      for part, result, met in rows:
         title = ', '.join(x for x in (name, part) if x)
         verdict = {True: 'yes', False: 'NO', None: ''}[met]
         print(_line(phase, title, result, verdict), end='', flush=True)
@@ -169,20 +149,31 @@ def measure(phase: str, tiny: bool) -> None:
         _model.cache_clear()
 
 
-def _correctness(tiny: bool) -> _Plan:
-  """Yields facts of the device, strict decoding, and sampled laws."""
-  yield 'device', functools.partial(_device, tiny)
-  # A device may multiply float32 with fewer bits unless it is told not to.
-  yield 'greedy, float32', lambda: _greedy(tiny, 'float32', 'highest')
-  entries = list(verification.VERIFICATIONS.items())
-  for name, kind in entries[: 3 if tiny else None]:
-    config = verification.VerificationConfig(name + ':2' * bool(kind.window))
-    law = functools.partial(_law, 2_000 if tiny else 20_000, config)
-    yield f'law, {config.verification}', law
-  yield 'greedy, bfloat16', lambda: _greedy(tiny, 'bfloat16', 'default')
-  if jax.default_backend() != 'cpu':
-    fast = functools.partial(_greedy, tiny, 'float32', 'default')
-    yield "greedy, float32 in the device's precision", fast
+def _plan(phase: str, tiny: bool) -> Iterator[tuple[str, _Rows]]:
+  """Yields the measurements of a phase, those of most worth first."""
+  small, medium, large, largest, tiny_1, tiny_2 = _GEMMAS
+  if phase == 'correctness':
+    yield 'device', _device(tiny)
+    # A device may multiply float32 with fewer bits unless it is told not to.
+    yield 'greedy, float32', _greedy(tiny, 'float32', 'highest')
+    entries = list(verification.VERIFICATIONS.items())
+    for name, kind in entries[: 3 if tiny else None]:
+      config = verification.VerificationConfig(name + ':2' * bool(kind.window))
+      law = _law(2_000 if tiny else 20_000, config)
+      yield f'law, {config.verification}', law
+    yield 'greedy, bfloat16', _greedy(tiny, 'bfloat16', 'default')
+  elif phase == 'costs':
+    for name in (tiny_1,) if tiny else (small, medium, large, largest):
+      yield name, _units(tiny, name)
+  elif phase == 'loops':
+    pairs = ((tiny_2, tiny_1),) if tiny else ((large, small), (largest, medium))
+    for pair, batch in itertools.product(pairs, (2,) if tiny else (1, 8)):
+      name = f'{pair[1]} drafts for {pair[0]}, batch {batch}'
+      yield name, _loop(tiny, pair, batch)
+  else:
+    # Captions that trained weights translate, if they are installed.
+    for batch in (2,) if tiny else (1, 8):
+      yield f'batch {batch}', _translate(tiny, batch)
 
 
 def _device(tiny: bool) -> _Rows:
@@ -208,8 +199,7 @@ def _device(tiny: bool) -> _Rows:
 def _greedy(tiny: bool, dtype: str, precision: str) -> _Rows:
   """Compares greedy strict decoding with the verifier alone.
 
-  With rounded numbers nearly equal logits may be ordered differently: each
-  first difference must be a near tie of the verifier's two largest logits.
+  With rounded numbers nearly equal logits may be ordered differently.
   """
   verifier = load_model('tiny-verifier', dtype)
   drafter = drafters.load('tiny-drafter', dtype)
@@ -220,36 +210,11 @@ def _greedy(tiny: bool, dtype: str, precision: str) -> _Rows:
   )
   examples = tasks.TASKS['word_problems'].load(num_examples=4 if tiny else 20)
   prompts = [example.prompt for example in examples]
-  options = dict(max_new_tokens=64, return_logits=True)
   with jax.default_matmul_precision(precision):
-    answers = [x.sample(prompts, **options) for x in samplers]
-  gaps = [
-    gap
-    for pair in zip(*answers, strict=True)
-    if (gap := first_gap(*pair)) is not None
-  ]
-  text = f'{len(prompts) - len(gaps)} of {len(prompts)} agree'
-  if gaps:
-    text += f'; largest gap of {max(gaps):.1f} spacings of bfloat16'
-  allowed = [] if precision == 'highest' else [x for x in gaps if x <= _TIE]
-  yield '', text, len(allowed) == len(gaps)
-
-
-def first_gap(expected: Any, answer: Any) -> float | None:
-  """Returns how clear the verifier's first choice was that an answer lacks.
-
-  The gap is in spacings of bfloat16; None if the answers are equal.
-  """
-  if expected.tokens == answer.tokens:
-    return None
-  pairs = zip(expected.tokens, answer.tokens, strict=False)
-  position = next((i for i, (x, y) in enumerate(pairs) if x != y), None)
-  if position is None:
-    # The shorter answer was cut, without a token that differs.
-    return math.inf
-  second, first = np.sort(np.asarray(expected.logits[position], float))[-2:]
-  # Of bfloat16's 8 significant bits the first is not stored.
-  return float((first - second) / 2.0 ** (math.frexp(first)[1] - 8))
+    answers = [x.sample(prompts, max_new_tokens=64) for x in samplers]
+  agree = sum(x.tokens == y.tokens for x, y in zip(*answers, strict=True))
+  met = agree == len(prompts) if precision == 'highest' else None
+  yield '', f'{agree} of {len(prompts)} agree', met
 
 
 def _law(samples: int, config: verification.VerificationConfig) -> _Rows:
@@ -280,74 +245,39 @@ def _model(name: str) -> Any:
   return loops.random_checkpoint(fields, _DTYPE, seed=0)
 
 
-def _costs(tiny: bool) -> _Plan:
-  """Yields the times of passes of each shape and batch size."""
-  names = ['tiny 1'] if tiny else [x for x in _GEMMAS if 'tiny' not in x]
-  for batch, name in itertools.product((1, 2) if tiny else (1, 8, 64), names):
-    run = functools.partial(_passes, tiny, name, batch)
-    yield f'{name}, batch {batch}', run
-
-
-def _passes(tiny: bool, name: str, batch: int) -> _Rows:
-  """Times reading by width, and a drafter's step: a pass, and a draw."""
+def _units(tiny: bool, name: str) -> _Rows:
+  """Times a token, and blocks that verify drafts of the model itself."""
   checkpoint = _model(name)
-  # A block of gamma 1, 2, 4, 8 and 16 has one token more.
-  widths, context = ((1, 3), 12) if tiny else ((1, 2, 3, 5, 9, 17), 136)
-  loops: dict[Any, measuring.TimedLoop] = {
-    width: costs.forward_loop(checkpoint, width, context, rows=batch)
-    for width in widths
-  }
   drafter = drafters.BoundDrafter(
     drafters.ModelDrafter(checkpoint.model), checkpoint.params
   )
-  gamma = 2 if tiny else 4
-  step = costs.proposal_loop(
-    checkpoint, drafter, gamma, drafts=1, context=context, rows=batch
-  )
-  # A proposal of gamma tokens has as many steps, and one that reads the last.
-  loops['draft step'] = step._replace(calls=step.calls * (gamma + 1))
-  times = measuring.time_in_turns(loops, 2 if tiny else 5, 0.0)
-  ms = {key: 1e3 * median(x) for key, x in times.items()}
-  # Each pass reads the weights, and every slot of all caches.
+  gammas, context = ((1, 2), 12) if tiny else ((1, 2, 4, 8, 16), 136)
+  blocks = [(gamma, 1) for gamma in gammas]
+  units = costs.measure(
+    checkpoint, checkpoint, drafter, blocks, context, seconds=0.0
+  ).low
+  # Each token reads the weights, and every slot of the cache.
   cache = jax.eval_shape(
     lambda params: checkpoint.model.init_cache(params, context),
     checkpoint.params,
   )
-  read = memory.num_bytes(checkpoint.params) + batch * memory.num_bytes(cache)
-  text = f'reading one token {ms[1]:.3f} ms, {read / ms[1] / 1e6:.0f} GB/s'
-  ratios = (f'{x}: {ms[x] / ms[1]:.2f} x' for x in loops if x != 1)
+  read = memory.num_bytes(checkpoint.params) + memory.num_bytes(cache)
+  token_s = units.verifier_token_s
+  text = f'a token {1e3 * token_s:.3f} ms, {read / token_s / 1e9:.0f} GB/s'
+  ratios = (
+    f'{k + 1} by 1: {x / token_s:.2f}' for k, x in units.verify_s.items()
+  )
   yield '', '; '.join((text, *ratios)), None
 
 
-def _loops(tiny: bool) -> _Plan:
-  """Yields the loops of each pair and batch size."""
-  small, medium, large, largest, *_ = _GEMMAS
-  pairs = (large, small), (largest, medium)
-  if tiny:
-    pairs = (('tiny 2', 'tiny 1'),)
-  for pair, batch in itertools.product(pairs, (2,) if tiny else (1, 8)):
-    name = f'{pair[1]} drafts for {pair[0]}, batch {batch}'
-    yield name, functools.partial(_loop, tiny, pair, batch)
-
-
 def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
-  """Times loops by their floors, by the verifier alone, and a curve.
-
-  Random weights never agree, so that acceptance is forced.
-  """
+  """Times loops of random weights, whose acceptance is forced, and a curve."""
   models, leniences = [_model(name) for name in names], 11
   vocab = models[0].model.vocab_size
   prompts = list(np.random.default_rng(0).integers(300, vocab, (11, 64)))
   gamma, repeats, new_tokens = (2, 2, 12) if tiny else (4, 5, 128)
   pair = loops.Pair('random weights', *models, prompts, new_tokens, repeats)
-  config = ConfigDict(dict(gamma=gamma, gammas=(gamma,), gemma=False))
-  config.acceptances = config.leniences = (0.6, 0.8, 0.9)
-  figures = loops.measure(config, pair, {'pair': '', 'batch': batch})
-  for row in loops.tables(figures)[0]:
-    rate = f', rate {row["lenience"]}' if row['lenience'] else ''
-    floor = row.get('x floor')
-    met = None if floor is None else floor <= _FLOOR_BOUND
-    yield f'{row["arm"]}{rate}', _describe(row), met
+  yield from _by_floor(pair, gamma, batch, (0.6, 0.8, 0.9))
   # Acceptance from the lowest of a curve to the highest, a row for each.
   method = loops.force_acceptance(methods.METHODS['token_v3'], True)
   runs = []
@@ -364,55 +294,41 @@ def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
     yield 'peak memory', f'{stats["peak_bytes_in_use"] / 1e9:.2f} GB', None
 
 
-def _describe(row: dict[str, Any]) -> str:
-  """Returns the figures of a row that have values."""
-  names = (
-    *('ms/block', 'tokens/s', 'x alone', 'x floor'),
-    *('acceptance', 'compile s'),
-  )
-  values = {x: row[x] for x in names if row.get(x) is not None}
-  return ', '.join(f'{name} {value:.4g}' for name, value in values.items())
-
-
-def _real_pair(tiny: bool) -> _Plan:
-  """Yields captions that trained weights translate, if they are installed."""
-  for batch in (2,) if tiny else (1, 8):
-    yield f'batch {batch}', functools.partial(_translate, tiny, batch)
+def _by_floor(
+  pair: loops.Pair, gamma: int, batch: int, rates: tuple[float, ...]
+) -> _Rows:
+  """Times the loops of a pair by its forward passes and the verifier alone."""
+  config = ConfigDict(dict(gamma=gamma, gammas=(gamma,), gemma=False))
+  config.acceptances = config.leniences = rates
+  figures = loops.measure(config, pair, {'pair': '', 'batch': batch})
+  for row in loops.table(figures):
+    rate = f', rate {row["lenience"]}' if row['lenience'] else ''
+    names = 'ms/block', 'tokens/s', 'x alone', 'x floor', 'acceptance'
+    values = [f'{x} {row[x]:.4g}' for x in names if row.get(x) is not None]
+    floor = row.get('x floor')
+    met = None if floor is None else floor <= _FLOOR_BOUND
+    yield f'{row["arm"]}{rate}', ', '.join(values), met
 
 
 def _translate(tiny: bool, batch: int) -> _Rows:
-  """Times the verifier alone and two methods, greedily, in turns."""
-  verifier, drafter = 'gemma3-270m', 'gemma3-270m-multi30k-de-en'
+  """Times the loops of a trained pair, greedily."""
+  names = 'gemma3-270m', 'gemma3-270m-multi30k-de-en'
   if tiny:
-    verifier, drafter = 'tiny-verifier', 'tiny-drafter'
+    names = 'tiny-verifier', 'tiny-drafter'
   dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
-  prompts = [f'{_EXAMPLE}German: {x}\nEnglish:' for x in _GERMAN * 2][:batch]
-  models = answering.Models(
-    config=ConfigDict(
-      dict(gamma=4, new_tokens=8 if tiny else 48, stop='' if tiny else '\n')
-    ),
-    dtype=dtype,
-    verifier=load_model(verifier, dtype),
-    drafters={None: None, drafter: drafters.load(drafter, dtype)},
-    prompts=prompts,
-  )
-  options = (
-    dict(name='alone'),
-    dict(name='strict', drafter=drafter),
-    dict(name='token_v2', drafter=drafter, method='token_v2', lenience=0.3),
-  )
-  runs = [
-    answering.entrant(
-      models, ConfigDict(arm), prompts, temperature=0.0, batch_size=batch
-    )
-    for arm in options
+  models = [load_model(name, dtype) for name in names]
+  prompts = [
+    np.array(models[0].tokenizer.encode(f'{_EXAMPLE}German: {x}\nEnglish:'))
+    for x in _GERMAN * 2
   ]
-  key = {'part': 'problems', 'dtype': dtype, 'batch': batch}
-  figures = measuring.race(runs, 2 if tiny else 5)
-  for row in answering.tables([key | x for x in figures])[0]:
-    yield f'{verifier}, {dtype}, {row["arm"]}', _describe(row), None
+  pair = loops.Pair(names[0], *models, prompts, *(8, 2) if tiny else (48, 5))
+  yield from _by_floor(pair, 4, batch, (0.3,))
 
 
 if __name__ == '__main__':
-  define_flags()
+  flags.DEFINE_float('minutes', 8.0, 'Minutes for all phases.', 0.1, 1440)
+  flags.DEFINE_string('workdir', 'runs/accelerator', 'Folder of rows.')
+  flags.DEFINE_multi_enum('phases', [*PHASES], [*PHASES], 'Phases to run.')
+  flags.DEFINE_bool('tiny', False, 'Rehearses the phases on tiny models.')
+  flags.DEFINE_bool('measure', False, 'Measures in this process.')
   cli.run(main)

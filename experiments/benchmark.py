@@ -9,24 +9,83 @@ Entrants take turns, so that other load of the machine slows all of them,
 and each is warmed up first. Compare ratios of one run, not seconds of two runs.
 """
 
+import datetime
+import json
+import os
 import pathlib
 
+import jax
 from absl import flags
+from ml_collections import ConfigDict
 
-from experiments import benchmarks, cli
+from experiments import cli, measuring, records
+from experiments.benchmarks import answering, loops
 from experiments.sweeps import plan, workdirs
 
-cli.define_config('configs/benchmark.py')
+_SUITES = {'loops': loops, 'answering': answering}
+# Fields that are integers from 1 on, or tuples of such.
+_COUNTS = (
+  *('batch_sizes', 'gamma', 'gammas', 'new_tokens', 'num_examples'),
+  *('prompt_tokens', 'repeats'),
+)
+
+
+def run(config: ConfigDict, workdir: pathlib.Path) -> None:
+  """Runs a suite, writes its figures and prints its tables."""
+  if config.suite not in _SUITES:
+    raise ValueError(
+      f'suite: must be one of {", ".join(_SUITES)}, got {config.suite!r}.'
+    )
+  for name in {*_COUNTS} & {*config}:
+    values = config[name] if isinstance(config[name], tuple) else [config[name]]
+    if min(values, default=0) < 1:
+      raise ValueError(f'{name}: must be 1 or more, got {config[name]}.')
+  suite = _SUITES[config.suite]
+  start = workdirs.provenance({})
+  output = {
+    'suite': config.suite,
+    'date': datetime.date.today().isoformat(),
+    'device': jax.devices()[0].device_kind,
+    'cores': os.cpu_count(),
+    'versions': cli.versions(),
+    'commit': start['commit'],
+    'config': json.loads(config.to_json_best_effort()),
+    'figures': [],
+  }
+  path = workdir / 'benchmark.json'
+  if path.exists():
+    previous = json.loads(path.read_text(encoding='utf-8'))
+    fields = ('suite', 'device', 'cores', 'versions', 'commit', 'config')
+    changed = [name for name in fields if previous.get(name) != output[name]]
+    if changed:
+      raise ValueError(
+        f'workdir: {workdir} holds figures of another {", ".join(changed)};'
+        ' choose another --workdir, or delete it.'
+      )
+    output = previous
+  output['starts'] = [*output.get('starts', ()), start]
+  figures = output['figures']
+  for fields, measure in suite.parts(config):
+    if any(fields.items() <= figure.items() for figure in figures):
+      continue
+    cli.say('measuring ' + ', '.join(f'{k} {v}' for k, v in fields.items()))
+    figures += measure()
+    records.write_text(path, json.dumps(output, indent=1) + '\n')
+  print(measuring.table(suite.table(figures)))
+  print(f'All figures: {path}')
 
 
 def main() -> None:
-  """Runs the command."""
+  """Runs the config of the flags."""
   name, _, config, _ = cli.read_config()
   workdir = pathlib.Path(flags.FLAGS.workdir or plan.default_workdir(name))
   cli.make_folder(workdir)
+  # Compile times are figures here.
+  jax.config.update('jax_enable_compilation_cache', False)
   with workdirs.Workdir(workdir).lock():
-    benchmarks.run(config, workdir)
+    run(config, workdir)
 
 
 if __name__ == '__main__':
+  cli.define_config('configs/benchmark.py')
   cli.run(main)

@@ -82,13 +82,11 @@ def _load_prompts(config: ConfigDict) -> list[str]:
 def _load(config: ConfigDict, dtype: str) -> Models:
   """Loads all models in a dtype."""
   names = {arm.get('drafter') for arm in (*config.problems, *config.copies)}
-  specs = {x: x and drafters.load(x, dtype) for x in names}
-  verifier = load_model(config.verifier, dtype)
   return Models(
-    config=config,
-    dtype=dtype,
-    verifier=verifier,
-    drafters=specs,
+    config,
+    dtype,
+    verifier=load_model(config.verifier, dtype),
+    drafters={x: x and drafters.load(x, dtype) for x in names},
     prompts=_load_prompts(config),
   )
 
@@ -227,7 +225,7 @@ def _copies(models: Models) -> list[str]:
   return copies
 
 
-def tables(figures: Sequence[dict[str, Any]]) -> list[_Figures]:
+def table(figures: Sequence[dict[str, Any]]) -> _Figures:
   """Derives rates and ratios of the entrants."""
   rows, firsts = [], {}
   for row in figures:
@@ -244,4 +242,4 @@ def tables(figures: Sequence[dict[str, Any]]) -> list[_Figures]:
       'same tokens': row.get('same_tokens'),
     }
     rows.append(out)
-  return [rows]
+  return rows

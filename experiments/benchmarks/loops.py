@@ -43,11 +43,6 @@ class Pair(NamedTuple):
   repeats: int
 
   @property
-  def params(self) -> decoding.Params:
-    """Parameters of both models."""
-    return decoding.Params(self.verifier.params, self.drafter.params)
-
-  @property
   def cache_length(self) -> int:
     """Cache slots of every entrant, gemma's included."""
     longest = max(map(len, self.prompts))
@@ -251,7 +246,7 @@ def lower_bound(
   return measuring.two_part_entrant(
     {'arm': 'floor', 'gamma': gamma, 'blocks': blocks},
     prefill,
-    lambda state: decode(state, *pair.params),
+    lambda state: decode(state, pair.verifier.params, pair.drafter.params),
     lambda state: {},
   )
 
@@ -371,9 +366,7 @@ def _entrants(
   return participants
 
 
-def tables(
-  figures: Sequence[dict[str, Any]],
-) -> list[list[dict[str, Any]]]:
+def table(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """Derives medians and ratios of the entrants."""
   rows, fields = [], ('pair', 'batch', 'arm', 'gamma', 'lenience', 'acceptance')
   for row in figures:
@@ -399,4 +392,4 @@ def tables(
       ):
         out['x floor'] = decode_s / median(floor['decode_s'])
     rows.append(out)
-  return [rows]
+  return rows

@@ -30,14 +30,9 @@ class Peer:
     self._name = f'{python} with {engine}'
     command = [python, __file__, engine, json.dumps(spec)]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    try:
-      self._process = subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=null, text=True
-      )
-    except OSError as error:
-      raise ValueError(
-        f'python: {python} cannot be started ({error.strerror}); give a path.'
-      ) from None
+    self._process = subprocess.Popen(
+      command, stdin=pipe, stdout=pipe, stderr=null, text=True
+    )
     # The process sends a line once its models are loaded.
     self.versions = self._receive()
 
@@ -51,7 +46,8 @@ class Peer:
 
   def answer(self, mode: str, batch: int) -> dict[str, Any]:
     """Answers all prompts."""
-    print(json.dumps([mode, batch]), file=self._process.stdin, flush=True)
+    with contextlib.suppress(BrokenPipeError):
+      print(json.dumps([mode, batch]), file=self._process.stdin, flush=True)
     return self._receive()
 
   def _receive(self) -> dict[str, Any]:

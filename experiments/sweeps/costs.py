@@ -148,46 +148,12 @@ def strict_loop(
   return TimedLoop(run, count), float(counts.drafter_calls[0]) / count
 
 
-def forward_loop(
-  checkpoint: checkpoints.Checkpoint,
-  width: int,
-  context: int,
-  logits: bool = True,
-  rows: int = 1,
-) -> TimedLoop:
-  """Returns a loop of forward passes that read `width` tokens each."""
-  model, calls = checkpoint.model, context // width
-
-  @jax.jit
-  def run(params):
-    params, _ = model.split_vocab_ids(params)
-
-    def read_row(i, carry):
-      cache, tokens = carry
-      outputs, hidden, cache = decoding.read_hidden(
-        model, params, cache, tokens=tokens, position=i * width
-      )
-      # The next tokens depend on the outputs, so that XLA keeps every pass.
-      last = outputs if logits else hidden
-      return cache, processing.argmax_lowest_id(last)
-
-    tokens = jnp.full((width,), 5, jnp.int32)
-    start, body = (model.init_cache(params, context), tokens), read_row
-    if rows > 1:
-      start = jax.tree.map(lambda x: jnp.stack([x] * rows), start)
-      body = jax.vmap(read_row, (None, 0))
-    return jax.lax.fori_loop(0, calls, body, start)
-
-  return TimedLoop(functools.partial(run, checkpoint.params), calls)
-
-
 def proposal_loop(
   verifier: checkpoints.Checkpoint,
   bound_drafter: drafters.BoundDrafter,
   gamma: int,
   drafts: int,
   context: int,
-  rows: int = 1,
 ) -> TimedLoop:
   """Returns a loop of proposals at temperature 1."""
   model, drafter = verifier.model, bound_drafter.drafter
@@ -234,6 +200,6 @@ def proposal_loop(
     jax.vmap(propose_all, (None, None, 0), axis_name=decoding.ROWS)
   )
   run = functools.partial(
-    batched, bound_drafter.params, verifier.params, np.full(rows, 5)
+    batched, bound_drafter.params, verifier.params, np.full(1, 5)
   )
   return TimedLoop(run, count)
