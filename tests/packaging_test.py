@@ -79,13 +79,12 @@ def test_a_model_that_is_not_in_the_wheel_is_one_sentence(
   assert '\n' not in str(e.value)
 
 
-@pytest.mark.parametrize('command', ['sweep', 'report', 'sample'])
-def test_a_command_without_its_packages_is_one_sentence(command, tmp_path):
+def test_a_command_without_its_packages_is_one_sentence(tmp_path):
   (tmp_path / 'sitecustomize.py').write_text(
     'import sys\nsys.modules |= {"pandas": None, "sacrebleu": None}\n'
   )
   done = launching.python(
-    *('-m', f'experiments.{command}', '--help'),
+    *('-m', 'experiments.sweep', '--help'),
     env={'PYTHONPATH': str(tmp_path)},
   )
   assert done.returncode == 2
@@ -93,9 +92,3 @@ def test_a_command_without_its_packages_is_one_sentence(command, tmp_path):
     'error: experiments: pandas is not installed; run pip install'
     " -e '.[experiments]' in the checkout.\n"
   )
-
-
-def test_importing_them_without_their_packages_is_an_error(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'pandas', None)
-  with pytest.raises(ModuleNotFoundError, match=r'pandas .*\[experiments\]'):
-    experiments._check_installed()

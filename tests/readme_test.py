@@ -33,20 +33,6 @@ _RESULTS = ROOT / 'experiments/results'
 _RESULTS_PAGE = _TEXTS['experiments/results/README.md']
 
 
-def test_every_generated_table_is_whole_and_has_one_place():
-  places = re.findall(
-    r'^```\{generated\} (\w+)$', '\n'.join(_TEXTS.values()), re.M
-  )
-  assert sorted(places) == sorted(inventory.TABLES)
-  for make in inventory.TABLES.values():
-    head, line, *rows = make().splitlines()
-    assert line == '|---' * (head.count('|') - 1) + '|'
-    assert rows
-    assert {len(re.split(r'(?<!\\)\|', row)) - 1 for row in rows} == {
-      head.count('|')
-    }
-
-
 def test_guides_and_configs_are_few():
   assert len(_TEXTS['README.md'].splitlines()) <= 150
   assert sum(len(text.splitlines()) for text in _TEXTS.values()) <= 1500
@@ -105,17 +91,6 @@ def test_commands_and_files_that_are_named_exist(guide):
 def test_a_table_of_results_is_of_the_files_of_its_folder(name):
   text = (_RESULTS / name).read_text(encoding='utf-8')
   assert text == result_tables.TABLES[name]()
-
-
-def test_every_table_and_figure_of_results_is_linked():
-  # Lines that the site replaces by a table.
-  tables = re.findall(r'^\[Table.*?\]\((\w+)/\w+\.csv\)', _RESULTS_PAGE, re.M)
-  assert {path.name for path in _RESULTS.iterdir() if path.is_dir()} == {
-    *tables
-  }
-  linked = set(re.findall(r'\]\((\w+/[\w.]+)\)', _RESULTS_PAGE))
-  for path in [*_RESULTS.glob('*/*.csv'), *_RESULTS.glob('*/*.png')]:
-    assert path.relative_to(_RESULTS).as_posix() in linked
 
 
 def _numbers(text: str) -> set[str]:

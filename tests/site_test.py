@@ -1,6 +1,5 @@
 """The documentation site: pages, drawings, docstrings and links."""
 
-import json
 import pathlib
 import re
 
@@ -45,26 +44,6 @@ def test_a_table_is_as_narrow_as_it_can_be(tmp_path):
   ]
   path.write_text('\n'.join(rows).replace('b,one', 'b,two'))
   assert '| b | two | 2' in repository_pages.table(path)
-
-
-def test_a_table_has_the_command_and_the_commits_of_its_folder(tmp_path):
-  start = dict(
-    command='python -m experiments.sweep',
-    commit='0123456789',
-    device='TPU v5e',
-    started='2026-11-24T06:40:00+00:00',
-    ended='2026-11-24T06:50:00+00:00',
-    versions=dict(jax='1.2', gemma='4.0', numpy='2'),
-    data=dict(word_problems=dict(examples=1000)),
-  )
-  # A run that was stopped and went on at another commit.
-  starts = [start | {'ended': None}, start | {'commit': 'abcdef0123'}]
-  (tmp_path / 'provenance.json').write_text(json.dumps({'starts': starts}))
-  assert repository_pages.origin(tmp_path) == (
-    '`python -m experiments.sweep` at commits `0123456`, `abcdef0`'
-    ' (1,000 word problems, 2026-11-24, TPU v5e, jax 1.2, gemma 4.0,'
-    ' 10 minutes).'
-  )
 
 
 @pytest.mark.parametrize('name', diagrams.DRAWINGS)
