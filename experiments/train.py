@@ -1,6 +1,6 @@
 """Trains the drafter of a config and evaluates it on held-out prompts.
 
-Command: python -m experiments.train --config=configs/train_recurrent.py
+Command: python -m experiments.train --config=configs/train_drafter.py
 Shows: progress bars, then the drafter's folder and figures. An interrupted
 training resumes from its last checkpoint when the command is run again.
 """
@@ -14,7 +14,7 @@ from absl import flags
 from experiments import cli
 from experiments.sweeps import plan, workdirs
 
-cli.define_config('configs/train_recurrent.py')
+cli.define_config('configs/train_drafter.py')
 
 
 def main() -> None:

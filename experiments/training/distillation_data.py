@@ -17,7 +17,7 @@ import json
 import math
 import pathlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,10 +31,9 @@ from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language, tensor_files, tokenizers
 from cascades.sampler import sampler
 from experiments import cli, records
-from experiments.tasks import GENERATED, TASKS
+from experiments.tasks import TASKS
 from experiments.tasks.answer_metrics import accepted_answers
 from experiments.tasks.data_files import DataFile, as_text
-from experiments.tasks.task import split_of
 
 # Rows whose hidden states are computed at a time.
 _BATCH_SIZE = 4
@@ -316,11 +315,11 @@ def draft_logits(
 
 def prepare(
   config: ConfigDict, verifier: checkpoints.Checkpoint, workdir: pathlib.Path
-) -> tuple[Rows, np.ndarray | None]:
-  """Returns training rows, and the ids of tokens to draft (None for all).
+) -> tuple[Rows, np.ndarray]:
+  """Returns training rows, and the ids of tokens to draft.
 
-  The verifier answers generated problems, or prompts of documents; then it
-  reads the rows. Its layout is gemma's, which is faster for long rows.
+  The verifier answers prompts, then it reads rows. Its layout is gemma's, which
+  is faster for long rows.
   """
   checkpoints.check_dtype(config.dtype, tensor_files.FLOATS)
   if config.rows > config.texts:
@@ -331,8 +330,6 @@ def prepare(
   read = functools.partial(
     read_rows, verifier, dtype=config.dtype, workdir=workdir
   )
-  if 'mixture' in config:
-    return read(_problem_rows(config)), None
   documents = load_documents(config)
   held_out = documents[: config.held_out]
   excluded = {x.prompt or x.answer for x in held_out}
@@ -357,42 +354,6 @@ def prepare(
     document_sets, tokenizer, config.vocabulary, [*required]
   )
   return read(pack(document_sets, count=config.texts)), ids
-
-
-def problem_prompts(mixture: Mapping[str, float], seed: str) -> Iterator[str]:
-  """Yields an endless mixture of prompts of training problems."""
-  for name in mixture:
-    if name not in GENERATED:
-      raise ValueError(
-        f'mixture: must be of {", ".join(GENERATED)}, got {name!r}.'
-      )
-  rng = random.Random(seed)
-  names, weights = zip(*sorted(mixture.items()), strict=True)
-  streams = {name: TASKS[name].problems(seed) for name in names}
-  while True:
-    key, prompt, _ = next(streams[rng.choices(names, weights)[0]])
-    if split_of(key) == 'train':
-      yield prompt
-
-
-def _problem_rows(config: ConfigDict) -> Rows:
-  """Returns a row for each of the verifier's answers to training problems."""
-  stream = problem_prompts(config.mixture, f'{config.seed}/head')
-  options = DecodingConfig(gamma=0, temperature=1.0)
-  answers = sampler.Sampler(config.verifier, config=options).sample(
-    [*itertools.islice(stream, config.texts)],
-    max_new_tokens=config.answer_length,
-    seed=config.seed,
-    echo=True,
-  )
-  tokens = np.zeros((len(answers), config.row_length), np.int32)
-  positions = []
-  for row, answer in zip(tokens, answers, strict=True):
-    ids = answer.tokens[: config.row_length]
-    row[: len(ids)] = ids
-    first = len(answer.tokens) - len(answer.logprobs)
-    positions.append(range(first - 1, len(ids) - 1))
-  return Rows(tokens, *pad_positions(positions))
 
 
 def _answered_by_verifier(

@@ -106,8 +106,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
   model, params, _ = unpacked
   rows, ids = distillation_data.prepare(config, unpacked, workdir)
   embedder = distillation_data.cast(config.dtype, params['embedder'])
-  table = embedder['input_embedding']
-  table = table[: model.vocab_size] if ids is None else table[ids]
+  table = embedder['input_embedding'][ids]
 
   @jax.jit
   def init():

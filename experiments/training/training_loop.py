@@ -23,7 +23,6 @@ from cascades import Sampler, drafters, files, load_model
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints
 from experiments import cli, measuring, records
-from experiments.tasks import TASKS
 from experiments.training import distillation_data
 
 _CARD = """---
@@ -137,9 +136,8 @@ def write_card(
   # A path of this machine.
   fields.pop('text', None)
   rows = [
-    {'of': group, 'score': name, 'value': f'{value:.3f}'}
-    for group, scores in figures.items()
-    for name, value in scores.items()
+    {'held out': name} | {k: f'{x:.3f}' for k, x in scores.items()}
+    for name, scores in figures.items()
   ]
   has_weights = 'depth' not in config
   text = _CARD.format(
@@ -160,35 +158,27 @@ def _evaluate(
   folder: pathlib.Path, config: ConfigDict
 ) -> dict[str, dict[str, float]]:
   """Measures acceptance and tokens per call of strict decoding, held out."""
-  sets: dict[str, tuple[list[str], dict[str, Any]]] = {}
-  if 'mixture' in config:
-    for task in map(TASKS.get, config.mixture):
-      examples = task.load(split='test', num_examples=config.eval_examples)
-      options = dict(max_new_tokens=task.max_new_tokens)
-      sets[task.name] = [example.prompt for example in examples], options
-  else:
-    options = dict(max_new_tokens=config.answer_length, stop_strings=('\n',))
-    sets['held out'] = distillation_data.held_out_prompts(config), options
+  prompts = distillation_data.held_out_prompts(config)
   models = load_model(config.verifier), drafters.load(str(folder))
   # With more rows at a time, logits of many tokens exceed a CPU's cache.
   strict = dict(method='speed', lenience=0.0, batch_size=8)
-  figures = {name: {} for name in sets}
+  figures = {}
   for temperature in (1.0, 0.0):
     options = DecodingConfig(
       **strict, gamma=config.eval_gamma, temperature=temperature
     )
-    decoder = Sampler(*models, config=options)
-    for name, (prompts, limits) in sets.items():
-      answers = decoder.sample(prompts, **limits)
-      accepted, examined, calls = (
-        sum(answer.counts[count] for answer in answers)
-        for count in ('accepted', 'examined', 'verifier_calls')
-      )
-      emitted = sum(len(answer.logprobs) for answer in answers)
-      figures[name] |= {
-        f'acceptance, temperature {temperature:g}': accepted / examined,
-        f'tokens per call, temperature {temperature:g}': emitted / calls,
-      }
+    answers = Sampler(*models, config=options).sample(
+      prompts, max_new_tokens=config.answer_length, stop_strings=('\n',)
+    )
+    accepted, examined, calls = (
+      sum(answer.counts[name] for answer in answers)
+      for name in ('accepted', 'examined', 'verifier_calls')
+    )
+    emitted = sum(len(answer.logprobs) for answer in answers)
+    figures[f'temperature {temperature:g}'] = {
+      'acceptance': accepted / examined,
+      'tokens per verifier call': emitted / calls,
+    }
   return figures
 
 
