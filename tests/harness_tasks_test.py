@@ -210,6 +210,19 @@ def test_unusable_yaml_is_one_sentence(tmp_path, text, message):
   assert '\n' not in str(e.value)
 
 
+def test_no_code_is_imported_before_it_is_refused(tmp_path):
+  # A module that runs a metric of the hub as it is imported, and one of a group
+  # of groups.
+  for name in ('humaneval_plus', 'longproc'):
+    with pytest.raises(ValueError, match='has programs of models as answers'):
+      harness_tasks(f'lm_eval:{name}')
+  assert not [x for x in sys.modules if 'humaneval' in x or 'longproc' in x]
+  beside = 'task: beside\ndoc_to_text: !function a.b'
+  _write(tmp_path, {'own': 'group: own\ntask: [beside]', 'beside': beside})
+  with pytest.raises(ValueError, match=r'beside\.yaml is damaged or'):
+    _load(tmp_path, 'own')
+
+
 def test_names_and_options_of_a_task_of_the_harness(folder):
   both = ['lm_eval:words_bleu', 'lm_eval:words_filtered']
   for path in (folder, folder / 'group.yaml'):

@@ -103,6 +103,23 @@ def _find_tasks(target: str) -> tuple[TaskManager, list[str]]:
   if not names:
     problem = 'is not known, or is declared twice; see `lm_eval ls tasks`.'
     raise ValueError(f'tasks: lm_eval:{target} {problem}')
+  members: list[Any] = [*names]
+  for member in members:
+    # Of groups, tags and tasks, before the code of a task is imported.
+    entry = manager.task_index.get(member) if isinstance(member, str) else None
+    fields = (entry and entry.cfg) or member
+    inner = sorted(entry.tags) if entry else []
+    if isinstance(fields, dict):
+      inner = fields.get('task')
+      if fields.get('unsafe_code'):
+        raise ValueError(
+          f'tasks: {inner} has programs of models as answers, which a sweep'
+          ' does not run; run the harness itself: python -m'
+          ' cascades.contrib.lm_eval --model=cascades.'
+        )
+      inner = inner if isinstance(inner, list) else [inner]
+      inner = [*inner, fields.get('group')]
+    members += [x for x in inner if x not in members]
   return manager, names
 
 
@@ -226,12 +243,6 @@ class HarnessTask(Task):
   def check_kind(self) -> dict[str, Any]:
     """Refuses tasks whose answers are not one generated text each."""
     config = self.inner.config
-    if config.unsafe_code:
-      raise ValueError(
-        f'tasks: {self.name} has programs of models as answers, which a sweep'
-        ' does not run; run the harness itself: python -m'
-        ' cascades.contrib.lm_eval --model=cascades.'
-      )
     requests = self._requests(1, config.num_fewshot)
     types = sorted({request.request_type for request in requests})
     # A third argument has images and sounds.
