@@ -9,10 +9,10 @@ path or a URL, in the order of the file. A row has the fields `prompt` and
 are given by `--config.file.prompt=$'Question: {question}\nAnswer:'` and similar
 flags (see experiments/tasks/task.py), a file of worked examples by
 `--config.file.examples=shots.jsonl`, and chats by `--config.chat=True` and rows
-with `messages`. Metrics: those of the documentation's list of tasks, and
-`module:function` for your own `function(answer, reference)`, which returns a
-number from 0 to 1; without a metric only speed is measured. Results go to
-runs/your_data/<name of the file>.
+with `messages`. Metrics: those of the documentation's list of tasks,
+`regex:PATTERN`, and `module:function` for your own `function(answer,
+reference)`, which returns a number from 0 to 1; without a metric only speed is
+measured. Results go to runs/your_data/<name of the file>.
 """
 
 import ml_collections

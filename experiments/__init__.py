@@ -22,7 +22,7 @@ from cascades import arguments
 # Packages that these parts import and the library does not.
 NEEDED = (
   'absl datasets filelock fsspec matplotlib ml_collections optax pandas'
-  ' pyarrow rouge_score sacrebleu tqdm'
+  ' pyarrow regex rouge_score sacrebleu tqdm'
 ).split()
 # The check of a device runs where nothing can be installed.
 _LIGHT_COMMAND = 'experiments.accelerator'

@@ -719,7 +719,7 @@ def test_points_are_named_by_what_changes_records(tmp_path):
   assert _names(config) == names
   _write(tmp_path / 'b.jsonl', [*rows[:3], rows[3] | {'reference': 'x'}])
   assert len(_names(config) & names) == len(names) / 2
-  for metric in ('chrf', 'rouge2'):
+  for metric in ('chrf', 'rouge2', 'regex:a', 'regex:b'):
     config.file.metric = metric
     assert not _names(config) & names
     names |= _names(config)

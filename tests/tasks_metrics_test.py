@@ -1,4 +1,4 @@
-"""Metrics of tasks: functions, and against their libraries."""
+"""Metrics of tasks: patterns, functions, and against their libraries."""
 
 import dataclasses
 import sys
@@ -20,9 +20,42 @@ def _score(spec, answer, reference=''):
 def test_names():
   scored = _score('squad', 'the cat sat', ('a cat', 'dogs'))
   assert scored == pytest.approx(2 / 3)
-  for spec in ('rogue2', 'rouge2:x', '', ':'):
+  for spec in ('rogue2', 'rouge2:x', '', ':', 'regex', 'regex:'):
     with pytest.raises(ValueError, match=r'^metric: .*module:function\.$|impo'):
       answer_metrics.find(spec)
+
+
+@pytest.mark.parametrize(
+  ('spec', 'answer', 'reference', 'score'),
+  [
+    ('regex:^yes', 'yes, it is', '', 1),
+    ('regex:^yes', 'no', 'no', 0),
+    (r'regex:is (\w+)', 'it is Mercury.', ('Venus', ' Mercury'), 1),
+    (r'regex:(is|was) (?<answer>\w+)', 'it was b', 'b', 1),
+    (r'regex:is(?: (\w+))?', 'it is', 'b', 0),
+    ('json', ' {"a": [1, null]}\n', '', 1),
+    ('json', '3', 'x', 1),
+    *(
+      ('json', text, text, 0)
+      for text in ('NaN', '-Infinity', "{'a': 1}", '[' * 99_999, '', '{} and')
+    ),
+  ],
+)
+def test_patterns_and_json(spec, answer, reference, score):
+  assert _score(spec, answer, reference) == score
+  is_needed = answer_metrics.find(spec).needs_reference
+  assert is_needed == ('(' in spec)
+
+
+def test_a_pattern_that_cannot_be_used_is_one_sentence(monkeypatch):
+  for text in ('(', 'a{2,1}', '(?P<x'):
+    with pytest.raises(ValueError, match=r'^metric: .* is not a pattern'):
+      answer_metrics.find(f'regex:{text}')
+  monkeypatch.setattr(answer_metrics, '_TIMEOUT_S', 0.05)
+  with pytest.raises(
+    ValueError, match=r'^metric: .* failed .*timed out.*it\.$'
+  ):
+    _score(r'regex:^(a|aa)+$', 'a' * 60 + 'b')
 
 
 def _raise():
@@ -70,7 +103,8 @@ def test_a_metric_has_the_scores_that_it_declares(name):
   metric = METRICS[name]
   assert metric.help.endswith('.')
   assert len(metric.help) <= 72
-  best = metric.score(_REFERENCE, _REFERENCE)
+  right = _REFERENCE if metric.needs_reference else '[12]'
+  best = metric.score(right, _REFERENCE)
   for answer in _ANSWERS:
     scores = metric.score(answer, _REFERENCE)
     assert tuple(scores) == metric.scores
@@ -82,8 +116,8 @@ def test_a_metric_has_the_scores_that_it_declares(name):
     assert '|' in metric.signature()
   # Of a row, the quality is between 0 and 1, and one reference suffices.
   for answer, references, quality in (
-    ('', (_REFERENCE, _REFERENCE), 0),
-    (_REFERENCE, ('other 5 (A)', _REFERENCE), 1),
+    ('', (right, right), 0),
+    (right, ('other 5 (A)', right), 1),
   ):
     scores = metric.score(answer, references)
     assert metric.row_quality(scores) == pytest.approx(quality)

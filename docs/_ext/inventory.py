@@ -55,8 +55,8 @@ def tasks() -> str:
 
   names = [f'`{name}`' for name in METRICS.core()]
   rows = [
-    f'| `file` | yours | `--metric`: {", ".join(names)}, `module:function`;'
-    ' none: speed only. | your own |'
+    f'| `file` | yours | `--metric`: {", ".join(names)}, `regex:PATTERN`,'
+    ' `module:function`; none: speed only. | your own |'
   ]
   for task in TASKS.core().values():
     metrics = [f'`{metric.name}`: {metric.help}' for metric in task.metrics]

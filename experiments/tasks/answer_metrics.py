@@ -2,7 +2,7 @@
 
 A task lists metrics by name (see `task.Task`). To add a metric, declare a
 function here, or call `METRICS.register` in a module of your own. Users also
-name `module:function`, see `find`.
+name `regex:PATTERN` and `module:function`, see `find`.
 
 Answers that are short are compared as SQuAD does (Rajpurkar et al. 2016, arXiv
 1606.05250): without case, ASCII punctuation, articles and repeated spaces, and
@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
+import json
 import math
 import pkgutil
 import re
@@ -22,6 +23,8 @@ import string
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
+
+import regex
 
 from cascades import arguments
 from cascades.arguments import Registry
@@ -34,6 +37,8 @@ MARK = '####'
 UNANSWERABLE = 'unanswerable'
 # The longest n-grams of BLEU have four words.
 _ORDERS = range(1, 5)
+# A pattern may take exponential time on an answer.
+_TIMEOUT_S = 2.0
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
 _ARTICLES = re.compile(r'\b(a|an|the)\b')
 # Thousands in threes, decimals, a denominator. A minus after a number or apart
@@ -195,6 +200,17 @@ def _short_answer(answer: str, references: tuple[str, ...]) -> bool:
   return normalise(answer) in map(normalise, references)
 
 
+@_builtin('json', 'valid', needs_reference=False)
+def _json(answer: str, references: tuple[str, ...]) -> bool:
+  """The answer is one JSON value, whatever the reference."""
+  del references
+  with contextlib.suppress(ValueError, RecursionError):
+    # NaN and Infinity are of Python's JSON alone; `int` refuses them.
+    json.loads(answer, parse_constant=int)
+    return True
+  return False
+
+
 @_builtin('squad', 'f1', 'exact_match')
 def _squad(answer: str, references: tuple[str, ...]) -> tuple[float, bool]:
   """SQuAD 2.0: F1 of words with the best accepted answer."""
@@ -311,13 +327,28 @@ def _chrf(answer: str, references: tuple[str, ...]) -> float:
 def find(spec: str) -> Metric:
   """Returns the metric of a specification.
 
-  A name of `METRICS` stands for its entry. Everything else with a colon is a
-  function of the user's, `function(answer, reference)` in [0, 1].
+  A name of `METRICS` stands for its entry. `regex:` is followed by a pattern of
+  the `regex` package, whose group 'answer', or first group, is compared with
+  the reference; a pattern without groups has to match. Everything else with a
+  colon is a function of the user's, `function(answer, reference)` in [0, 1].
   """
   if spec in METRICS:
     return METRICS[spec]
-  if ':' not in spec:
-    raise ValueError(f'{METRICS.unknown(spec)[:-1]} and module:function.')
+  name, colon, text = spec.partition(':')
+  if not colon or spec == 'regex:':
+    unknown = METRICS.unknown(spec)[:-1]
+    raise ValueError(f'{unknown}, regex:PATTERN and module:function.')
+  if name == 'regex':
+    with external_code(f'metric: {text!r} is not a pattern', 'correct it'):
+      pattern = regex.compile(text)
+    return Metric(
+      name=name,
+      help='The group of a pattern is the reference, or a pattern matches.',
+      scores=('exact_match',),
+      score=functools.partial(_score_pattern, pattern),
+      needs_reference=pattern.groups > 0,
+      signature=lambda: f'regex|{text}',
+    )
   with external_code(
     f'metric: {arguments.quote(spec)} cannot be imported',
     'give the name of a metric, or module:function of a module on sys.path',
@@ -360,6 +391,19 @@ def external_code(problem: str, advice: str) -> Iterator[None]:
       cause = cause.__cause__
     reason = describe_error(cause)[:400].rstrip('.')
     raise ValueError(f'{problem} ({reason}); {advice}.') from error
+
+
+def _score_pattern(
+  pattern: Any, answer: str, reference: Reference
+) -> dict[str, float]:
+  """Searches an answer, and compares the group with the references."""
+  with external_code(f'metric: {pattern.pattern!r} failed', 'simplify it'):
+    match = pattern.search(answer, timeout=_TIMEOUT_S)
+  if match is None or not pattern.groups:
+    return {'exact_match': float(match is not None)}
+  text = match['answer' if 'answer' in pattern.groupindex else 1] or ''
+  references = map(str.strip, accepted_answers(reference))
+  return {'exact_match': float(text.strip() in references)}
 
 
 def _score_function(
