@@ -8,8 +8,8 @@ an `@`: `lm_eval:gsm8k@flexible-extract`. Method, temperature and chat template
 are those of the sweep.
 
 The quality of an answer is a number in [0, 1]: the first metric of the task of
-which the harness takes the mean, and of which higher values are better. Metrics
-of all answers together, such as BLEU, are those of the task `file`.
+which the harness takes the mean, and of which higher values are better; without
+one, BLEU, chrF or 1 minus TER of each answer alone.
 
 A sweep runs no Python that the user's YAML names (`!function`) and no metrics
 of the hub, and renders templates in Jinja's sandbox.
@@ -32,6 +32,7 @@ from typing import Any, get_args
 
 import jinja2
 import numpy as np
+import sacrebleu
 import yaml
 from jinja2 import sandbox
 from lm_eval import utils
@@ -51,6 +52,12 @@ _LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 _GENERATION = 'generate_until'
 # The harness's own seed of worked examples.
 _FEWSHOT_SEED = 1234
+_SENTENCE = {
+  metrics.bleu: sacrebleu.sentence_bleu,
+  metrics.chrf: sacrebleu.sentence_chrf,
+  metrics.chrfpp: functools.partial(sacrebleu.sentence_chrf, word_order=2),
+  metrics.ter: sacrebleu.sentence_ter,
+}
 # Fields of a task that do not decide a score: ids hold hashes of documents.
 _WITHOUT_EFFECT = (
   'dataset_path dataset_name dataset_kwargs metadata tag task_alias'
@@ -227,7 +234,11 @@ class HarnessTask(Task):
     """Returns the quality of an answer, and the harness's metrics of it."""
     index = example.id.rpartition('/')[2].partition('-')[0]
     values = self._numbers(int(index), answer)
-    if not 0 <= (quality := values.get(self.metric, math.nan)) <= 1:
+    quality = values.get(self.metric, math.nan)
+    if (function := self.inner.aggregation().get(self.metric)) in _SENTENCE:
+      quality = min(quality / 100, 1.0)  # TER has no upper limit.
+      quality = 1 - quality if function is metrics.ter else quality
+    if not 0 <= quality <= 1:
       raise ValueError(f'{self.metric} must be from 0 to 1, got {quality}')
     return {'quality': quality, **values}
 
@@ -288,6 +299,10 @@ class HarnessTask(Task):
       is_share = 0 <= values.get(name, math.nan) <= 1
       if is_mean and is_share and is_best_high.get(name) is not False:
         return name
+    for name in values:
+      if means.get(name) in _SENTENCE:
+        print(f'tasks: {self.name}: {name} of single answers.', file=sys.stderr)
+        return name
     raise ValueError(
       f'tasks: {self.name} has no metric that is a mean over answers, from 0 to'
       ' 1, higher being better; add one, such as exact_match.'
@@ -299,10 +314,16 @@ class HarnessTask(Task):
     request = instance.Instance(_GENERATION, doc, ('', {}), 0, resps=[text])
     self.answer_filter.apply([request])
     answer = request.filtered_resps[self.answer_filter.name]
-    values = self.inner.process_results(doc, [answer]).items()
+    values = self.inner.process_results(doc, [answer])
+    for name, function in self.inner.aggregation().items():
+      if function in _SENTENCE and name in values:
+        pair = values.pop(name)
+        if isinstance(pair, list | tuple):
+          targets = [pair[0]] if isinstance(pair[0], str) else pair[0]
+          values[name] = _SENTENCE[function](pair[1], targets).score
     return {
       name: float(x)
-      for name, x in values
+      for name, x in values.items()
       if isinstance(x, int | float | np.generic) and math.isfinite(x)
     }
 
@@ -318,6 +339,10 @@ class HarnessTask(Task):
     """Returns the harness's version, the filter and the metric in words."""
     version = importlib.metadata.version('lm-eval')
     names = f'filter:{self.answer_filter.name}|metric:{self.metric}'
+    if (function := self.inner.aggregation().get(self.metric)) in _SENTENCE:
+      names += '|mean of the metric of each answer alone'
+      names += '|1 minus it' * (function is metrics.ter) + '|1/100 of it'
+      return {'scorer': f'lm-eval:{version}|{names}'}
     return {'scorer': f'lm-eval:{version}|{names}|mean'}
 
 
