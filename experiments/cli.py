@@ -4,28 +4,28 @@ A mistake of the user ends a command with one sentence and exit code 2.
 """
 
 import contextlib
-import difflib
 import errno
 import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import inspect
 import logging as messages
 import math
 import os
 import pathlib
+import re
 import signal
 import sys
 import tempfile
 import traceback
 import types
-from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tqdm
 from absl import app, flags, logging
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_flags
 
 import cascades
 from cascades import compilation, files
@@ -45,18 +45,39 @@ flags.disclaim_key_flags()
 
 # The last ends a command after an error; that of `multihost` waits for nobody.
 exits: list[Callable[[int], Any]] = [sys.exit]
-# The values of --config.FIELD=VALUE by field.
-_FIELDS: dict[str, str] = {}
+
+
+class _ConfigParser(flags.ArgumentParser):
+  """Runs the file of a config once, and keeps its module."""
+
+  module: types.ModuleType
+
+  def parse(self, argument: str) -> ConfigDict:
+    """Returns the config of a path, or of a path, a colon and an argument."""
+    path, colon, word = argument.partition(':')
+    if not pathlib.Path(path).is_file():
+      raise ValueError(f'there is no file {path!r}; give another.')
+    words = [word] * bool(colon)
+    with _named_errors(path):
+      self.module = load_config_module(path)
+      try:
+        inspect.signature(self.module.get_config).bind(*words)
+      except TypeError:
+        takes = 'takes no' if colon else 'needs an'
+        raise ValueError(f'{path} {takes} argument after a colon.') from None
+      return self.module.get_config(*words).lock()
 
 
 def define_config(example: str) -> None:
   """Defines the flags of a command that runs a config."""
-  flags.DEFINE_string(
+  config_flags.DEFINE_config_file(
     'config',
     None,
     f'Config, such as {example}; after a colon its argument.'
     ' --config.FIELD=VALUE sets a field.',
   )
+  # That of ml_collections hides the errors of a file behind tracebacks.
+  flags.FLAGS['config'].parser = _ConfigParser()
   flags.DEFINE_string(
     'workdir', None, 'Folder of results; by default runs/<name of the config>.'
   )
@@ -64,52 +85,34 @@ def define_config(example: str) -> None:
 
 def read_config() -> tuple[str, types.ModuleType, ConfigDict, dict[str, Any]]:
   """Returns --config, its module, its fields, and those of --config.FIELD."""
-  name = flags.FLAGS.config or ''
-  path, colon, argument = name.partition(':')
-  if not pathlib.Path(path).is_file():
+  flag: Any = flags.FLAGS['config']
+  if flag.value is None:
     raise ValueError(
-      f'config: there is no file {path!r}; give one, such as'
+      'config: no file is given; give one, such as'
       ' --config=configs/quickstart.py.'
     )
-  with _named_errors('config', path):
-    module = load_config_module(path)
-    config = module.get_config(*[argument] * bool(colon))
-  overrides = {k: set_field(config, k, text) for k, text in _FIELDS.items()}
-  return name, module, config, overrides
+  name = config_flags.get_config_filename(flag)
+  overrides = config_flags.get_override_values(flag)
+  return name, flag.parser.module, flag.value, overrides
 
 
-def set_field(config: ConfigDict, name: str, text: str) -> Any:
-  """Sets a field to the value of a text, which must have the field's type."""
-  *tables, field = name.split('.')
-  for part in (*tables, field):
-    fields = config if isinstance(config, ConfigDict) else ()
-    if part not in fields:
-      near = difflib.get_close_matches(part, fields, 1)
-      advice = f'did you mean {near[0]}?' if near else 'see docs/configs.md.'
-      raise ValueError(f'config: {part} is not a field; {advice}')
-    owner, config = config, config[part]
-  # An unset field, and the two spellings of flags.
-  words = {'None': None, 'true': True, 'false': False}
-  value: Any = text
-  if text == 'None' or (text in words and not isinstance(config, str)):
-    value = words[text]
-  elif not isinstance(config, str):
-    for read in literal_eval, float:
-      with contextlib.suppress(SyntaxError, TypeError, ValueError):
-        value = read(text)
-        break
-  if isinstance(config, tuple) and not isinstance(value, tuple | list | None):
-    value = (value,)
+def _parse_flags(argv: list[str]) -> list[str]:
+  """Parses flags; ml_collections has several errors for an unknown field."""
   try:
-    owner[field] = value
-  except TypeError:
-    kind = type(config).__name__
-    raise ValueError(f'{name}: must be of type {kind}, got {text!r}.') from None
-  return value
+    return flags.FLAGS(argv)
+  except (AttributeError, KeyError, TypeError) as error:
+    # It quotes the name once or twice, and adds a line.
+    text = str(error).replace('\\n', ' ').replace('\\', '')
+    near = r'Did you mean "(\w+)" instead of "\w+"\?'
+    if not (match := re.fullmatch(rf'\W*(\w+)\W*(?:{near})?\W*', text)):
+      raise ValueError(f'config: {one_line(error)}') from error
+    name, near = match.groups()
+    advice = f'did you mean {near}?' if near else 'see docs/configs.md.'
+    raise ValueError(f'config: {name} is not a field; {advice}') from error
 
 
 @contextlib.contextmanager
-def _named_errors(option: str, path: str) -> Iterator[None]:
+def _named_errors(path: str) -> Iterator[None]:
   """Names a file of the user in errors other than its sentences."""
   try:
     yield
@@ -119,7 +122,7 @@ def _named_errors(option: str, path: str) -> Iterator[None]:
   except Exception as error:
     *_, frame = traceback.extract_tb(error.__traceback__)
     raise ValueError(
-      f'{option}: {path} cannot be imported ({type(error).__name__}:'
+      f'{path} cannot be imported ({type(error).__name__}:'
       f' {one_line(error).rstrip(".")}; {frame.filename}, line'
       f' {frame.lineno}); correct it or install what it needs.'
     ) from error
@@ -135,7 +138,7 @@ def import_module(name: str) -> None:
   path = pathlib.Path(name)
   if path.suffix == '.py' and not path.is_file():
     raise ValueError(f'import: there is no file {name}; create it.')
-  with _named_errors('import', name):
+  with _named_errors(f'import: {name}'):
     if path.suffix == '.py':
       load_config_module(path, path.stem)
     else:
@@ -193,7 +196,11 @@ def _sentence(error: Exception) -> str:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     advice = ' Free space, then run it again.' if is_full else ''
     return f'{error.filename}: {error.strerror}.{advice}'
-  return one_line(error)
+  message = one_line(error)
+  if re.search(r' is not known;.* Choose from', message):
+    message = message.removesuffix('.')
+    return f'{message}, or give the module that registers it with --import.'
+  return message
 
 
 def _quietly(fn: Callable[[list[str]], Any], argv: list[str]) -> Any:
@@ -254,26 +261,16 @@ def run(
     compilation.enable_cache()
     main()
 
+  # ml_collections reads sys.argv, where a config must precede its fields.
+  sys.argv[1:] = sorted(
+    sys.argv[1:], key=lambda word: not word.startswith('--config=')
+  )
   # Here, so that --help of the command shows the flags.
   flags.declare_key_flag('import')
   _quietly(define, sys.argv)
-  _FIELDS.clear()
-  words, rest = [*sys.argv], []
-  while words:
-    word = words.pop(0)
-    if not word.startswith('--config.'):
-      rest.append(word)
-      continue
-    name, equals, value = word.removeprefix('--config.').partition('=')
-    if not equals:
-      # As of other flags, the value may be the next word.
-      is_last = not words or words[0].startswith('-')
-      value = 'True' if is_last else words.pop(0)
-    _FIELDS[name] = value
   app.run(
     lambda argv: _quietly(without_arguments, argv),
-    argv=rest,
-    flags_parser=lambda argv: _quietly(flags.FLAGS, argv),
+    flags_parser=lambda argv: _quietly(_parse_flags, argv),
   )
 
 

@@ -1,7 +1,7 @@
 """Decodes every point of a sweep, and reports quality against cost.
 
 Command: python -m experiments.sweep --config=configs/quickstart.py
-Shows: a progress bar, a table, and the path of the report.
+Shows: a progress bar, the decision, and the path of the report.
 
 The package `sweeps` has the parts: `plan` makes the points of a config, `run`
 decodes them with a `worker`, and `workdirs` keeps results. The same command

@@ -47,6 +47,7 @@ _MISTAKES = {
     (['--prompt=x', '--method=tokenv3'], 'did you mean'),
     (['--prompt=x', '--import=nowhere.py'], 'there is no file nowhere.py'),
     (['--prompt=x', '--import=no_module'], '(ModuleNotFoundError: No module'),
+    (['--prompt=x', '--method=a'], 'module that registers it with --import'),
     (['--prompt=x', '--gamma=-2'], 'gamma: must be 0 or more, got -2'),
     (['--prompt=x', '--method=contrastive'], 'lenience: must be given for'),
     (

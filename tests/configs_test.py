@@ -295,7 +295,8 @@ def test_what_the_paper_has_not_is_refused(argument, said, known):
 
 
 _MISTAKEN = {
-  '': 'quickstart.py cannot be imported (TypeError: get_config() takes 0 pos',
+  '': 'quickstart.py takes no argument after a colon.',
+  'def get_config(size):\n  return size': '{path} needs an argument after a c',
   "def get_config():\n  raise ValueError('gamma: Error: a\\n b.')": (
     'gamma: Error: a b.'
   ),

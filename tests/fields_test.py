@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from ml_collections import ConfigDict
+from absl import flags
+from ml_collections import ConfigDict, config_flags
 
-from configs import common, your_data
-from experiments import cli
+from configs import common
 from experiments.sweeps import curve_plan, fields
 
 # What no field has for its value.
@@ -94,8 +94,13 @@ def test_a_config_is_converted_once():
 def test_the_command_line_sets_fields_without_a_value(field, text, value):
   usual = common.sweep()
   assert (type(usual.gamma), usual.to_dict()['gamma']) == (int, 4)
-  config = your_data.get_config()
-  assert cli.set_field(config, field, text) == value
+  values = flags.FlagValues()
+  given = ['x', '--config=configs/your_data.py', f'--config.{field}', text]
+  holder = config_flags.DEFINE_config_file(
+    'config', flag_values=values, sys_argv=given
+  )
+  values(given)
+  config = holder.value
   fields.SweepConfig.convert(config)
   assert config[field] == value
   if field == 'gamma':

@@ -5,17 +5,36 @@
 looked up where it is used.
 """
 
+import ast
 import dataclasses
 import difflib
 from collections.abc import Mapping
 from types import NoneType
 from typing import Any, Self, get_args, get_origin
 
-from ml_collections import ConfigDict
+from absl import flags
+from ml_collections import ConfigDict, config_flags
 
 from cascades import arguments, drafters
 from cascades.arguments import Declared, Option, option, options_of
 from cascades.config import DecodingConfig
+
+
+class _LiteralParser(flags.ArgumentParser):
+  """Reads None, a number, several values such as (2, 4), or a text."""
+
+  def parse(self, argument: Any) -> Any:
+    """Returns the value of an argument; a default is returned as it is."""
+    try:
+      return ast.literal_eval(argument)
+    except (SyntaxError, ValueError):
+      return argument
+
+
+# By default, the command line sets no field that is None, and sets one of any
+# type without a value.
+for _kind in object, NoneType:
+  config_flags.register_flag_parser_for_type(_kind, _LiteralParser())
 
 
 class _Fields(Declared):
@@ -127,7 +146,7 @@ class SweepConfig(_Fields):
   gamma: int | tuple[int, ...] = option(
     4,
     'Tokens drafted per block, unless sweep(add) gives a gamma; of several,'
-    ' such as (2, 4, 6), the report selects the best for each point.',
+    ' such as (2, 4, 6), each is a curve of the report.',
     low=0,
   )
   ray: RayFields | None = option(RayFields, 'Cluster of --launcher=ray.')
