@@ -365,15 +365,21 @@ def entrants(points: Points) -> list[Any]:
   The entrants are both models alone, the fastest strict point, and the fastest
   point with the verifier's quality on every task.
   """
-  totals = points.answers.groupby('point')[['latency', 'emitted']].sum()
-  frame = compare(points, AnalysisConfig()).drop(columns='latency').join(totals)
+  frame = compare(points, AnalysisConfig()).drop(columns='latency')
   # Calls of cascades without speculation are only counted.
   frame = with_blocks(frame[~frame.variant.str.contains(r'\bsequential\b')])
+  answers = points.answers.join(frame.task, 'point', 'inner')
+  # A point is no faster because it failed on slow examples.
+  count = answers.groupby(['task', 'id']).point.transform('nunique')
+  shared = answers[count == answers.groupby('task').point.transform('nunique')]
+  frame = frame.join(shared.groupby('point')[['latency', 'emitted']].sum())
   key = ['method', 'variant', 'lenience', 'gamma']
   # A lenience may be nan.
   groups = frame.groupby(key, dropna=False, sort=False, as_index=False)
   frame = groups.agg(
-    {'latency': 'sum', 'emitted': 'sum', 'strict': 'all', 'as_good': 'all'}
+    # Unknown for a point without answers to a task.
+    dict.fromkeys(['latency', 'emitted'], lambda x: x.sum(skipna=False))
+    | dict.fromkeys(['strict', 'as_good'], 'all')
   )
   if VERIFIER not in set(frame.method):
     return []
