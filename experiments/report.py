@@ -60,18 +60,23 @@ def _unfinished(workdir: str) -> str:
   """Names the points that a workdir lacks, below a table of those it has."""
   import pandas as pd
 
+  from experiments.records import metrics
+
   paths, missing = records.read_plan(workdir)
-  rows = [vars(x) for path in paths.values() for x in records.read(path)]
-  names = 'task method verification gamma lenience'.split()
-  frame = pd.DataFrame(rows, columns=[*names, 'quality'])
-  by_point = frame.groupby(names, sort=False, dropna=False).quality
-  table = by_point.agg(answers='size', quality='mean').reset_index()
+  lines = [line for path in paths.values() for line in records.read(path)]
+  rows = []
+  for point in metrics.by_point(lines).values():
+    first, answers = point[0], [x for x in point if x.failure is None]
+    row = first.task, first.variant, first.gamma, first.lenience
+    rows.append([*row, len(answers), metrics.quality(answers)])
+  names = 'task method gamma lenience answers quality'.split()
+  table = pd.DataFrame(rows, columns=names).to_string(index=False)
   strays = len([*pathlib.Path(workdir).glob('records/*.jsonl')]) - len(paths)
-  return (
-    f'{table.to_string(index=False)}\n{workdir} lacks {len(missing)} of'
-    f' {len(missing) + len(paths)} points; the command of its sweep decodes'
-    f' them. It has {strays} points of other plans. Missing:\n  '
-    + '\n  '.join(map(files.printable, missing))
+  # A name may hold control characters.
+  return files.printable(
+    f'{table}\n{workdir} lacks {len(missing)} of {len(missing) + len(paths)}'
+    ' points; the command of its sweep decodes them. It has'
+    f' {strays} points of other plans. Missing:\n  ' + '\n  '.join(missing)
   )
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from answers import COSTS, measured
 
+from cascades import files
 from experiments import records, tasks
 from experiments.analysis import comparisons, runs
 from experiments.reports import AnalysisConfig, tables, write_report
@@ -207,6 +208,17 @@ def test_the_command_rebuilds_the_page_or_compares_two_points(workdir, page):
     done.stdout,
   )
   assert not path.exists()
+
+
+def test_a_part_of_a_sweep_is_a_table_of_what_was_answered(tmp_path):
+  lines = make_records(['sums'], ['\x1b[2J'])
+  lines[0], _ = answers.make_failure(lines[0], 'it did not fit')
+  make_workdir(tmp_path, lines, {'points': ['all', '\u202e']})
+  done = launching.run('experiments.report', f'--workdir={tmp_path}')
+  assert done.returncode == 4
+  assert re.search(r'sums +\\x1b\[2J +2 +0.5 +7 +0.857', done.stdout)
+  assert 'lacks 1 of 2 points' in done.stdout
+  assert not any(map(files.is_invisible, done.stdout))
 
 
 def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
