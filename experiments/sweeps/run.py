@@ -21,7 +21,6 @@ import tqdm
 from cascades import arguments, files
 from experiments import cli, records, reports
 from experiments.analysis import comparisons, runs
-from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import metrics, results_version, unit_costs
 from experiments.sweeps import (
   curve_plan,
@@ -345,14 +344,14 @@ class Sweep:
     """Writes the page, and prints where the results are."""
     page = reports.write_report(runs.read(self.workdir, self._records))
     # A decision says by itself what the verifier cannot do.
-    frame = comparisons.compare(self._gathered, AnalysisConfig())
-    unsolved = comparisons.unsolved(frame)
+    table = self._gathered.table
+    unsolved = comparisons.unsolved(table)
     for line in [self._decision.sentence] if self._decision else unsolved:
       print(f'\n{line}')
-    if frame.failed.any():
+    if table.failed.any():
       print(
-        f'Examples that failed: {frame.failed.sum()}, in'
-        f' {(frame.failed > 0).sum()} points; their records say why.'
+        f'Examples that failed: {table.failed.sum()}, in'
+        f' {(table.failed > 0).sum()} points; their records say why.'
       )
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
     if self._decision:
