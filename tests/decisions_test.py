@@ -471,18 +471,23 @@ def test_a_page_shows_a_decision_or_leaves_it_out(
   lossless = [x for x in evidence['trials'] if x['p'] is None]
   # Without an answer of the choosing half.
   lossless[0]['speedup'] = 'nan'
+  # A spreadsheet would compute it.
+  lossless[0]['=1+1'] = 2
   path.write_text(
     json.dumps(fields | {'evidence': evidence | {'trials': lossless}})
   )
-  *_, table = page._decision(path)
+  table = page._trials(Decision.load(path))
   rows = [[x.text for x in cells] for _, cells in table.rows({})]
   assert rows[0][2] == tables.DASH
   assert {row[4] for row in rows} == {tables.DASH}
+  assert table.csv().partition('\n')[0].endswith(",'=1+1")
   monkeypatch.setattr(page.figure, 'draw', None)
   for odd in dict(trials=5), dict(delta_per_curve='x'):
     path.write_text(json.dumps(fields | {'evidence': evidence | odd}))
     text = page.write_report(page.runs.read(workdir)).read_text()
-    for part in ('figure', 'decision'):
+    # What was decided can be said without its numbers.
+    assert fields['sentence'] in html.unescape(text)
+    for part in ('figure', 'table of the decision'):
       assert f'Left out: the {part} cannot be made (' in text
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import gzip
 import html
 import json
 import math
@@ -219,6 +220,25 @@ def test_a_part_of_a_sweep_is_a_table_of_what_was_answered(tmp_path):
   assert re.search(r'sums +\\x1b\[2J +2 +0.5 +7 +0.857', done.stdout)
   assert 'lacks 1 of 2 points' in done.stdout
   assert not any(map(files.is_invisible, done.stdout))
+
+
+def test_what_fails_is_left_out_of_a_page_alone(tmp_path):
+  workdir = make_workdir(tmp_path, make_records(['sums'], ['opt', 'chow']))
+  asked = workdir / 'examples/sums.jsonl'
+  records.write(asked, records.read(asked, tasks.Example)[1:])
+  traced = workdir / 'traces/all.jsonl.gz'
+  lines = gzip.decompress(traced.read_bytes()).splitlines(keepends=True)
+  # Of an answer that is not shown, and of one that is.
+  lines[0] = lines[9] = b'{}\n'
+  traced.write_bytes(gzip.compress(b''.join(lines)))
+  race = [make_record('sums', 'opt', 0.0, 0, drafts=3)]
+  records.write(workdir / 'race.jsonl', race)
+  text = read_page(workdir)
+  assert text.count('<article') == 3
+  race, example = re.findall('Left out: (.*?)<', text)
+  assert race.startswith('the race cannot be made (ValueError: costs: drafts_s')
+  # The first reason.
+  assert 'there is no example 0' in example
 
 
 def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):

@@ -271,7 +271,9 @@ def test_the_report_stands_beside_the_records(workdir):
 
 
 def test_five_answers_are_shown(workdir):
-  shown = page_answers.read(workdir, records.read_points(workdir))
+  shown = page_answers.read(
+    workdir, records.read_points(workdir), lambda _, part, *args: part(*args)
+  )
   assert [x.record.variant for x in shown] == ['token_v3'] * 5
   page = (workdir / 'report/index.html').read_text()
   assert page.count('<span class="t ') - 3 == sum(
@@ -745,6 +747,8 @@ def test_short_flags_are_read_or_refused():
   for text in ('0/4', '5/4', '2', '2/', 'a/4'):
     with pytest.raises(ValueError, match=r'^shard: must be such as 1/4'):
       sweep._parse_shard(text)
+  with pytest.raises(ValueError, match=r'^launcher: must be local or ray'):
+    sweep.run(None, [], pathlib.Path(), launcher='Ray')
 
 
 @pytest.mark.slow

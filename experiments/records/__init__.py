@@ -368,8 +368,10 @@ def write(path: str | pathlib.Path, values: Iterable[Any]) -> None:
   write_bytes(path, content)
 
 
-def read(path: str | pathlib.Path, kind: type = Record) -> list:
-  """Reads a file that `write` wrote."""
+def read(
+  path: str | pathlib.Path, kind: type = Record, only: int | None = None
+) -> list:
+  """Reads a file that `write` wrote, or only one of its lines."""
   path = pathlib.Path(path)
 
   def refuse(number: int, reason: object) -> ValueError:
@@ -380,6 +382,8 @@ def read(path: str | pathlib.Path, kind: type = Record) -> list:
 
   values = []
   for number, line in enumerate(files.read_lines(path, refuse), 1):
+    if only not in (None, number - 1):
+      continue
     # A line that was cut off may be valid JSON.
     if not line.endswith(b'\n'):
       raise refuse(number, 'it has no line break at its end')
@@ -428,12 +432,14 @@ def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
   return points
 
 
-def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
-  """Reads the traces of a point, in the order of its records."""
+def read_traces(
+  workdir: str | pathlib.Path, point: str, only: int | None = None
+) -> list[Trace]:
+  """Reads the traces of a point, in the order of its records, or only one."""
   path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
   if not path.is_file():
     raise ValueError(f'workdir: {path} is missing; run experiments.sweep.')
-  return read(path, Trace)
+  return read(path, Trace, only)
 
 
 def read_examples(

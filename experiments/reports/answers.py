@@ -3,8 +3,8 @@
 import itertools
 import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from experiments import escapes, records
 from experiments.records import Record, Trace
@@ -64,33 +64,38 @@ def select(
 
 
 def read(
-  workdir: pathlib.Path, points: Mapping[str, Sequence[Record]]
+  workdir: pathlib.Path,
+  points: Mapping[str, Sequence[Record]],
+  make: Callable[..., Any],
 ) -> list[Answer]:
-  """Reads the answers that the page shows, with their prompts."""
-  selected, examples = select(points), records.read_examples(workdir)
-  traces = {x: records.read_traces(workdir, x) for x in dict(selected)}
-  answers = []
-  for name, line in selected:
+  """Reads the answers that the page shows, with their prompts.
+
+  `make` is called with a name, a function and its arguments; it returns None
+  where the function fails.
+  """
+  examples = records.read_examples(workdir)
+
+  def answer(name: str, line: int) -> Answer:
     r = points[name][line]
     # Both files have the same order, and an id occurs at each lenience.
-    trace = next(iter(traces[name][line : line + 1]), None)
+    trace = next(iter(records.read_traces(workdir, name, line)), None)
     if trace is None or trace.id != r.id:
       raise ValueError(f'traces/{name}: record {line + 1} has no trace')
     if (example := examples.get(r.task, {}).get(r.id)) is None:
       raise ValueError(f'examples/{r.task}: there is no example {r.id}')
     reference = example.reference
-    answers.append(
-      Answer(
-        r,
-        # The ids of some tasks begin with the name of the task.
-        r.id if r.id.startswith(r.task) else f'{r.task} {r.id}',
-        _verdict(r.quality),
-        str(example.prompt),
-        reference if isinstance(reference, str) else '\n'.join(reference),
-        list(_tokens(trace)),
-      )
+    return Answer(
+      r,
+      # The ids of some tasks begin with the name of the task.
+      r.id if r.id.startswith(r.task) else f'{r.task} {r.id}',
+      _verdict(r.quality),
+      str(example.prompt),
+      reference if isinstance(reference, str) else '\n'.join(reference),
+      list(_tokens(trace)),
     )
-  return answers
+
+  output = [make('some answers', answer, *place) for place in select(points)]
+  return list(filter(None, output))
 
 
 def _tokens(trace: Trace) -> Iterator[tuple[str, str]]:

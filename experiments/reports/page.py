@@ -6,7 +6,7 @@ All content is visible without its script, which sorts tables.
 import base64
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jinja2
@@ -51,7 +51,7 @@ def write_report(
   Returns:
     The path of the page.
   """
-  config, left_out = config or AnalysisConfig(), []
+  config, left_out = config or AnalysisConfig(), {}
 
   def make[Part](name: str, part: Callable[..., Part], *args: Any) -> Any:
     """Makes a part of the page; None for one that fails."""
@@ -60,7 +60,7 @@ def write_report(
     # Files of a stranger may hold anything.
     except Exception as error:
       reason = f'{type(error).__name__}: {cli.one_line(error)}'
-      left_out.append(f'{name} cannot be made ({reason}).')
+      left_out.setdefault(name, f'{name} cannot be made ({reason}).')
       return None
 
   path = run.path / 'decision.json'
@@ -72,18 +72,28 @@ def write_report(
     {name: name for name in runs.BASELINES} | dict(curves)
   )
   picture = make('the figure', figure.draw, frame, curve_styles)
-  decision, level, *parts = make('the decision', _decision, path) or (None, 0)
-  parts += _tables(run, frame, config, curve_styles)
+  decision = make('the decision', _decision, path)
+  by_kind = make('the kinds', comparisons.best_of_kinds, frame)
+  timed = make('the race', comparisons.race, run, config)
+  output = [
+    decision and make('the table of the decision', _trials, decision),
+    *_tables(frame, by_kind, timed, curve_styles),
+  ]
+  # Cells that cannot be shown are refused here, not in the template.
+  parts = [
+    x
+    for x in output
+    if x and make(x.title, lambda x: [*x.rows({}), x.csv()], x)
+  ]
   text = _TEMPLATES.get_template('page.html').render(
-    answers=make('answers', answers.read, run.path, run.records) or [],
+    answers=make('answers', answers.read, run.path, run.records, make) or [],
     sources=answers.SOURCES,
     config=config,
     curve_styles=curve_styles,
     decision=decision,
     figure=picture and base64.b64encode(picture[0].encode()).decode(),
     frame=frame,
-    level=level,
-    left_out=list(map(files.sentence, left_out)),
+    left_out=list(map(files.sentence, left_out.values())),
     notices=comparisons.unsolved(frame),
     run=run,
     settings=json.dumps(run.config, indent=2),
@@ -101,20 +111,20 @@ def write_report(
 
 
 def _tables(
-  run: Run,
   frame: pd.DataFrame,
-  config: AnalysisConfig,
+  by_kind: pd.DataFrame | None,
+  timed: pd.DataFrame | None,
   curve_styles: tables.CurveStyles,
 ) -> list[Table]:
   """Returns the tables that are made of records, in the order of the page."""
   point = tables.LENIENCE, tables.GAMMA
-  output, by_kind = [], comparisons.best_of_kinds(frame)
+  output = []
 
   def name(variant: Any) -> str:
     style = curve_styles.get(variant)
     return style.label if style else tables.DASH
 
-  if len(by_kind):
+  if by_kind is not None and len(by_kind):
     columns = [
       tables.TASK,
       Column('fastest', 'Fastest', name),
@@ -133,25 +143,30 @@ def _tables(
     title = 'Kinds of decoding at equal quality'
     by_kind = by_kind.rename(columns={'variant': 'fastest', 'kind': 'variant'})
     output.append(Table('kinds', title, by_kind, columns, row_heading='Kind'))
-  if (timed := comparisons.race(run, config)) is not None:
+  if timed is not None:
     title = 'Measured and modelled speed-ups'
     output.append(Table('race', title, timed, [*point, *tables.RACE]))
   columns = [tables.TASK, *point, *tables.RESULTS]
   return [*output, Table('points', 'All points', frame, columns)]
 
 
-def _decision(path: pathlib.Path) -> Sequence[Any]:
-  """Returns a decision, the level of its tests, and its table; () for none."""
+def _decision(path: pathlib.Path) -> Any:
+  """Returns the decision of a file; None if there is none."""
   if not path.is_file():
-    return ()
+    return None
   # Imports JAX, which other pages do without.
   from cascades.decisions import Decision
 
-  decision = Decision.load(path)
+  return Decision.load(path)
+
+
+def _trials(decision: Any) -> Table:
+  """Returns the table of a decision."""
   evidence = decision.evidence
-  frame, level = pd.DataFrame(evidence['trials']), None
+  frame = pd.DataFrame(evidence['trials'])
   if evidence['choosing_examples']:
-    level = f'{evidence["delta_per_curve"]:.3g}'
+    # Refused here if the template cannot show it.
+    tables.small(evidence['delta_per_curve'])
   # A column without any number would not be one of numbers.
   numbers = ['speedup', 'lenience', 'loss', 'p']
   columns = [
@@ -163,7 +178,4 @@ def _decision(path: pathlib.Path) -> Sequence[Any]:
     Column('is_certified', 'Certified', '✗✓'.__getitem__),
   ]
   frame = frame.astype(dict.fromkeys(numbers, float))
-  table = Table('decision', 'Decision', frame, columns)
-  # Values that cannot be shown are refused here, not in the template.
-  list(table.rows({}))
-  return decision, level, table
+  return Table('decision', 'Decision', frame, columns)

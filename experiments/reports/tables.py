@@ -201,8 +201,7 @@ class Table:
 
   def csv(self) -> str:
     """Returns all columns of the frame as CSV."""
-    texts = self.frame.select_dtypes(['object', 'string'])
-    frame = self.frame.assign(**texts.map(escapes.for_csv))
+    frame = self.frame.map(escapes.for_csv).rename(columns=escapes.for_csv)
     return frame.to_csv(index=False)
 
 
