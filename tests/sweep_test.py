@@ -112,12 +112,14 @@ def test_cascades_of_answers_take_the_two_models_own(workdir):
     assert between in both
 
 
-def _count_decoded(config, curves, workdir, **options):
+def _count_decoded(config, curves, workdir, meanwhile=None, **options):
   """Runs a sweep and names the curves that were decoded."""
   decoded, real = [], worker.Worker.decode_curve
 
   def decode(self, task, curve, *args):
     decoded.append(curve.name)
+    for path, content in (meanwhile or {}).items():
+      path.write_bytes(content)
     return real(self, task, curve, *args)
 
   with pytest.MonkeyPatch.context() as patch:
@@ -148,6 +150,11 @@ def test_nothing_is_decoded_twice(tmp_path):
   made.unlink()
   assert _count_decoded(config, curves, tmp_path) == []
   assert made.read_bytes() == content
+  # A shard makes the other points, while the first one is decoded.
+  made = {x: x.read_bytes() for x in tmp_path.glob('[rt]*/*.jsonl*')}
+  for path in made:
+    path.unlink()
+  assert len(_count_decoded(config, curves, tmp_path, meanwhile=made)) == 1
 
 
 @pytest.mark.slow
