@@ -66,6 +66,8 @@ def _certify(leniences: list[float] | None) -> None:
   from cascades.contrib.engine_audits import engines, traces
 
   if _TRACE.value is not None:
+    if _FUNCTION.value:
+      raise ValueError('trace: cannot be combined with function; give one.')
     name = pathlib.Path(_TRACE.value).stem
     certify = functools.partial(traces.certify, _TRACE.value)
   else:

@@ -33,6 +33,7 @@ _MISTAKES = {
     ([], 'method: no name is given; give one'),
     (['--method=tokenv3'], 'did you mean'),
     (['--method=chow', '--lenience=much'], 'lenience: could not convert'),
+    (['--method=chow', '--trace=x', '--function=y:z'], 'cannot be combined'),
   ],
   'export': [(['--folder=/proc'], 'folder: /proc cannot be written')],
   'report': [
