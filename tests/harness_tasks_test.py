@@ -57,6 +57,7 @@ metric_list: [{metric: exact_match, ignore_case: true}]
   'bleu': r"""
 include: common
 task: words_bleu
+num_fewshot: 0
 generation_kwargs: {until: ["\n"], max_gen_toks: 24}
 metric_list: [{metric: bleu}, {metric: exact_match}]
 """,
@@ -160,7 +161,7 @@ def test_prompts_filters_and_scores_are_the_harness_s(
   assert prompt.count('The number') == 3
   capsys.readouterr()
   bare = next(task.load(shots=0)).prompt
-  assert 'have 0 worked examples, but the task declares 2;' in (
+  assert 'have 0 worked examples; the task declares 2,' in (
     capsys.readouterr().err
   )
   assert bare == 'Numbers in words.\n\nThe number 4302 in words:'
@@ -199,6 +200,34 @@ def test_halves_share_no_document_and_keep_their_prompts(folder):
   assert list(task.load(split='report', num_examples=1)) == parts[1][:1]
 
 
+def test_documents_that_repeat_others_are_left_out(tmp_path, capsys):
+  lines = (_write(tmp_path, _TASKS) / 'test.jsonl').read_text().splitlines()
+  # The harness draws other worked examples for a copy.
+  (tmp_path / 'test.jsonl').write_text('\n'.join(lines[:1] * 2 + lines * 2))
+  task = _load(tmp_path, 'filtered')
+  ids = [x.id.partition('-')[0] for x in task.load(num_examples=3)]
+  assert ids == [f'lm_eval:words_filtered/test/{i}' for i in (0, 3, 4)]
+  said = 'tasks: 2 of 5 documents of lm_eval:words_filtered repeat the prompt'
+  assert said in capsys.readouterr().err
+  parts = [list(task.load(split=half)) for half in ('choose', 'report')]
+  assert len({x.prompt[-40:] for part in parts for x in part}) == 6
+  assert sum(map(len, parts)) == 6
+
+
+def test_a_score_may_be_a_little_beyond_its_limits(folder, monkeypatch):
+  task = _load(folder, 'filtered')
+  example = next(task.load())
+  for value, quality in ((1 + 1e-7, 1), (-1e-7, 0), (0.5, 0.5)):
+    values = {'exact_match': value}
+    process = lambda *_, values=values: values  # noqa: E731
+    monkeypatch.setattr(task.inner, 'process_results', process)
+    assert task.choose_metric() == 'exact_match'
+    assert task.score_example('', example)['quality'] == quality
+  values['exact_match'] = 1.01
+  with pytest.raises(ValueError, match=r'^exact_match must be from 0 to 1'):
+    task.score_example('', example)
+
+
 @pytest.mark.parametrize(
   ('text', 'message'),
   [
@@ -230,9 +259,12 @@ def test_unusable_yaml_is_one_sentence(tmp_path, text, message):
   assert '\n' not in str(e.value)
 
 
-def test_no_code_is_imported_before_it_is_refused(tmp_path):
+def test_no_code_is_imported_before_it_is_refused(tmp_path, monkeypatch):
   # A module that runs a metric of the hub as it is imported, and one of a group
-  # of groups.
+  # of groups. A folder of data does not hide them.
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'longproc').mkdir()
+  (tmp_path / 'longproc/test.jsonl').touch()
   for name in ('humaneval_plus', 'longproc'):
     with pytest.raises(ValueError, match='has programs of models as answers'):
       harness_tasks(f'lm_eval:{name}')
@@ -243,11 +275,14 @@ def test_no_code_is_imported_before_it_is_refused(tmp_path):
     _load(tmp_path, 'own')
 
 
-def test_names_and_options_of_a_task_of_the_harness(folder):
+def test_names_and_options_of_a_task_of_the_harness(folder, capsys):
   both = ['lm_eval:words_bleu', 'lm_eval:words_filtered']
   for path in (folder, folder / 'group.yaml'):
     assert sorted(harness_tasks(f'lm_eval:{path}')) == both
   task = _load(folder, 'bleu')
+  assert next(task.load(shots=5)) == next(task.load())
+  line = 'task.shots=5: prompts of lm_eval:words_bleu have 0 worked examples;'
+  assert line in capsys.readouterr().err
   with pytest.raises(ValueError, match=r'^task\.path: cannot be combined with'):
     next(task.load(path='x'))
   with pytest.raises(ValueError, match=r'^split: must be one of test, choose,'):

@@ -50,6 +50,8 @@ PREFIX = 'lm_eval:'
 _LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 # The type of tasks whose answers are generated.
 _GENERATION = 'generate_until'
+# Sums of shares are a little more than 1.
+_TOLERANCE = 1e-6
 # The harness's own seed of worked examples.
 _FEWSHOT_SEED = 1234
 _SENTENCE = {
@@ -96,14 +98,16 @@ def _find_tasks(target: str) -> tuple[TaskManager, list[str]]:
   sealed.filters = utils.env.filters
   utils.env, task.get_metric = sealed, _registered_metric
   path = pathlib.Path(target)
-  if path.exists():
-    # The harness reads all files of a folder, and tasks may name each other.
-    folder = path if path.is_dir() else path.parent
-    _check_files([file.resolve() for file in sorted(folder.rglob('*.yaml'))])
+  is_file = path.suffix == '.yaml' and path.is_file()
+  # The harness reads all files of a folder, and tasks may name each other. A
+  # folder without YAML may have the data of a task of its name.
+  folder = path.parent if is_file else path
+  if sources := sorted(folder.rglob('*.yaml')):
+    _check_files([file.resolve() for file in sources])
     manager = TaskManager(include_path=folder, include_defaults=False)
     entries = [x for x in manager.task_index.values() if x.yaml_path]
     names = [x.name for x in entries if x.yaml_path.samefile(path)]
-    names = names or (manager.all_subtasks if path.is_dir() else [])
+    names = names if is_file else manager.all_subtasks
   else:
     manager = TaskManager()
     names = [target] if target in manager.task_index else []
@@ -203,21 +207,21 @@ class HarnessTask(Task):
         ' dataset_kwargs in your own YAML.'
       )
     # As with --num_fewshot, a task that declares none keeps to it.
-    shots = self.shots if shots is None or self.shots == 0 else shots
-    if (shots or 0) != (self.shots or 0):
+    count = self.shots if shots is None or self.shots == 0 else shots
+    if shots is not None and shots != (self.shots or 0):
       print(
-        f'task.shots: prompts of {self.name} have {shots} worked examples, but'
-        f' the task declares {self.shots}; None uses the declared number.',
+        f'task.shots={shots}: prompts of {self.name} have {count} worked'
+        f' examples; the task declares {self.shots or 0}, which None uses.',
         file=sys.stderr,
       )
     is_half = split in get_args(halves.Half)
-    requests = self._requests(None if is_half else num_examples, shots)
+    requests = self._requests(None if is_half else num_examples, count)
     examples = [
       example
       for example in map(self._example, requests)
       if not is_half or halves.half_of(example.id) == split
     ]
-    data = {'shots': shots or 0, **self.scorer(), 'task': self.identity}
+    data = {'shots': count or 0, **self.scorer(), 'task': self.identity}
     return examples[:num_examples], data
 
   def _example(self, request: Any) -> Example:
@@ -238,9 +242,9 @@ class HarnessTask(Task):
     if (function := self.inner.aggregation().get(self.metric)) in _SENTENCE:
       quality = min(quality / 100, 1.0)  # TER has no upper limit.
       quality = 1 - quality if function is metrics.ter else quality
-    if not 0 <= quality <= 1:
+    if not _is_share(quality):
       raise ValueError(f'{self.metric} must be from 0 to 1, got {quality}')
-    return {'quality': quality, **values}
+    return {'quality': min(max(quality, 0.0), 1.0), **values}
 
   @property
   def quality_score(self) -> str:
@@ -268,16 +272,38 @@ class HarnessTask(Task):
     return requests[0].args[1]
 
   def _requests(self, limit: int | None, shots: int | None) -> list[Any]:
-    """Returns the harness's requests of the first documents."""
+    """Returns the harness's requests of the first different documents.
+
+    Documents with the text and the target of an earlier one are left out:
+    copies are no evidence of their own, and would lie in both halves.
+    """
     self.inner.set_config('num_fewshot', shots or 0)
     self.inner.set_fewshot_seed(_FEWSHOT_SEED)
+    first: dict[tuple[str, str], int] = {}
+    count = 0
     # The harness shows a progress bar of its own.
     with (
       _one_sentence(f'tasks: the prompts of {self.name} cannot be made'),
       contextlib.redirect_stderr(io.StringIO()),
     ):
-      self.inner.build_all_requests(limit=limit)
-    return self.inner.instances
+      for doc in self.docs:
+        if len(first) == limit:
+          break
+        text = self.inner.doc_to_text(doc)
+        # A number is an index into choices of the document.
+        text = text if isinstance(text, str) and text.strip() else str(doc)
+        first.setdefault((text, self._target(doc)), count)
+        count += 1
+      self.inner.build_all_requests(limit=count)
+    if repeats := count - len(first):
+      print(
+        f'tasks: {repeats} of {count} documents of {self.name} repeat the'
+        ' prompt and target of an earlier one and are left out; the harness'
+        ' scores them.',
+        file=sys.stderr,
+      )
+    ids = {*first.values()}
+    return [x for x in self.inner.instances if x.doc_id in ids]
 
   def _target(self, doc: Any) -> str:
     """Returns the reference of a document as a text; of several, the first."""
@@ -296,7 +322,7 @@ class HarnessTask(Task):
     is_best_high = self.inner.higher_is_better()
     for name in (*means, *values):
       is_mean = means.get(name, metrics.mean) in (metrics.mean, metrics.nanmean)
-      is_share = 0 <= values.get(name, math.nan) <= 1
+      is_share = _is_share(values.get(name, math.nan))
       if is_mean and is_share and is_best_high.get(name) is not False:
         return name
     for name in values:
@@ -344,6 +370,11 @@ class HarnessTask(Task):
       names += '|1 minus it' * (function is metrics.ter) + '|1/100 of it'
       return {'scorer': f'lm-eval:{version}|{names}'}
     return {'scorer': f'lm-eval:{version}|{names}|mean'}
+
+
+def _is_share(value: float) -> bool:
+  """True from 0 to 1; False for nan."""
+  return -_TOLERANCE <= value <= 1 + _TOLERANCE
 
 
 def _describe(value: Any) -> Any:
