@@ -180,9 +180,9 @@ _DAMAGED = [
   ),
   ('jsonl', _jsonl('[' * 60_000 + ']' * 60_000), 'line 1, is nested too deep'),
   ('jsonl', '\n\n', ' has no rows of split all'),
-  ('csv', f'{_HEAD}"p\nq",r\nx\n', 'line 4, must have 2 cells'),
+  ('csv', f'\n{_HEAD}\n"p\nq",r\n\nx\n', 'line 7, must have 2 cells'),
   ('csv', f'{_HEAD}p,r\n"q,r\n', 'line 3, is damaged (unexpected'),
-  ('csv', 'prompt,prompt\np,r\n', 'line 1, names a column twice'),
+  ('csv', '\n \nprompt;prompt\np;r\n', 'line 3, names a column twice'),
   (
     'jsonl.gz',
     gzip.compress(_jsonl(*_ROWS).encode())[:-12],
@@ -306,6 +306,19 @@ def test_a_column_of_a_parquet_file_has_a_name_of_its_own(tmp_path):
   parquet.write_table(table, tmp_path / 'a.parquet')
   with pytest.raises(ValueError, match=r'\(it names a column twice\); give'):
     _load(tmp_path / 'a.parquet')
+
+
+def test_columns_of_parquet_that_are_not_used_are_not_read(tmp_path):
+  path, hashes = tmp_path / 'a.parquet', set()
+  for more in ({}, {'more': 'x'}):
+    _write(path, [{'prompt': 'p', 'reference': {'a': 'r'}} | more])
+    (example,), data, _ = _load(path, reference='reference.a')
+    assert example.reference == 'r'
+    hashes.add(data['files']['a.parquet'])
+  assert len(hashes) == 1
+  for field in ('prompt', 'id'):
+    with pytest.raises(ValueError, match="only 'prompt', 'reference', 'more'"):
+      _load(path, **{'reference': 'reference.a', field: 'k'})
 
 
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.csv', 'a.parquet'])

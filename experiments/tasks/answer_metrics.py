@@ -142,8 +142,9 @@ def numbers(text: str) -> list[Decimal]:
   for match in _NUMBER.finditer(text):
     value = Decimal(match['value'].replace(',', ''))
     # A division may round, even one by 1.
-    if denominator := match['denominator']:
-      value = value / Decimal(denominator) if int(denominator) else None
+    if match['denominator']:
+      denominator = Decimal(match['denominator'])
+      value = value / denominator if denominator else None
     if value is not None:
       values.append(-value if match['sign'] in ('-', '\u2212') else value)
   return values

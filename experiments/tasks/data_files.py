@@ -17,7 +17,7 @@ import math
 import pathlib
 import string
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from cascades import arguments, files
@@ -32,21 +32,30 @@ _BUFFER_BYTES = 2**20
 
 
 class RowError(Exception):
-  """A fault of a row, and the advice of the error."""
+  """A fault of a row, and advice; a `remedy` comes before that of a set."""
 
-  def __init__(self, fault: str, advice: str = MEND):
-    super().__init__(fault, advice)
+  def __init__(self, fault: str, advice: str = MEND, remedy: str = ''):
+    super().__init__(fault, advice, remedy)
 
 
 class DataFile:
   """A file of rows.
 
   Errors name the option, the file and the row; `advice` is that of all errors.
+  Of Parquet, the fields `required` and `optional` alone are read, if any.
   """
 
-  def __init__(self, option: str, path: str, advice: str = ''):
+  def __init__(
+    self,
+    option: str,
+    path: str,
+    advice: str = '',
+    required: Collection[str] = (),
+    optional: Collection[str] = (),
+  ):
     """Recognises the format by the name; opens nothing."""
     self._option, self._path, self._advice = option, path, advice
+    self._required, self._optional = required, optional
     self._is_url = '://' in path
     plain = urllib.parse.urlsplit(path).path if self._is_url else path
     self.name = pathlib.PurePath(plain).name
@@ -71,11 +80,14 @@ class DataFile:
     """
     return self._hash.hexdigest()
 
-  def refusal(self, place: str, fault: str, advice: str = MEND) -> ValueError:
+  def refusal(
+    self, place: str, fault: str, advice: str = MEND, remedy: str = ''
+  ) -> ValueError:
     """Returns the error of a row, or of the file."""
     subject = f'{self.name}, {place},' if place else self.name
     fault = files.printable(f'{subject} {fault}')
-    return ValueError(f'{self._option}: {fault}; {self._advice or advice}.')
+    advice = remedy or self._advice or advice
+    return ValueError(f'{self._option}: {fault}; {advice}.')
 
   @contextlib.contextmanager
   def errors_at(self, place: str) -> Iterator[None]:
@@ -150,25 +162,29 @@ class DataFile:
   def _read_csv(self, raw: Iterator[bytes | bytearray]) -> Iterator[Row]:
     """Yields the rows of a table with a header; all fields are texts."""
     texts = self._decode(raw)
-    first = next(texts, '')
+    blank, first = next(
+      (x for x in enumerate(texts, 1) if x[1].strip()), (1, '')
+    )
     delimiter = max(',;\t', key=first.count)
     csv.field_size_limit(files.MAX_LINE)
     lines = itertools.chain([first], texts)
-    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
-    place = 'line 1'
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    header: list[str] = []
+    place = ''
     try:
-      header = reader.fieldnames or []
-      if len({*header}) < len(header):
-        raise self.refusal(place, 'names a column twice')
       while True:
-        place = f'line {reader.line_num + 1}'
-        if (row := next(reader, None)) is None:
+        place = f'line {blank + reader.line_num}'
+        if (cells := next(reader, None)) is None:
           return
-        # A cell too many has no name, and a cell too few no text.
-        if None in row or None in row.values():
+        if not any(cells):
+          continue
+        if header and len(cells) != len(header):
           raise self.refusal(place, f'must have {len(header)} cells')
-        if any(row.values()):
-          yield place, row
+        if header:
+          yield place, dict(zip(header, cells, strict=True))
+        elif len({*cells}) < len(cells):
+          raise self.refusal(place, 'names a column twice')
+        header = header or cells
     except csv.Error as error:
       raise self.refusal(place, f'is damaged ({error})') from None
 
@@ -191,10 +207,20 @@ class DataFile:
       table = parquet.ParquetFile(
         file, buffer_size=_BUFFER_BYTES, pre_buffer=False
       )
-      columns = table.schema_arrow.names
-      if len({*columns}) < len(columns):
+      names = table.schema_arrow.names
+      if len({*names}) < len(names):
         raise pyarrow.ArrowInvalid('it names a column twice')
-      for batch in table.iter_batches(_BATCH_ROWS, use_threads=False):
+      required, optional = (
+        {x if x in names else x.partition('.')[0] for x in fields}
+        for fields in (self._required, self._optional)
+      )
+      # An error about a field that is missing lists all columns.
+      if required and required <= {*names}:
+        names = [x for x in names if x in required | optional]
+      batches = table.iter_batches(
+        _BATCH_ROWS, columns=names, use_threads=False
+      )
+      for batch in batches:
         for row in batch.to_pylist():
           number += 1
           text = json.dumps(row, sort_keys=True, default=str)
@@ -237,7 +263,8 @@ class Template:
     """Returns the text of a row, with or without white space around fields."""
     values = {name: get_text(row, name) for name in self.fields}
     empty = [name for name, text in values.items() if not text.strip()]
-    if len(empty) == len(values):
+    # A set that others published has no question with an empty field.
+    if empty and (strip or len(empty) == len(values)):
       raise RowError(f'has an empty {" and ".join(map(repr, empty))}')
     if strip:
       values = {name: text.strip() for name, text in values.items()}

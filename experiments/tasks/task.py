@@ -327,7 +327,9 @@ class Task:
         if str(prompt).strip() in questions:
           raise RowError(
             'is a worked example, so its own answer would stand in its prompt',
-            'remove it from one of the files',
+            remedy='choose another split, or --config.task.shots=0'
+            if self.source
+            else 'remove it from one of the files',
           )
         if is_new and not is_new(problem):
           continue
@@ -477,7 +479,7 @@ class FileTask(Task):
         'data: no file is given; give one, such as --data=mine.jsonl.'
       )
     worked, hashes = self._worked_examples() if self.examples else ([], {})
-    file, head = DataFile('data', self.path), self.head(worked)
+    file, head = self._file('data', self.path), self.head(worked)
     contents: collections.Counter[bytes] = collections.Counter()
 
     def is_new(problem: Problem) -> bool:
@@ -507,9 +509,16 @@ class FileTask(Task):
     hashes[file.name] = file.sha256
     return examples, {'shots': len(worked), 'files': hashes, **self.scorer()}
 
+  def _file(self, option: str, path: str) -> DataFile:
+    """Returns a file, of which the fields of this task are read."""
+    templates = template(self.question), template(self.answer)
+    fields = {self.key, _MESSAGES, *(y for x in templates for y in x.fields)}
+    optional = fields & {_DEFAULT_ID, _DEFAULT_REFERENCE, _MESSAGES}
+    return DataFile(option, path, required=fields - optional, optional=optional)
+
   def _worked_examples(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """Returns the worked examples before each prompt, and their hash."""
-    file, worked = DataFile('file.examples', self.examples), []
+    file, worked = self._file('file.examples', self.examples), []
     for place, row in itertools.islice(file.rows(), self.shots or None):
       with file.errors_at(place):
         prompt, references = self._content(row)
