@@ -51,14 +51,15 @@ def commands() -> str:
 
 def tasks() -> str:
   """Returns a table of the project's tasks and their metrics."""
-  from experiments.tasks import METRICS, TASKS
+  from experiments.tasks import METRICS
+  from experiments.tasks.catalog import CATALOG
 
   names = [f'`{name}`' for name in METRICS.core()]
   rows = [
     f'| `file` | yours | `--metric`: {", ".join(names)}, `regex:PATTERN`,'
     ' `module:function`; none: speed only. | your own |'
   ]
-  for task in TASKS.core().values():
+  for task in CATALOG:
     metrics = [f'`{metric.name}`: {metric.help}' for metric in task.metrics]
     rows.append(
       f'| `{task.name}` | {task.shots} |'

@@ -7,10 +7,17 @@ from cascades import arguments
 from cascades.arguments import Registry
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.catalog import CATALOG
-from experiments.tasks.task import FILE, Example, Reference, Task, file_task
+from experiments.tasks.task import (
+  FILE,
+  Example,
+  FileTask,
+  Reference,
+  Task,
+  file_task,
+)
 
 TASKS: Registry[Task] = Registry('task', Task)
-for _task in CATALOG:
+for _task in (*CATALOG, FileTask(name=FILE, metrics=())):
   TASKS.register(_task.name, _task, builtin=True)
 # Tasks whose problems are generated; the bundled models are trained on them.
 GENERATED = tuple(task.name for task in CATALOG if task.problem)

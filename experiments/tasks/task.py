@@ -148,7 +148,7 @@ class Task:
 
   Templates name fields of a row in braces: 'Question: {question}\nAnswer:', or
   '{translation.en}' for a field of an object; a name alone is the field. Tasks
-  that come from elsewhere derive from this class.
+  that come from elsewhere derive from this class and override `read`.
 
   Attributes:
     name: Key in `TASKS`.
@@ -203,6 +203,10 @@ class Task:
       for metric in self.metrics
     )
     object.__setattr__(self, 'metrics', entries)
+
+  def __init_subclass__(cls):
+    if 'load' in vars(cls):
+      raise TypeError(f'{cls.__name__}: override read, which sweeps call.')
 
   @property
   def splits(self) -> tuple[str, ...]:
