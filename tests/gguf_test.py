@@ -238,7 +238,7 @@ def of_turns() -> tokenizers.Tokenizer:
   """A tokenizer with tokens of turns, of spaces and of newlines."""
   symbols = ['<start_of_turn>', '<end_of_turn>', '<unused5>', '<mask>', '\n\n']
   symbols += [tokenizers.SPACE * n for n in range(2, 8)]
-  some = itertools.islice(TASKS['word_problems'].problems('0', 'any'), 500)
+  some = itertools.islice(TASKS['word_problems'].problems('0'), 500)
   plain = [f'{prompt}{reference}' for _, prompt, reference in some]
   return tokenizer_training.train(plain, 600, symbols)
 

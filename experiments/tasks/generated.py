@@ -4,8 +4,8 @@
 from a quantity and changes it in two to four steps with +, -, x and /; every
 number stays below 1000. The reference works the steps out, one line each, and
 ends in a line `#### N` as GSM8K's answers do (Cobbe et al. 2021, arXiv
-2110.14168). The phrasing style decides the words of a step, but not its
-equation, and only the number at the end is scored.
+2110.14168). A phraser draws the words of a step, but not its equation, and only
+the number at the end is scored.
 
 `draw_numeral` translates numbers below a million and dates into English words,
 and back. The value decides the split, so that both directions of a training
@@ -20,10 +20,6 @@ import re
 
 from experiments.tasks.answer_metrics import MARK
 
-# Styles of phrasing: models that are trained on different styles disagree about
-# words, which does not affect correctness. 'plain' prefers the first
-# alternative, 'ornate' the last; 'any' draws all alternatives equally often.
-PHRASING_STYLES = ('plain', 'ornate', 'any')
 # The i-th preferred of several alternatives has a share in proportion to
 # i ** -PREFERENCE_EXPONENT: .66, .19, .09 and .05 of four; .78 and .22 of two.
 PREFERENCE_EXPONENT = 1.8
@@ -32,20 +28,14 @@ _ALTERNATIVES = re.compile(r'\[([^][]*)\]')
 
 
 class Phraser:
-  """A writer of templates in one phrasing style.
+  """A writer of templates.
 
   A template has alternatives in brackets, which can be nested, and placeholders
   in braces: `[Then|Next] {name} [gets|gains] {k}.`
   """
 
-  def __init__(self, phrasing_style: str, rng: random.Random):
-    """Makes a phraser."""
-    if phrasing_style not in PHRASING_STYLES:
-      raise ValueError(
-        f'phrasing_style: must be one of {", ".join(PHRASING_STYLES)}, got'
-        f' {phrasing_style!r}.'
-      )
-    self.phrasing_style, self._rng = phrasing_style, rng
+  def __init__(self, rng: random.Random):
+    self._rng = rng
 
   def write(self, template: str, **words: object) -> str:
     """Returns a text with alternatives drawn and placeholders filled."""
@@ -56,10 +46,8 @@ class Phraser:
 
   def _draw(self, match: re.Match) -> str:
     alternatives = match[1].split('|')
-    exponent = 0.0 if self.phrasing_style == 'any' else -PREFERENCE_EXPONENT
-    weights = [i**exponent for i in range(1, len(alternatives) + 1)]
-    if self.phrasing_style == 'ornate':
-      weights.reverse()
+    numbers = range(1, len(alternatives) + 1)
+    weights = [i**-PREFERENCE_EXPONENT for i in numbers]
     total = sum(weights)
     return self._rng.choices(alternatives, [x / total for x in weights])[0]
 

@@ -283,23 +283,12 @@ class Task:
         f' {arguments.quote(split)}.'
       )
 
-  def problems(
-    self, seed: str, phrasing_style: str = 'plain'
-  ) -> Iterator[tuple[str, str, str]]:
-    """Yields (key, prompt, reference) of all splits of a generated task.
-
-    Args:
-      seed: Seed of the stream, which has no end.
-      phrasing_style: One of `generated.PHRASING_STYLES`; it changes only the
-        words of references.
-
-    Yields:
-      The problems that `load` picks from.
-    """
+  def problems(self, seed: str) -> Iterator[tuple[str, str, str]]:
+    """Yields (key, prompt, reference) of all splits, without end."""
     rng = random.Random(f'{self.name}/{seed}')
     # The last word is part of the seed: another one gives other references.
     phraser_rng = random.Random(f'{self.name}/{seed}/wording')
-    phraser = Phraser(phrasing_style, phraser_rng)
+    phraser = Phraser(phraser_rng)
     while True:
       yield self.problem(rng, phraser)
 
