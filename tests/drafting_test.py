@@ -9,6 +9,7 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import small
 
@@ -84,6 +85,13 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'rows': 99}, 'rows: must be at most the number of texts, 12, got 99'),
     ({'row_length': 8}, 'row_length: rows of 8 tokens have no room'),
     ({'shots': 180}, 'shots: 180 examples and a prompt cannot'),
+    ({'held_out': 0}, r'cannot be chosen from 0 documents \(held out\)'),
+    ({'eval_examples': 0}, 'eval_examples: must be 1 or more, got 0'),
+    ({'temperatures': ()}, 'temperatures: no temperature is given'),
+    (
+      {'text': '{"prompt": "a"}', 'held_out': 1, 'shots': 0},
+      r'shots: .* from 0 documents \(answers\)',
+    ),
   ],
 )
 def test_what_will_not_do_is_named(lines, tmp_path, whole, fields, said):
@@ -218,6 +226,11 @@ def test_answers_at_several_temperatures_are_kinds_and_none_is_held_out(
   said = [{d.answer for d in kind} for kind in answered]
   assert said == [{' 1.0'}, {' 0.0'}]
   assert {d.prompt for kind in answered for d in kind} <= {*map(str, range(99))}
+  # Nor are answers of other weights under the verifier's name taken for its.
+  other = whole._replace(params=data.cast('bfloat16', whole.params))
+  with pytest.raises(KeyboardInterrupt):
+    data.prepare(c, other, tmp_path)
+  assert asked == chunks + chunks[1:] + chunks
 
 
 def test_the_loss_is_what_it_is_called(whole):
@@ -289,6 +302,34 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
     assert (folder / name).read_bytes() == (again / name).read_bytes()
   figures = training_loop.write_card(folder, config(lines), 'a command')
   assert figures['temperature 0']['tokens per verifier call'] >= 1
+
+
+def test_a_training_does_not_resume_with_other_fields(tmp_path):
+  hidden = np.lib.format.open_memmap(
+    tmp_path / 'hidden.npy', 'w+', shape=(12, 1, 1)
+  )
+  rows = data.Rows(*np.zeros((3, 12, 1)), hidden)
+
+  def fit(**fields):
+    return training_loop.fit(
+      config('x', steps=2, **fields),
+      tmp_path,
+      jnp.ones(2),
+      optax.sgd(0.1),
+      rows,
+      loss_fn=lambda x: ((x**2).sum(), {}),
+      batch=lambda step, rows: (),
+    )
+
+  (tmp_path / 'checkpoints').mkdir()
+  np.testing.assert_allclose(fit(), 0.64)
+  np.testing.assert_allclose(fit(log_every=1), 0.64)
+  for field, value in dict(rows=3, seed=1).items():
+    with pytest.raises(ValueError, match=f'with another {field}; choose'):
+      fit(**{field: value})
+  rows = rows._replace(hidden=np.memmap(tmp_path / 'x', 'f4', 'w+', 0, (12,)))
+  with pytest.raises(ValueError, match='with another hidden; choose'):
+    fit()
 
 
 def test_what_is_made_of_a_model_with_terms_carries_them(

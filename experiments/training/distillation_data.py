@@ -112,7 +112,7 @@ def few_shot_prompts(
   if len(documents) <= config.shots:
     raise ValueError(
       f'shots: {config.shots} examples and a prompt cannot be chosen from'
-      f' {len(documents)} documents; give fewer shots, or more documents.'
+      f' {len(documents)} documents ({seed}); give fewer shots, or more.'
     )
   rng = random.Random(f'{config.seed}/{seed}')
   prompts, indices = [], range(len(documents))
@@ -134,9 +134,15 @@ def few_shot_prompts(
   return prompts
 
 
-def held_out_prompts(config: ConfigDict) -> list[str]:
+def held_out_prompts(
+  config: ConfigDict, documents: Sequence[Document]
+) -> list[str]:
   """Returns the held-out prompts on which a drafter is evaluated."""
-  held_out = load_documents(config)[: config.held_out]
+  if config.eval_examples < 1:
+    raise ValueError(
+      f'eval_examples: must be 1 or more, got {config.eval_examples}.'
+    )
+  held_out = documents[: config.held_out]
   pairs = few_shot_prompts(config, held_out, config.eval_examples, 'held out')
   return [prompt for prompt, _ in pairs]
 
@@ -330,7 +336,11 @@ def prepare(
   read = functools.partial(
     read_rows, verifier, dtype=config.dtype, workdir=workdir
   )
+  if not config.temperatures:
+    raise ValueError('temperatures: no temperature is given; give one or more.')
   documents = load_documents(config)
+  # Before hours of training, after which a drafter is evaluated on them.
+  held_out_prompts(config, documents)
   held_out = documents[: config.held_out]
   excluded = {x.prompt or x.answer for x in held_out}
   # Held-out prompts are not learned from, with whatever answer.
@@ -342,12 +352,13 @@ def prepare(
   tokenizer = verifier.tokenizer
   pack = functools.partial(pack_rows, config, tokenizer=tokenizer, seed='train')
   # Before the verifier answers.
+  prompts = few_shot_prompts(config, documents, config.answers, 'answers')
   if not pack([documents], count=8).mask.any():
     raise ValueError(
       f'row_length: rows of {config.row_length} tokens have no room for an'
       ' answer after a worked example; give a larger number.'
     )
-  answered = _answered_by_verifier(config, documents, workdir)
+  answered = _answered_by_verifier(config, verifier, prompts, workdir)
   document_sets = [documents, *answered]
   required = {*tokenizer.stops, *tokenizer.encode(SEPARATOR)}
   ids = frequent_tokens(
@@ -357,17 +368,20 @@ def prepare(
 
 
 def _answered_by_verifier(
-  config: ConfigDict, documents: Sequence[Document], workdir: pathlib.Path
+  config: ConfigDict,
+  verifier: checkpoints.Checkpoint,
+  prompts: Sequence[tuple[str, Document]],
+  workdir: pathlib.Path,
 ) -> list[list[Document]]:
   """Returns documents with the verifier's answers, a set per temperature.
 
   Chunks of prompts take the temperatures in turn. A file, named by all that
   determines the answers, has those that were answered before.
   """
-  prompts = few_shot_prompts(config, documents, config.answers, 'answers')
   temperatures = tuple(config.temperatures)
   options = config.verifier, config.answer_length, config.seed
-  name = records.digest([prompts, temperatures, *options])[:16]
+  weights = decisions.fingerprint(verifier.params)
+  name = records.digest([prompts, temperatures, weights, *options])[:16]
   file = workdir / f'answers-{name}.json'
   answers = json.loads(file.read_text('utf-8')) if file.exists() else []
   load = functools.cache(checkpoints.load_model)

@@ -92,14 +92,14 @@ def fit(
   file = workdir / f'checkpoints/{name}.npz'
   saved = np.load(file) if file.exists() else {'step': 0}
   first = int(saved['step'])
-  # Those that determine the result; the name of the rows has their hash.
+  # Those that determine the result; the file of the rows has their hash.
   fields = {
     field: value
     for field, value in config.to_dict().items()
     if not field.startswith(('eval_', 'log_', 'checkpoint_'))
     and field != 'text'
   }
-  fields['rows'] = pathlib.Path(rows.hidden.filename).stem
+  fields['hidden'] = pathlib.Path(rows.hidden.filename).stem
   records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
   if first:
     # numpy knows no bfloat16, whose bits it keeps.
@@ -158,7 +158,8 @@ def _evaluate(
   folder: pathlib.Path, config: ConfigDict
 ) -> dict[str, dict[str, float]]:
   """Measures acceptance and tokens per call of strict decoding, held out."""
-  prompts = distillation_data.held_out_prompts(config)
+  documents = distillation_data.load_documents(config)
+  prompts = distillation_data.held_out_prompts(config, documents)
   models = load_model(config.verifier), drafters.load(str(folder))
   # With more rows at a time, logits of many tokens exceed a CPU's cache.
   strict = dict(method='speed', lenience=0.0, batch_size=8)
