@@ -18,6 +18,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict
 
+from cascades import arguments
 from experiments import cli, measuring, records
 from experiments.benchmarks import answering, loops
 from experiments.sweeps import plan, workdirs
@@ -38,8 +39,8 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     )
   for name in {*_COUNTS} & {*config}:
     values = config[name] if isinstance(config[name], tuple) else [config[name]]
-    if min(values, default=0) < 1:
-      raise ValueError(f'{name}: must be 1 or more, got {config[name]}.')
+    for value in values or [values]:
+      arguments.integer(name, value, 1)
   suite = _SUITES[config.suite]
   start = workdirs.provenance({})
   output = {

@@ -108,9 +108,13 @@ def test_the_floor_makes_the_passes_of_a_strict_block(monkeypatch):
 
   monkeypatch.setattr(decoding, 'read_hidden', read)
   # The cache of a model is where it stands.
-  model = types.SimpleNamespace(rewind=lambda cache, at: at)
+  model = types.SimpleNamespace(
+    rewind=lambda cache, at: at,
+    split_vocab_ids=lambda params: (f'{params} without ids', None),
+  )
   start = (jnp.int32(90), jnp.int32(90)), jnp.int32(0)
-  for gamma, drafts in (0, []), (2, [('drafter', 2, 0), ('drafter', 1, 0)]):
+  drafter = 'drafter without ids'
+  for gamma, drafts in (0, []), (2, [(drafter, 2, 0), (drafter, 1, 0)]):
     passes.clear()
     with jax.disable_jit():
       caches, token = loops.block(
@@ -259,7 +263,8 @@ def test_a_pretrained_model_is_timed(tmp_path, monkeypatch):
   ('name', 'field', 'value', 'said'),
   [
     ('benchmark', 'repeats', 0, 'repeats: must be 1 or more, got 0'),
-    ('benchmark', 'gammas', (), 'gammas: must be 1 or more, got ()'),
+    ('benchmark', 'gammas', (), 'gammas: must be a whole number, got ()'),
+    ('benchmark', 'gammas', (2.5,), 'gammas: must be a whole number, got 2.5'),
     ('benchmark', 'acceptances', (1.5,), 'acceptances: must be above 0, up to'),
     ('benchmark', 'suite', 'odd', 'suite: must be one of loops, answering'),
     ('benchmark_drafters', 'dtypes', ('float8',), 'dtype'),

@@ -287,6 +287,8 @@ def _draft(
   start: jax.Array,
 ) -> tuple[Any, jax.Array]:
   """Runs the drafter passes after a token at position `start`."""
+  # Drafters do not scatter logits to the whole vocabulary.
+  params, _ = model.split_vocab_ids(params)
   read = functools.partial(decoding.read_hidden, model, params)
   # Strict decoding does not read its last draft, and catches up here.
   first = jnp.maximum(start - 1, 0)
