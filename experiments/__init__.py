@@ -26,7 +26,7 @@ NEEDED = (
 ).split()
 # The check of a device runs where nothing can be installed.
 _LIGHT_COMMAND = 'experiments.accelerator'
-_LIGHT_NEEDED = 'absl', 'pydantic', 'tqdm'
+_LIGHT_NEEDED = 'absl', 'ml_collections', 'pydantic', 'tqdm'
 
 
 def _check_installed() -> None:

@@ -7,10 +7,10 @@ how fast it is compared with its memory and with the forward passes alone.
 --workdir receives figures.jsonl, a line for each row as it is measured.
 
 Phases, the most important first: correctness (the device; greedy strict
-decoding equals the verifier; samples follow their enumerated laws), costs (a
-token, and blocks that read 2 to 17), loops (the loop by its forward passes,
-strict decoding and token_v3 by the verifier alone, 11 leniences by one of
-them), real_pair (the same for Gemma 3 270M, if it is installed).
+decoding equals the verifier; samples follow their enumerated laws), costs
+(passes that read 1 to 17 tokens), loops (the loop by its forward passes, strict
+decoding and token_v3 by the verifier alone, 11 leniences by one of them),
+real_pair (the same for Gemma 3 270M, if it is installed).
 
 Each phase is a process with a share of the minutes; one that hangs loses only
 what it has not measured. --phases, which can be given several times, selects
@@ -20,6 +20,7 @@ some. --tiny rehearses all on a CPU in two minutes. Nothing is downloaded.
 import functools
 import itertools
 import json
+import math
 import os
 import pathlib
 import platform
@@ -35,14 +36,21 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
-from cascades import Sampler, drafters, load_model, methods, verification
+from cascades import (
+  Sampler,
+  decoding,
+  drafters,
+  load_model,
+  methods,
+  verification,
+)
 from cascades.config import DecodingConfig
+from cascades.methods import processing
 from cascades.models import memory
 from cascades.proof import sampled
 from experiments import cli, measuring, tasks
 from experiments.benchmarks import loops
 from experiments.measuring import median
-from experiments.sweeps import costs
 
 # Each with its share of the minutes.
 PHASES = {'correctness': 28, 'costs': 28, 'loops': 37, 'real_pair': 7}
@@ -59,6 +67,8 @@ _GEMMAS = {
 }
 # Largest ratio of the loop's time to its floor's.
 _FLOOR_BOUND = 1.1
+# A gap between two logits of at most so many spacings of bfloat16 is a tie.
+_TIE = 4
 _GERMAN = (
   'Ein Hund läuft durch den Schnee.',
   'Zwei Kinder spielen am Strand.',
@@ -91,6 +101,7 @@ def main() -> None:
     level = '--xla_backend_optimization_level=0'
     os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {level}'
   command = [sys.executable, '-m', 'experiments.accelerator', '--measure']
+  command += [f'--import={name}' for name in cli.imports()]
   end, path = time.monotonic() + 60 * values.minutes, folder / 'figures.jsonl'
   path.write_bytes(b'')
   phases = {x: share for x, share in PHASES.items() if x in values.phases}
@@ -163,8 +174,9 @@ def _plan(phase: str, tiny: bool) -> Iterator[tuple[str, _Rows]]:
       yield f'law, {config.verification}', law
     yield 'greedy, bfloat16', _greedy(tiny, 'bfloat16', 'default')
   elif phase == 'costs':
-    for name in (tiny_1,) if tiny else (small, medium, large, largest):
-      yield name, _units(tiny, name)
+    names = (tiny_1,) if tiny else (small, medium, large, largest)
+    for batch, name in itertools.product((1, 2) if tiny else (1, 8, 64), names):
+      yield f'{name}, batch {batch}', _units(tiny, name, batch)
   elif phase == 'loops':
     pairs = ((tiny_2, tiny_1),) if tiny else ((large, small), (largest, medium))
     for pair, batch in itertools.product(pairs, (2,) if tiny else (1, 8)):
@@ -199,7 +211,8 @@ def _device(tiny: bool) -> _Rows:
 def _greedy(tiny: bool, dtype: str, precision: str) -> _Rows:
   """Compares greedy strict decoding with the verifier alone.
 
-  With rounded numbers nearly equal logits may be ordered differently.
+  With rounded numbers nearly equal logits may be ordered differently: each
+  first difference must be a near tie of the verifier's two largest logits.
   """
   verifier = load_model('tiny-verifier', dtype)
   drafter = drafters.load('tiny-drafter', dtype)
@@ -211,10 +224,31 @@ def _greedy(tiny: bool, dtype: str, precision: str) -> _Rows:
   examples = tasks.TASKS['word_problems'].load(num_examples=4 if tiny else 20)
   prompts = [example.prompt for example in examples]
   with jax.default_matmul_precision(precision):
-    answers = [x.sample(prompts, max_new_tokens=64) for x in samplers]
-  agree = sum(x.tokens == y.tokens for x, y in zip(*answers, strict=True))
-  met = agree == len(prompts) if precision == 'highest' else None
-  yield '', f'{agree} of {len(prompts)} agree', met
+    answers = [
+      x.sample(prompts, max_new_tokens=64, return_logits=True) for x in samplers
+    ]
+  gaps = [
+    first_gap(x, y)
+    for x, y in zip(*answers, strict=True)
+    if x.tokens != y.tokens
+  ]
+  text = f'{len(prompts) - len(gaps)} of {len(prompts)} agree'
+  if gaps:
+    text += f'; largest gap of {max(gaps):.1f} spacings of bfloat16'
+  bound = -1 if precision == 'highest' else _TIE
+  yield '', text, all(gap <= bound for gap in gaps)
+
+
+def first_gap(expected: Any, answer: Any) -> float:
+  """Returns, in spacings of bfloat16, how clear the first lost choice was."""
+  pairs = enumerate(zip(expected.tokens, answer.tokens, strict=False))
+  position = next((i for i, (x, y) in pairs if x != y), None)
+  if position is None:
+    # The shorter answer was cut, without a token that differs.
+    return math.inf
+  second, first = np.sort(np.asarray(expected.logits[position], float))[-2:]
+  # Of bfloat16's 8 significant bits the first is not stored.
+  return float((first - second) / 2.0 ** (math.frexp(first)[1] - 8))
 
 
 def _law(samples: int, config: verification.VerificationConfig) -> _Rows:
@@ -245,29 +279,49 @@ def _model(name: str) -> Any:
   return loops.random_checkpoint(fields, _DTYPE, seed=0)
 
 
-def _units(tiny: bool, name: str) -> _Rows:
-  """Times a token, and blocks that verify drafts of the model itself."""
+def _units(tiny: bool, name: str, batch: int) -> _Rows:
+  """Times forward passes by the number of tokens that they read."""
   checkpoint = _model(name)
-  drafter = drafters.BoundDrafter(
-    drafters.ModelDrafter(checkpoint.model), checkpoint.params
-  )
-  gammas, context = ((1, 2), 12) if tiny else ((1, 2, 4, 8, 16), 136)
-  blocks = [(gamma, 1) for gamma in gammas]
-  units = costs.measure(
-    checkpoint, checkpoint, drafter, blocks, context, seconds=0.0
-  ).low
-  # Each token reads the weights, and every slot of the cache.
+  # A block of gamma 1, 2, 4, 8 and 16 has one token more.
+  widths, context = ((1, 3), 12) if tiny else ((1, 2, 3, 5, 9, 17), 136)
+  passes = {x: _forward_loop(checkpoint, x, context, batch) for x in widths}
+  times = measuring.time_in_turns(passes, 2 if tiny else 5, 0.0)
+  token_s, *passes_s = map(median, times.values())
+  # Each pass reads the weights, and every slot of all caches.
   cache = jax.eval_shape(
     lambda params: checkpoint.model.init_cache(params, context),
     checkpoint.params,
   )
-  read = memory.num_bytes(checkpoint.params) + memory.num_bytes(cache)
-  token_s = units.verifier_token_s
+  read = memory.num_bytes(checkpoint.params) + batch * memory.num_bytes(cache)
   text = f'a token {1e3 * token_s:.3f} ms, {read / token_s / 1e9:.0f} GB/s'
   ratios = (
-    f'{k + 1} by 1: {x / token_s:.2f}' for k, x in units.verify_s.items()
+    f'{width} by 1: {pass_s / token_s:.2f}'
+    for width, pass_s in zip(widths[1:], passes_s, strict=True)
   )
   yield '', '; '.join((text, *ratios)), None
+
+
+def _forward_loop(
+  checkpoint: Any, width: int, context: int, batch: int
+) -> measuring.TimedLoop:
+  """Returns a loop of forward passes that read `width` tokens of each row."""
+  model, calls = checkpoint.model, context // width
+
+  @jax.jit
+  def run(params):
+    def read_row(i, state):
+      cache, tokens = state
+      logits, _, cache = decoding.read_hidden(
+        model, params, cache, tokens, i * width
+      )
+      # The next tokens depend on the logits, so that XLA keeps every pass.
+      return cache, processing.argmax_lowest_id(logits)
+
+    row = model.init_cache(params, context), jnp.full(width, 5, jnp.int32)
+    rows = jax.tree.map(lambda x: jnp.stack([x] * batch), row)
+    return jax.lax.fori_loop(0, calls, jax.vmap(read_row, (None, 0)), rows)
+
+  return measuring.TimedLoop(functools.partial(run, checkpoint.params), calls)
 
 
 def _loop(tiny: bool, names: tuple[str, str], batch: int) -> _Rows:
@@ -317,9 +371,9 @@ def _translate(tiny: bool, batch: int) -> _Rows:
     names = 'tiny-verifier', 'tiny-drafter'
   dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
   models = [load_model(name, dtype) for name in names]
+  encode = functools.partial(models[0].tokenizer.encode, add_bos=True)
   prompts = [
-    np.array(models[0].tokenizer.encode(f'{_EXAMPLE}German: {x}\nEnglish:'))
-    for x in _GERMAN * 2
+    np.array(encode(f'{_EXAMPLE}German: {x}\nEnglish:')) for x in _GERMAN * 2
   ]
   pair = loops.Pair(names[0], *models, prompts, *(8, 2) if tiny else (48, 5))
   yield from _by_floor(pair, 4, batch, (0.3,))

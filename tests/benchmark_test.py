@@ -14,6 +14,7 @@ import pytest
 import small
 
 from cascades import decoding, methods
+from cascades.models import tokenizers
 from cascades.proof import law_checks
 from configs import common
 from experiments import accelerator, benchmark, cli, measuring
@@ -308,6 +309,32 @@ def test_a_measurement_that_fails_is_a_row_of_the_check(monkeypatch, capsys):
   ]
 
 
+def test_a_difference_is_judged_by_the_first_choice_that_was_lost():
+  answer = lambda *tokens: types.SimpleNamespace(  # noqa: E731
+    tokens=[*tokens], logits=np.array([[0, 0, 9], [8.0, 8.125, 1]])
+  )
+  # From 8 to 16 the spacing of bfloat16 is 1/16.
+  assert accelerator.first_gap(answer(2, 1), answer(2, 0)) == 2
+  assert accelerator.first_gap(answer(2, 1), answer(0, 1)) == 144
+  assert accelerator.first_gap(answer(2, 1), answer(2)) == np.inf
+
+
+def test_passes_of_a_device_are_timed_alone(monkeypatch):
+  times = lambda *_: {1: [0.002], 3: [0.003]}  # noqa: E731
+  monkeypatch.setattr(measuring, 'time_in_turns', times)
+  ((_, text, _),) = accelerator._units(True, 'tiny 1', 2)
+  assert text.startswith('a token 2.000 ms, ')
+  assert text.endswith('; 3 by 1: 1.50')
+
+
+def test_prompts_of_a_trained_pair_begin_as_its_texts_did(monkeypatch):
+  pairs = []
+  by_floor = lambda pair, *_: pairs.append(pair) or ()  # noqa: E731
+  monkeypatch.setattr(accelerator, '_by_floor', by_floor)
+  assert not [*accelerator._translate(True, 2)]
+  assert {int(prompt[0]) for prompt in pairs[0].prompts} == {tokenizers.BOS}
+
+
 def test_a_phase_that_hangs_loses_only_what_it_has_not_measured(tmp_path):
   code = 'import time; print(\'5\\n{"phase": "a"}\', flush=1); time.sleep(99)'
   path = tmp_path / 'figures.jsonl'
@@ -325,7 +352,7 @@ def test_a_phase_that_hangs_loses_only_what_it_has_not_measured(tmp_path):
 _LEAN = """
 import importlib.machinery, socket, sys
 hidden = {'tensorflow', 'tensorflow_datasets', 'grain', 'datasets'}
-hidden |= {'rouge_score'}
+hidden |= {'rouge_score', 'regex', 'pandas', 'matplotlib', 'sacrebleu'}
 class Finder(importlib.machinery.PathFinder):
   @classmethod
   def find_spec(cls, name, path=None, target=None):
@@ -347,11 +374,15 @@ def test_all_phases_are_rehearsed_without_tensorflow_or_a_network(
 ):
   (tmp_path / 'sitecustomize.py').write_text(_LEAN)
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-  flags = '--tiny', '--minutes=10', f'--workdir={tmp_path}'
+  # Every process imports what its user named.
+  mine, log = tmp_path / 'mine.py', tmp_path / 'imported.txt'
+  mine.write_text(f'print("imported", file=open({str(log)!r}, "a"))')
+  flags = '--tiny', '--minutes=10', f'--workdir={tmp_path}', f'--import={mine}'
   done = launching.python('-m', 'experiments.accelerator', *flags)
   assert done.returncode == 0, done.stderr
   phases = [x.split(' | ')[0][2:] for x in done.stdout.splitlines()[3:]]
   assert list(dict.fromkeys(phases)) == list(accelerator.PHASES)
   assert ' failed |' not in done.stdout
+  assert len(log.read_text().splitlines()) == 1 + len(accelerator.PHASES)
   assert '| correctness | greedy, float32 | 4 of 4 agree' in done.stdout
   assert 'Traceback' not in done.stderr

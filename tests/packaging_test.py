@@ -79,16 +79,22 @@ def test_a_model_that_is_not_in_the_wheel_is_one_sentence(
   assert '\n' not in str(e.value)
 
 
-def test_a_command_without_its_packages_is_one_sentence(tmp_path):
+@pytest.mark.parametrize(
+  ('command', 'absent'),
+  [('sweep', 'pandas'), ('accelerator', 'ml_collections')],
+)
+def test_a_command_without_its_packages_is_one_sentence(
+  command, absent, tmp_path
+):
   (tmp_path / 'sitecustomize.py').write_text(
-    'import sys\nsys.modules |= {"pandas": None, "sacrebleu": None}\n'
+    f'import sys\nsys.modules |= {{"{absent}": None, "sacrebleu": None}}\n'
   )
   done = launching.python(
-    *('-m', 'experiments.sweep', '--help'),
+    *('-m', f'experiments.{command}', '--help'),
     env={'PYTHONPATH': str(tmp_path)},
   )
   assert done.returncode == 2
   assert done.stderr == (
-    'error: experiments: pandas is not installed; run pip install'
+    f'error: experiments: {absent} is not installed; run pip install'
     " -e '.[experiments]' in the checkout.\n"
   )

@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-import regex
-
 from cascades import arguments
 from cascades.arguments import Registry
 from experiments.tasks.data_files import RowError
@@ -340,6 +338,9 @@ def find(spec: str) -> Metric:
     unknown = METRICS.unknown(spec)[:-1]
     raise ValueError(f'{unknown}, regex:PATTERN and module:function.')
   if name == 'regex':
+    # Late, since the check of a device runs without it.
+    import regex
+
     with external_code(f'metric: {text!r} is not a pattern', 'correct it'):
       pattern = regex.compile(text)
     return Metric(
