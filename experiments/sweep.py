@@ -45,7 +45,8 @@ _SHARD = flags.DEFINE_string(
   'shard',
   None,
   'Part of the points to decode, such as 2/4, beside other processes with the'
-  ' same workdir; the same command without it then makes the report.',
+  ' same workdir; the same command without it then makes the report. 0/4 is no'
+  ' point, and goes with --fresh before the others.',
 )
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed',
@@ -58,8 +59,8 @@ _DISTRIBUTED = flags.DEFINE_string(
 _FRESH = flags.DEFINE_bool(
   'fresh',
   False,
-  'Deletes the points of this sweep and decodes them again; the workdir may'
-  ' hold those of another config.',
+  'Deletes the points of this sweep and decodes them again; in the workdir of'
+  ' another config, takes it over and deletes nothing.',
 )
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'Prints no progress, only the final lines; for logs.'
@@ -112,7 +113,7 @@ def _parse_shard(text: str | None) -> tuple[int, int] | None:
     return None
   match = re.fullmatch(r'([0-9]{1,6})/([0-9]{1,6})', text)
   index, count = map(int, match.groups()) if match else (0, 0)
-  if not 0 < index <= count:
+  if not 0 <= index <= count or not count:
     raise ValueError(f'shard: must be such as 1/4 to 4/4, got {text!r}.')
   return index - 1, count
 
@@ -137,11 +138,21 @@ def run(
   if launcher == 'ray' and is_part:
     refused = 'cannot be combined with --distributed or --shard'
     raise ValueError(f'launcher: ray {refused}; leave out one of the two.')
+  shard, fresh = options.get('shard'), options.get('fresh', False)
+  if shard and fresh != (shard[0] < 0):
+    raise ValueError(
+      'shard: 0/N goes with --fresh, deletes the points once and decodes none;'
+      ' give the shards from 1/N on without --fresh.'
+    )
   sweep = Sweep(config, curves, workdir, **options)
   if launcher == 'ray':
     total = len(sweep.planned({}))
     ray_cluster.run(
-      sweep.config.ray, workdir, total, options.get('quiet', False)
+      sweep.config.ray,
+      workdir,
+      total,
+      quiet=options.get('quiet', False),
+      fresh=fresh,
     )
   elif options.get('process'):
     # Without the workdir.

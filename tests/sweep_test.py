@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 import signal
+import sys
 import types
 
 import counts
@@ -26,8 +27,14 @@ from configs import common
 from experiments import cli, records, sweep
 from experiments.records import metrics, results_version, unit_costs
 from experiments.reports import answers as page_answers
-from experiments.sweeps import curve_plan, plan, workdirs, worker
-from experiments.sweeps.fields import SweepConfig
+from experiments.sweeps import (
+  curve_plan,
+  plan,
+  ray_cluster,
+  workdirs,
+  worker,
+)
+from experiments.sweeps.fields import RayFields, SweepConfig
 from experiments.tasks import TASKS, Metric
 
 _CURVES = [
@@ -249,6 +256,10 @@ def test_arms_are_timed_against_each_other_once(tmp_path, monkeypatch):
   assert all(of_sweep[r.point, r.id] == r.text for r in found)
   sweep.run(config, curves, tmp_path / 'w')
   assert len(raced) == 1
+  # New unit costs may name other arms.
+  (tmp_path / 'w/costs.json').unlink()
+  sweep.run(config, curves, tmp_path / 'w')
+  assert len(raced) == 2
   page = (tmp_path / 'w/report/index.html').read_text(encoding='utf-8')
   assert 'Measured and modelled speed-ups' in page
 
@@ -357,6 +368,84 @@ def test_points_are_shards_and_more_examples_add_some(workdir, tmp_path):
     assert trace == dataclasses.replace(trace_, logprobs=trace.logprobs)
 
 
+def test_shards_leave_the_plan_and_each_others_points(
+  tmp_path, monkeypatch, capsys
+):
+  curves = [*_CURVES[:2], small.curve('sequence_mean', (0.5,))]
+  config = small.config(num_examples=2)
+  run = functools.partial(_count_decoded, config, curves)
+  for shard, fresh in (((0, 2), True), ((-1, 2), False)):
+    with pytest.raises(ValueError, match=r'^shard: 0/N goes with --fresh'):
+      run(tmp_path / 'a', shard=shard, fresh=fresh)
+  assert run(tmp_path / 'a', shard=(1, 2)) == ['drafter_only']
+  assert run(tmp_path / 'a', shard=(0, 2)) == ['verifier_only']
+  with monkeypatch.context() as patch:
+    patch.setattr(workdirs, '_git', lambda *arguments: 'another')
+    assert run(tmp_path / 'a') == []
+  assert len(_files(tmp_path / 'a')) == 3
+  assert len(records.read_starts(tmp_path / 'a')) == 3
+  kept = tmp_path / 'a/config.json', tmp_path / 'a/costs.json'
+  before = [path.stat().st_mtime_ns for path in kept]
+  with monkeypatch.context() as patch:
+    patch.setattr(results_version, 'RESULTS_VERSION', 99)
+    message = 'another device, data or versions; .* --shard=0/1 --fresh'
+    with pytest.raises(ValueError, match=message):
+      run(tmp_path / 'a', shard=(0, 2))
+  assert [path.stat().st_mtime_ns for path in kept] == before
+  # A plan without a point binds too, and all points are deleted once.
+  monkeypatch.setattr(workdirs, '_git', lambda *arguments: '')
+  assert run(tmp_path / 'a', shard=(-1, 2), fresh=True) == []
+  assert not _files(tmp_path / 'a')
+  with pytest.raises(ValueError, match=r'another seed; .* plan with --fresh'):
+    _run(tmp_path / 'a', curves, num_examples=2, seed=1)
+  assert len(run(tmp_path / 'a', shard=(0, 2))) == 1
+  capsys.readouterr()
+  assert run(tmp_path / 'a') == ['drafter_only']
+  assert 'of another commit' not in capsys.readouterr().err
+
+
+def test_ray_deletes_points_once_and_passes_on_errors(tmp_path, monkeypatch):
+  commands, ray = [], types.SimpleNamespace(exceptions=types.SimpleNamespace())
+  ray.exceptions.RayTaskError = type('RayTaskError', (Exception,), {})
+  ray.exceptions.RayError = type('RayError', (Exception,), {})
+  ray.cluster_resources = lambda: {'CPU': 2}
+  remote = lambda folder, command: commands.append(command) or command  # noqa: E731
+  ray.remote = lambda **options: lambda fn: types.SimpleNamespace(remote=remote)
+  ray.wait = lambda refs, timeout: (refs, [])
+  ray.get = lambda ref: ''
+  monkeypatch.setattr(ray_cluster, '_connect', lambda address: ray)
+  monkeypatch.setattr(sys, 'argv', ['sweep', '--fresh'])
+  options = RayFields(cpus=1)
+  ray_cluster.run(options, tmp_path, 2, quiet=True, fresh=True)
+  ends = [x[x.index('--nofresh') + 2 :] for x in commands]
+  assert ends == [
+    ['--fresh', '--shard=0/1'],
+    ['--shard=1/2'],
+    ['--shard=2/2'],
+    [],
+  ]
+
+  def lose(ref):
+    raise ray.exceptions.RayError('no memory')
+
+  ray.get = lose
+  with pytest.raises(ValueError, match=r'RayError: no memory\); the same'):
+    ray_cluster.run(options, tmp_path, 2, quiet=True)
+
+
+def test_a_config_beside_the_code_changes_no_code(tmp_path, monkeypatch):
+  monkeypatch.setattr(workdirs, '_ROOT', tmp_path)
+  (tmp_path / 'code.py').touch()
+  workdirs._git('init')
+  workdirs._git('add', 'code.py')
+  author = '-c', 'user.name=a', '-c', 'user.email=a'
+  assert workdirs._git(*author, 'commit', '-m', 'a')
+  (tmp_path / 'my_config.py').touch()
+  assert workdirs.provenance({})['dirty'] is False
+  (tmp_path / 'code.py').write_text('1')
+  assert workdirs.provenance({})['dirty'] is True
+
+
 @pytest.mark.slow
 def test_points_of_other_code_are_left_out_and_fresh_ones_made(
   tmp_path, monkeypatch, capsys
@@ -388,6 +477,13 @@ def test_points_of_other_code_are_left_out_and_fresh_ones_made(
   with pytest.raises(ValueError, match='another seed;'):
     sweep.run(config, _CURVES[:1], tmp_path)
   sweep.run(config, _CURVES[:1], tmp_path, fresh=True)
+  assert len(_files(tmp_path)) == 3
+  # So may the first one, whose points are still there.
+  capsys.readouterr()
+  assert run(tmp_path, fresh=True) == []
+  said = capsys.readouterr().err
+  assert 'had another seed; all points are kept' in said
+  assert run(tmp_path, fresh=True) == ['verifier_only']
   assert len(_files(tmp_path)) == 3
 
 
@@ -492,7 +588,13 @@ def test_two_runs_at_once_are_refused(tmp_path):
     workdirs.Workdir(tmp_path).lock(),
   ):
     pass
+  # What a killed process left is deleted, but not what is being written.
+  parts = [tmp_path / f'records/.{x * 16}.part' for x in 'ab']
+  for part in parts:
+    part.mkdir(parents=True)
+  os.utime(parts[0], (0, 0))
   with workdirs.Workdir(tmp_path).lock():
+    assert [*tmp_path.rglob('*.part')] == parts[1:]
     for command, config in (
       ('train', 'train_recurrent'),
       ('benchmark', 'benchmark'),
@@ -560,8 +662,9 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
   config, curves = small.config(num_examples=2), _CURVES[:2]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(worker.Worker, 'decode_curve', decode)
-    with pytest.raises(cli.StoppedError, match='1 of 2 points are done'):
-      sweep.run(config, curves, tmp_path)
+    said = '1 of 2 points are done; the same command without --fresh resumes'
+    with pytest.raises(cli.StoppedError, match=said):
+      sweep.run(config, curves, tmp_path, fresh=True)
   assert len(_files(tmp_path)) == 1
   assert _count_decoded(config, curves, tmp_path) == ['drafter_only']
 
@@ -751,7 +854,8 @@ def test_short_flags_are_read_or_refused():
     *words[3:],
   ]
   assert sweep._parse_shard('2/4') == (1, 4)
-  for text in ('0/4', '5/4', '2', '2/', 'a/4'):
+  assert sweep._parse_shard('0/4') == (-1, 4)
+  for text in ('0/0', '5/4', '2', '2/', 'a/4'):
     with pytest.raises(ValueError, match=r'^shard: must be such as 1/4'):
       sweep._parse_shard(text)
   with pytest.raises(ValueError, match=r'^launcher: must be local or ray'):

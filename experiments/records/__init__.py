@@ -305,10 +305,14 @@ def claim(
   bound: bool = True,
   replaceable: Sequence[str] = (),
   dependent: Sequence[pathlib.Path] = (),
-) -> None:
+  advice: str = 'delete it',
+  keep: bool = False,
+) -> list[str]:
   """Writes the settings of a workdir, or checks that they have not changed.
 
   Dependent files are of the earlier settings, and are deleted if these change.
+  With `keep`, nothing is changed where there are settings. Returns the changed
+  fields that are not replaceable.
   """
   text = json.dumps(fields, indent=2) + '\n'
   previous = read_json(path) if path.exists() else {}
@@ -318,15 +322,21 @@ def claim(
     for name in previous.keys() | current.keys()
     if previous.get(name) != current.get(name)
   )
-  refused = [x for x in names if x not in replaceable]
-  if bound and previous and refused:
+  refused = [x for x in names if previous and x not in replaceable]
+  if bound and refused:
+    # Of the same settings, the facts name other points.
+    fields = [x for x in refused if x != 'points'] or [
+      'device, data or versions'
+    ]
     raise ValueError(
       f'workdir: {path.parent} holds a {kind} with another'
-      f' {", ".join(refused)}; choose another --workdir, or delete it.'
+      f' {", ".join(fields)}; choose another --workdir, or {advice}.'
     )
-  for dependency in dependent if names else ():
-    dependency.unlink(missing_ok=True)
-  write_text(path, text)
+  if not (keep and previous):
+    for dependency in dependent if names else ():
+      dependency.unlink(missing_ok=True)
+    write_text(path, text)
+  return refused
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

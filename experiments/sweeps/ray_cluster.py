@@ -22,7 +22,11 @@ _RETRIES = 3
 
 
 def run(
-  options: RayFields | None, workdir: pathlib.Path, total: int, quiet: bool
+  options: RayFields | None,
+  workdir: pathlib.Path,
+  total: int,
+  quiet: bool = False,
+  fresh: bool = False,
 ) -> None:
   """Decodes shards of this command's sweep; a last task makes the report.
 
@@ -33,7 +37,7 @@ def run(
   ray = _connect(options.address)
   count = min(_count_slots(ray.cluster_resources(), options), total)
   cli.make_folder(workdir)
-  command = [*sys.argv[1:], '--launcher=local', '--quiet']
+  command = [*sys.argv[1:], '--launcher=local', '--quiet', '--nofresh']
   command.append(f'--workdir={workdir.resolve()}')
   # Only lost workers are worth a retry: a command that fails does so again.
   task = ray.remote(
@@ -43,6 +47,12 @@ def run(
     # Flags are defined once in a process.
     max_calls=1,
   )(_run_command)
+  if fresh:
+    # Once, since the points of shards outlive their retries.
+    first = [*command, '--fresh', '--shard=0/1']
+    print(
+      _result(ray, task.remote(os.getcwd(), first)), end='', file=sys.stderr
+    )
   shards = [
     task.remote(os.getcwd(), [*command, f'--shard={i + 1}/{count}'])
     for i in range(count)
@@ -53,8 +63,7 @@ def run(
       bar.update(len(records.read_plan(workdir)[0]) - bar.n)
       for ref in done:
         print(_result(ray, ref), end='', file=sys.stderr)
-  report = [*command, '--nofresh']
-  print(_result(ray, task.remote(os.getcwd(), report)), end='')
+  print(_result(ray, task.remote(os.getcwd(), command)), end='')
 
 
 def _result(ray: ModuleType, ref: Any) -> str:
@@ -65,8 +74,9 @@ def _result(ray: ModuleType, ref: Any) -> str:
     raise error.cause from None
   except ray.exceptions.RayError as error:
     raise ValueError(
-      f'ray: a worker was lost {_RETRIES + 1} times ({type(error).__name__});'
-      ' the same command resumes the sweep.'
+      f'ray: a task did not end, in {_RETRIES + 1} tries if its worker was lost'
+      f' ({type(error).__name__}: {cli.one_line(error)}); the same command'
+      ' without --fresh resumes the sweep.'
     ) from None
 
 

@@ -51,11 +51,12 @@ class Sweep:
     """Checks all that the user chose, and reads the examples.
 
     A shard, an index below a count, is each count-th point: it is decoded by
-    itself, beside others in the same workdir, and nothing is reported.
+    itself, beside others in the same workdir, and nothing is reported. That of
+    index -1, before the others, is without points and may be fresh.
     """
     self.config, self.workdir = SweepConfig.convert(config), workdir
     self._process, self._shard, self._quiet = process, shard, quiet
-    self._fresh = fresh
+    self._fresh, self._is_beside = fresh, shard is not None and not fresh
     if self.config.wandb and not importlib.util.find_spec('wandb'):
       raise ValueError(arguments.missing('wandb', 'wandb', 'wandb'))
     self._tasks = plan.configured_tasks(self.config)
@@ -80,7 +81,7 @@ class Sweep:
     cli.make_folder(self.workdir)
     self._files = workdirs.Workdir(self.workdir)
     # Points of shards are apart, and a point that is made twice is the same.
-    with contextlib.nullcontext() if self._shard else self._files.lock():
+    with contextlib.nullcontext() if self._is_beside else self._files.lock():
       self._load()
       self._decode()
       if not self._shard:
@@ -144,48 +145,61 @@ class Sweep:
     # Cascades of whole answers are made of the answers of the models alone.
     self._assigned = [
       point
-      for point in self._points[index::count]
+      for point in (self._points[index::count] if index >= 0 else [])
       if not (self._shard and point.curve.confidence)
     ]
     # A file may change, and so may a batch size that no point depends on.
-    replaceable = ['points', 'clock', *(['data'] if self.config.file else [])]
+    replaceable = ['clock', *(['data'] if self.config.file else [])]
     replaceable += [] if 'batch_size' in facts else ['batch_size']
+    # Shards leave the plan to others, which may be at work.
+    replaceable += [] if self._is_beside else ['points']
     # Made of the points by whoever makes the report.
     derived = [self.workdir / name for name in ('costs.json', 'race.jsonl')]
-    records.claim(
-      self.workdir / 'config.json',
-      self._settings | {'points': [point.name for point in self._points]},
-      'run',
-      any(self.workdir.glob('records/*.jsonl')) and not self._fresh,
-      replaceable,
-      dependent=derived,
-    )
-    if self._fresh:
-      paths = itertools.chain(*map(self._files.paths, self._assigned))
+    shard = '--shard=0/1 ' if self._shard else ''
+    with self._files.lock_plan():
+      replaced = records.claim(
+        self.workdir / 'config.json',
+        self._settings | {'points': [point.name for point in self._points]},
+        'run',
+        not self._fresh,
+        replaceable,
+        dependent=derived,
+        advice=f'give this one the new plan with {shard}--fresh',
+        keep=self._is_beside,
+      )
+    if replaced:
+      _say(
+        f'workdir: {self.workdir} had another {", ".join(replaced)}; all points'
+        ' are kept; a second --fresh decodes those of this sweep again.'
+      )
+    elif self._fresh:
+      paths = itertools.chain(*map(self._files.paths, self._points))
       for path in (*paths, *derived):
         path.unlink(missing_ok=True)
-    if self._shard:
-      # Whoever makes the report writes the other files.
-      return
-    for name, examples in self._examples.items():
-      records.write(self.workdir / f'examples/{name}.jsonl', examples)
     self._provenance = {
       name: self._data[name]
       | {'examples': len(examples), 'hash': records.hash_examples(examples)}
       for name, examples in self._examples.items()
     }
-    starts = records.read_starts(self.workdir)
-    start = workdirs.provenance(
-      facts, seed=self.config.seed, data=self._provenance
+    self._start = workdirs.provenance(
+      facts,
+      seed=self.config.seed,
+      data=self._provenance,
+      fresh=self._fresh and not replaced,
     )
-    self._warn([*starts, start])
+    self._index = self._files.log(self._start)
+    if self._shard:
+      # Whoever makes the report writes the other files.
+      return
+    for name, examples in self._examples.items():
+      records.write(self.workdir / f'examples/{name}.jsonl', examples)
+    self._warn(records.read_starts(self.workdir))
     if derived[0].exists():
       text = files.read_bytes(derived[0], 'costs', 'delete it')
       self._measured = unit_costs.CostMeasurements.from_json(text)
     else:
+      derived[1].unlink(missing_ok=True)
       self._measure_costs([])
-    self._starts = [*starts, start]
-    self._files.log(self._starts)
 
   def _warn(self, starts: Sequence[Mapping[str, Any]]) -> None:
     """Says which points lie in the workdir."""
@@ -196,8 +210,9 @@ class Sweep:
         f'workdir: {count} points of other weights, data, code, versions or'
         f' devices lie in {self.workdir}; the report leaves them out.'
       )
-    code = {(x.get('commit'), bool(x.get('dirty'))) for x in starts}
-    if present & names and code != {(starts[-1]['commit'], False)}:
+    first = max((i for i, x in enumerate(starts) if x.get('fresh')), default=0)
+    code = {(x.get('commit'), bool(x.get('dirty'))) for x in starts[first:]}
+    if present & names and code != {(self._start['commit'], False)}:
       _say(
         f'workdir: {len(present & names)} points are of another commit, or of'
         ' files with changes; --fresh decodes them again.'
@@ -250,7 +265,8 @@ class Sweep:
             is_new = False
       except KeyboardInterrupt:
         raise cli.StoppedError(
-          f'stopped: {state()} are done; the same command resumes the sweep.'
+          f'stopped: {state()} are done; the same command'
+          f'{" without --fresh" * self._fresh} resumes the sweep.'
         ) from None
       bar.refresh()
 
@@ -286,8 +302,7 @@ class Sweep:
       deciding.save(self._decision, path)
     if self.config.wandb:
       self._log_summary(run.summary)
-    self._starts[-1]['ended'] = workdirs.now()
-    self._files.log(self._starts)
+    self._files.log(self._start | {'ended': workdirs.now()}, self._index)
 
   def _race(self) -> list[records.Record]:
     """Times the models alone, strict decoding and the fastest point."""
@@ -315,13 +330,14 @@ class Sweep:
     """Logs a row for each point to Weights & Biases; no error ends a sweep."""
     import wandb
 
+    first = records.read_starts(self.workdir)[0]
     try:
       # The library would otherwise print, and prompt for a login.
       wandb.setup(wandb.Settings(silent=True))
       with wandb.init(
         project=os.environ.get('WANDB_PROJECT', 'cascades'),
         # The same run when the command is repeated.
-        id=records.digest([self._settings, self._starts[0]['started']])[:8],
+        id=records.digest([self._settings, first['started']])[:8],
         dir=str(self.workdir.resolve()),
         config=self._settings,
         reinit='create_new',

@@ -11,7 +11,7 @@
 
 Each file is written as a whole. A point is done when its file in records/
 exists; whoever comes second does not make it again. The process of a sweep
-holds a lock, which ends with the process.
+holds a lock, which ends with the process; shards share the plan's.
 """
 
 import contextlib
@@ -20,8 +20,10 @@ import json
 import pathlib
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,7 +57,7 @@ def now() -> str:
 
 def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
   """Returns the provenance of results: one start of a sweep."""
-  changes = _git('status', '--porcelain')
+  changes = _git('status', '--porcelain', '--untracked-files=no')
   return {
     'started': now(),
     'command': files.without_secrets(shlex.join(sys.orig_argv)),
@@ -80,17 +82,32 @@ class Workdir:
   def lock(self) -> contextlib.AbstractContextManager:
     """Locks the folder against other processes."""
     try:
-      return filelock.FileLock(self.path / '.lock').acquire(timeout=0)
+      lock = filelock.FileLock(self.path / '.lock').acquire(timeout=0)
     except filelock.Timeout:
       raise ValueError(
         f'workdir: another process is using {self.path}; wait until it ends, or'
         ' choose another --workdir.'
       ) from None
+    # Of killed processes; those of shards are younger.
+    for part in self.path.rglob(f'.{"?" * 16}.part'):
+      with contextlib.suppress(OSError):
+        if part.stat().st_mtime < time.time() - 86_400:
+          shutil.rmtree(part)
+    return lock
 
-  def log(self, starts: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the starts of the sweep."""
-    text = json.dumps({'starts': starts}, indent=2)
-    records.write_text(self.path / 'provenance.json', text + '\n')
+  def lock_plan(self) -> filelock.BaseFileLock:
+    """Locks the plan and the starts for a moment, against shards too."""
+    return filelock.FileLock(self.path / '.plan.lock')
+
+  def log(self, start: Mapping[str, Any], index: int | None = None) -> int:
+    """Adds a start of the sweep, or replaces one; returns its index."""
+    with self.lock_plan():
+      starts = records.read_starts(self.path)
+      index = len(starts) if index is None else index
+      starts[index : index + 1] = [dict(start)]
+      text = json.dumps({'starts': starts}, indent=2)
+      records.write_text(self.path / 'provenance.json', text + '\n')
+    return index
 
   def paths(self, point: plan.Point) -> tuple[pathlib.Path, pathlib.Path]:
     """Returns the paths of a point's records and traces."""
