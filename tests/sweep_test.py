@@ -433,6 +433,23 @@ def test_ray_deletes_points_once_and_passes_on_errors(tmp_path, monkeypatch):
     ray_cluster.run(options, tmp_path, 2, quiet=True)
 
 
+def test_answers_of_experts_are_named_by_the_batch(monkeypatch):
+  monkeypatch.setattr(decisions, 'weights', lambda *pair: {})
+  new = types.SimpleNamespace
+
+  def is_named(*mixed):
+    modules = [new(config=new(enable_moe=x)) for x in mixed]
+    pair = [new(params={}, model=new(module=x)) for x in modules]
+    loaded = new(_config=SweepConfig.convert(small.config()))
+    loaded._verifier, loaded._bound_drafter = pair
+    loaded._drafter = new(checkpoint=pair[1])
+    return 'batch_size' in worker.Worker.facts(loaded)
+
+  assert is_named(True, False)
+  assert is_named(False, True)
+  assert not is_named(False, False)
+
+
 def test_a_config_beside_the_code_changes_no_code(tmp_path, monkeypatch):
   monkeypatch.setattr(workdirs, '_ROOT', tmp_path)
   (tmp_path / 'code.py').touch()

@@ -70,7 +70,12 @@ class Worker:
     config, device = self._config, jax.devices()[0]
     params = self._verifier.params, self._bound_drafter.params
     dtypes = {np.dtype(x.dtype) for x in jax.tree.leaves(params)}
-    is_exact = device.platform == 'cpu' and dtypes <= _EXACT
+    models = [self._verifier.model]
+    if drafters.kind_of(config.drafter).is_language_model:
+      models.append(self._drafter.checkpoint.model)
+    # Experts of a mixture sum the rows of a batch together.
+    mixed = any(getattr(x.module.config, 'enable_moe', False) for x in models)
+    is_exact = device.platform == 'cpu' and dtypes <= _EXACT and not mixed
     commits = hub.commits([config.verifier, config.drafter])
     return decisions.weights(self._verifier, self._bound_drafter) | {
       'code': results_version.name(),
