@@ -29,7 +29,7 @@ _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 def lines(tmp_path_factory):
   """A file of prompts and answers."""
   file = tmp_path_factory.mktemp('texts') / 'problems.jsonl'
-  some = itertools.islice(TASKS['numerals'].problems('0', 'plain'), 200)
+  some = itertools.islice(TASKS['numerals'].problems('0'), 200)
   rows = [{'prompt': p, 'answer': f' {a}'} for _, p, a in some]
   file.write_text('\n'.join(map(json.dumps, rows)))
   return file

@@ -269,11 +269,13 @@ def _draft(
 
 
 def first_difference(
-  a: tokenizers.Tokenizer, b: tokenizers.Tokenizer
+  a: tokenizers.Tokenizer | None, b: tokenizers.Tokenizer | None
 ) -> int | None:
-  """Returns the first id of another meaning."""
+  """Returns the first id of another meaning; a missing tokenizer has none."""
   if a == b:
     return None
+  if a is None or b is None:
+    return 0
   common = min(a.vocab_size, b.vocab_size)
   different = (i for i in range(common) if a.piece(i) != b.piece(i))
   return next(different, None if a.vocab_size == b.vocab_size else common)

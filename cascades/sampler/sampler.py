@@ -383,7 +383,7 @@ class Sampler:
       [prompt], [self.config.effective_lenience], request, previous
     )
     self._fit_batch(engine, batch, len(previous))
-    ids = [*previous, *batch.prompts[0]]
+    ids = [*previous, *map(int, batch.prompts[0])]
     prefix = self.tokenizer.token_strings(ids) if request.echo else None
     for so_far, final in batching.decode_single(
       engine, batch, row, max_blocks, stats=self.usage
