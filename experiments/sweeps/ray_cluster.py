@@ -108,7 +108,7 @@ def _connect(address: str) -> ModuleType:
     os.environ.setdefault('RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER', '0')
     os.environ.setdefault('RAY_AUTH_MODE', 'token')
   try:
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
   except ImportError:
     raise ValueError(arguments.missing('launcher', 'ray', 'ray')) from None
   try:

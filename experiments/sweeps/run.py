@@ -328,7 +328,7 @@ class Sweep:
 
   def _log_summary(self, summary: pd.DataFrame) -> None:
     """Logs a row for each point to Weights & Biases; no error ends a sweep."""
-    import wandb
+    import wandb  # pyright: ignore[reportMissingImports]
 
     first = records.read_starts(self.workdir)[0]
     try:
