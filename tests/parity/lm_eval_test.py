@@ -25,7 +25,7 @@ from cascades.models.chat import Conversation  # noqa: E402
 from cascades.sampler import scoring  # noqa: E402
 
 pytestmark = pytest.mark.slow
-_ROOT = pathlib.Path(__file__).parent.parent
+_ROOT = pathlib.Path(__file__).parents[2]
 _DATA = 'tests/data/lm_eval'
 _PROMPTS = [f'The number {n} in words:' for n in (4302, 77, 918, 60, 365)]
 # The smaller of the bundled pair and no drafter: it compiles soonest.
