@@ -88,8 +88,8 @@ def read_config() -> tuple[str, types.ModuleType, ConfigDict, dict[str, Any]]:
   flag: Any = flags.FLAGS['config']
   if flag.value is None:
     raise ValueError(
-      'config: no file is given; give one, such as'
-      ' --config=configs/quickstart.py.'
+      'config: no file is given; give one, such as those of configs/ that'
+      ' --help names.'
     )
   name = config_flags.get_config_filename(flag)
   overrides = config_flags.get_override_values(flag)

@@ -114,7 +114,7 @@ def warm_up(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
   first, second = entrant.run(), entrant.run()
   seconds = sum(first[x] - second[x] for x in second if x.endswith('_s'))
   fields = entrant.fields | {'compile_s': max(0.0, seconds)}
-  return Entrant(fields, entrant.run), second
+  return entrant._replace(fields=fields), second
 
 
 def race(

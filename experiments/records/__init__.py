@@ -325,12 +325,11 @@ def claim(
   refused = [x for x in names if previous and x not in replaceable]
   if bound and refused:
     # Of the same settings, the facts name other points.
-    fields = [x for x in refused if x != 'points'] or [
-      'device, data or versions'
-    ]
+    differing = ', '.join(x for x in refused if x != 'points')
     raise ValueError(
       f'workdir: {path.parent} holds a {kind} with another'
-      f' {", ".join(fields)}; choose another --workdir, or {advice}.'
+      f' {differing or "device, data or versions"}; choose another --workdir,'
+      f' or {advice}.'
     )
   if not (keep and previous):
     for dependency in dependent if names else ():

@@ -171,7 +171,9 @@ def _exact_match(answer: str, references: tuple[str, ...]) -> bool:
 
 
 @_builtin(
-  *('final_number', 'exact_match', 'marked'),
+  'final_number',
+  'exact_match',
+  'marked',
   accepts=lambda text: final_number(text)[0] is not None,
 )
 def _final_number(
@@ -184,7 +186,8 @@ def _final_number(
 
 
 @_builtin(
-  *('marked_number', 'exact_match'),
+  'marked_number',
+  'exact_match',
   accepts=lambda text: marked_number(text) is not None,
 )
 def _marked_number(answer: str, references: tuple[str, ...]) -> bool:
@@ -298,7 +301,8 @@ def _corpus_bleu(sums: Mapping[str, float]) -> float:
   'sentence_bleu',
   *(f'matches_{n}' for n in _ORDERS),
   *(f'ngrams_{n}' for n in _ORDERS),
-  *('answer_words', 'reference_words'),
+  'answer_words',
+  'reference_words',
   scale=100.0,
   corpus=_corpus_bleu,
   signature=functools.partial(_sacrebleu_signature, 'BLEU'),
