@@ -43,6 +43,9 @@ def record(before: Row, after: Row, block: Block) -> Row:
   logits = before.logits
   if logits is not None and block.logits is not None:
     logits = write(logits, at - before.prompt_length, block.logits)
+  law_logprobs = before.law_logprobs
+  if law_logprobs is not None and block.law_logprobs is not None:
+    law_logprobs = write(law_logprobs, at, block.law_logprobs)
   # At the bonus token no draft was examined.
   is_examined = sources != BONUS
   drafts = jnp.where(is_examined, verdict.drafts, -1)
@@ -55,6 +58,7 @@ def record(before: Row, after: Row, block: Block) -> Row:
     cumulative_counts=write(before.cumulative_counts, at, counts),
     logprob=write(before.logprob, at, block.logprobs),
     logits=logits,
+    law_logprobs=law_logprobs,
     fault=jax.tree.map(
       lambda x, y: jnp.where(before.fault.culprit > 0, x, y),
       before.fault,

@@ -54,6 +54,7 @@ def decode(
       stop_tokens,
       step_config=step_config,
       with_logits=row.logits is not None,
+      with_logprobs=row.law_logprobs is not None,
     )
     return record(row, after, block)
 

@@ -119,7 +119,7 @@ def _catch_up(
 
 @functools.partial(
   jax.jit,
-  static_argnames=('models', 'cache_length', 'logits_length'),
+  static_argnames=('models', 'cache_length', 'logits_length', 'with_logprobs'),
 )
 def prefill(
   params: Params,
@@ -128,6 +128,7 @@ def prefill(
   models: Models,
   cache_length: int,
   logits_length: int = 0,
+  with_logprobs: bool = False,
 ) -> Row:
   """Reads prompts with both models, in one pass each.
 
@@ -142,6 +143,7 @@ def prefill(
       `StepConfig.cache_headroom`.
     logits_length: New tokens whose float32 logits are recorded: at least the
       largest number of new tokens + gamma + 1, or 0 to record no logits.
+    with_logprobs: True to record each token's `Row.law_logprobs`.
 
   Returns:
     The rows, [B, ...], ready for `decode` at lenience 0.
@@ -173,6 +175,7 @@ def prefill(
       prompt_length=length,
       limit=length,
       logits=logits,
+      law_logprobs=jnp.zeros((cache_length, 3)) if with_logprobs else None,
       fault=Fault(zero, zero),
       **empty_statistics(cache_length),
     )
@@ -260,12 +263,13 @@ def resize_caches(
   """Returns the rows with room for `cache_length` tokens."""
 
   def resize(state, params):
-    names = 'tokens', *empty_statistics(0)
+    names = 'tokens', 'law_logprobs', *empty_statistics(0)
     buffers = {name: getattr(state, name) for name in names}
     return state.replace(
       **{
         name: write(jnp.zeros((cache_length, *x.shape[1:]), x.dtype), 0, x)
         for name, x in buffers.items()
+        if x is not None
       },
       verifier_cache=models.verifier.resize(
         params.verifier, state.verifier_cache, cache_length

@@ -67,6 +67,7 @@ class Row(struct.PyTreeNode):
       that the verifier read, up to the end of the token's block.
     logprob: The verifier's log-probability of each token at temperature 1.
     logits: The verifier's logits; room for R new tokens. None if not requested.
+    law_logprobs: log q, log p and log law of each token; None if not requested.
     fault: The first distribution that was not finite; later tokens are
       meaningless.
   """
@@ -92,6 +93,7 @@ class Row(struct.PyTreeNode):
   cumulative_counts: Int[Array, 'T 4']
   logprob: Float[Array, 'T']
   logits: Float[Array, 'R V'] | None
+  law_logprobs: Float[Array, 'T 3'] | None
   fault: Fault
 
 

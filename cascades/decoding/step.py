@@ -41,6 +41,8 @@ class Block(NamedTuple):
     verifier_cache: The cache; the accepted draft's slots follow the sequence's.
     logits: The verifier's logits of each token; None if not requested.
     law: The law of each token; None if not requested.
+    law_logprobs: log q, log p and log law of each token, nan where q is
+      undefined; None if not requested.
     culprits: Whose distribution at each position is none: an index into
       `faults.CULPRITS`.
     counts: Blocks, drafted tokens, calls of the drafter, and tokens that the
@@ -55,6 +57,7 @@ class Block(NamedTuple):
   verifier_cache: PyTree
   logits: Float[Array, 'gamma_1 V'] | None
   law: Float[Array, 'gamma_1 V'] | None
+  law_logprobs: Float[Array, 'gamma_1 3'] | None
   culprits: Int[Array, 'gamma_1']
   counts: tuple[Int[Array, ''] | int, ...] = ()
   fault: Fault | None = None
@@ -69,6 +72,7 @@ def step(
   step_config: StepConfig,
   with_logits: bool = False,
   with_law: bool = False,
+  with_logprobs: bool = False,
 ) -> tuple[Row, Block]:
   """Drafts, verifies and commits one block of one sequence."""
   draft_key, verify_key = block_keys(state)
@@ -89,6 +93,7 @@ def step(
     step_config,
     with_logits=with_logits,
     with_law=with_law,
+    with_logprobs=with_logprobs,
   )
   verifier_tokens = jnp.asarray(step_config.tree_tokens + 1)
   if step_config.allows_empty_draft:
@@ -248,6 +253,7 @@ def verify_block(
   empty_draft: bool = False,
   with_logits: bool = False,
   with_law: bool = False,
+  with_logprobs: bool = False,
 ) -> Block:
   """Reads a block with the verifier, in one call, and verifies it."""
   verifier, drafter = step_config.models
@@ -279,10 +285,13 @@ def verify_block(
     lenience=state.lenience,
     tokens=tree.draft.tokens,
     draft_lengths=tree.draft.lengths,
-    has_bonus_probs=tree.draft.has_bonus_probs,
+    # A law that does not read q is known without it.
+    has_bonus_probs=tree.draft.has_bonus_probs
+    | (not step_config.method.law_uses_q),
     distributions_at=distributions_at,
     config=step_config.verification,
     empty_draft=empty_draft,
+    with_probs=with_logprobs,
   )
   verdict = verification.verify(inputs, key)
 
@@ -304,6 +313,15 @@ def verify_block(
     bonus = inputs.bonus_distribution(d, law, has_bonus_probs)
     return jnp.where(i == inputs.draft_lengths[draft_index], bonus, law)
 
+  law_logprobs = verdict.probs
+  if law_logprobs is not None:
+    has_q = tree.draft.has_bonus_probs[draft_index]
+    has_q &= step_config.needs_bonus_probs(state)
+    has_q |= index < tree.draft.lengths[draft_index]
+    undefined = jnp.stack([~has_q, *[jnp.zeros_like(has_q)] * 2], -1)
+    law_logprobs = jnp.log(jnp.minimum(law_logprobs, 1))
+    law_logprobs = jnp.where(undefined, jnp.nan, law_logprobs)
+
   def pad(x):
     padding = [(0, len(index) - len(x))] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(x, padding)
@@ -317,6 +335,7 @@ def verify_block(
     verifier_cache=cache,
     logits=pad(logits) if with_logits else None,
     law=pad(jax.vmap(law_at)(index[:num_positions])) if with_law else None,
+    law_logprobs=law_logprobs,
     # The drafter may read the verifier's states, and a method depends on both.
     culprits=jnp.where(
       pad(~processing.is_sound(logits, hidden)),

@@ -49,7 +49,8 @@ def decode_curve(
     keys,
     [len(prompt) + new for prompt in prompts],
     longest + capacity + step_config.cache_headroom,
-    capacity + step_config.gamma + 1 if return_logits else 0,
+    logits_length=capacity + step_config.gamma + 1 if return_logits else 0,
+    with_logprobs=request.return_logprobs,
   )
   shape = (len(prompts),)
   if not is_paired:

@@ -120,6 +120,7 @@ class BatchRequest(NamedTuple):
   leniences: Sequence[float] | np.ndarray
   max_new_tokens: int
   return_logits: bool = False
+  return_logprobs: bool = False
   find_end: FindEnd | None = None
   start: decoding.Row | None = None
 
@@ -144,7 +145,7 @@ class Engine:
     keys: jax.Array,
     limits: Sequence[int] | np.ndarray,
     cache_length: int,
-    logits_length: int = 0,
+    **recorded: Any,
   ) -> decoding.Row:
     """Reads prompts of similar length; see `decoding.prefill`."""
     inputs = decoding.Prompts(
@@ -156,7 +157,7 @@ class Engine:
       self.shard(inputs),
       models=self.step_config.models,
       cache_length=cache_length,
-      logits_length=logits_length,
+      **recorded,
     )
     return self.shard(rows)
 
@@ -255,15 +256,23 @@ class RowBatch:
     self._groups = itertools.batched(
       (i for i, jobs in self._jobs_of_prompt.items() if jobs), self._group
     )
-    self._logits_length = engine.logits_length(request)
+    self._recorded = dict(
+      logits_length=engine.logits_length(request),
+      with_logprobs=request.return_logprobs,
+    )
     self._prefix: Any = None
     self._prefix_length = _common_prefix_length(request.prompts)
     if request.start is not None:
-      self._prefix_length, logits = int(request.start.length[0]), None
-      if self._logits_length:
+      self._prefix_length = int(request.start.length[0])
+      logits, logprobs = None, request.start.law_logprobs
+      if length := self._recorded['logits_length']:
         size = engine.step_config.models.verifier.vocab_size
-        logits = jnp.zeros((1, self._logits_length, size), jnp.float32)
-      self._prefix = request.start.replace(logits=logits)
+        logits = jnp.zeros((1, length, size), jnp.float32)
+      if not request.return_logprobs:
+        logprobs = None
+      elif logprobs is None:
+        logprobs = jnp.zeros((*request.start.tokens.shape, 3))
+      self._prefix = request.start.replace(logits=logits, law_logprobs=logprobs)
     elif self._prefix_length < _MIN_SHARED_PREFIX or len(order) == 1:
       self._prefix_length = 0
     # Prompts of a group, those of their jobs that wait, and their rows.
@@ -308,7 +317,7 @@ class RowBatch:
         prefix = request.prompts[0][: self._prefix_length]
         key = decoding.gather_rows(keys, np.zeros(1, int))
         self._prefix = engine.prefill(
-          [prefix], key, [len(prefix)], cache_length, self._logits_length
+          [prefix], key, [len(prefix)], cache_length, **self._recorded
         )
       elif self._prefix.tokens.shape[-1] < cache_length:
         self._prefix = engine.resize(self._prefix, cache_length)
@@ -324,7 +333,7 @@ class RowBatch:
       self.waiting_rows = engine.shard(rows)
     else:
       self.waiting_rows = engine.prefill(
-        rest, keys, limits, cache_length, self._logits_length
+        rest, keys, limits, cache_length, **self._recorded
       )
     self._indices = {prompt: index for index, prompt in enumerate(group)}
     self._waiting = [job for i in group for job in self._jobs_of_prompt[i]]

@@ -26,6 +26,7 @@ class RequestOptions(TypedDict, total=False):
   seed: int
   echo: bool
   return_logits: bool
+  return_logprobs: bool
   forbidden_tokens: Sequence[int | str] | None
   stop_tokens: Sequence[int | str] | None
   stop_strings: Sequence[str]
@@ -43,6 +44,8 @@ class SampleRequest:
       start with the whole conversation. Prompts are decoded from their tokens:
       U+2581 is a space, and control tokens have no text.
     return_logits: True to return the verifier's logits of the emitted tokens.
+    return_logprobs: True to return their log-probabilities under verifier,
+      drafter and target.
     forbidden_tokens: Ids, or texts of one token, that are never emitted; None
       forbids the suppress_tokens of the verifier's generation_config.json, and
       an empty list nothing.
@@ -62,6 +65,7 @@ class SampleRequest:
   seed: int = 0
   echo: bool = False
   return_logits: bool = False
+  return_logprobs: bool = False
   forbidden_tokens: Sequence[int | str] | None = None
   stop_tokens: Sequence[int | str] | None = None
   stop_strings: Sequence[str] = ()
@@ -75,7 +79,8 @@ class SampleRequest:
       seed=arguments.integer('seed', self.seed, 0, 2**64 - 1),
       stop_strings=arguments.text_tuple('stop_strings', self.stop_strings),
     )
-    for name in 'echo', 'return_logits', 'apply_chat_template':
+    flags = 'echo', 'return_logits', 'return_logprobs', 'apply_chat_template'
+    for name in flags:
       # 'no' would be true.
       value = getattr(self, name)
       arguments.instance(name, value, bool | np.bool_, 'True or False')

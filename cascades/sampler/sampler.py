@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, Unpack, overload
+from typing import Any, Literal, NamedTuple, Self, Unpack, overload
 
 import jax
 import numpy as np
@@ -24,6 +24,23 @@ from cascades.sampler.requests import (
   prompt_keys,
   token_ids,
 )
+
+
+class TokenWeights(NamedTuple):
+  """Importance weights p / pi of the tokens of an answer, [tokens].
+
+  Means under these weights are the verifier's, token by token given the text
+  before, where pi covers p: not at temperature 0, and not for methods such as
+  min_p, top_k or always_accept, whose pi is 0 where p is not. A product of them
+  is no weight of a whole answer: its variance grows with the length.
+
+  Attributes:
+    values: The weights, float64, at most the bound that was given.
+    effective_size: (sum w)^2 / sum w^2, from 0 to the number of tokens.
+  """
+
+  values: np.ndarray
+  effective_size: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +71,19 @@ class SampleOutput:
     accept_uniforms: The uniform number u that each of these drafts was compared
       with: it is accepted if u is less than its acceptance probability. None
       without a draft, and for every verification but 'token'.
+    verifier_logprobs: log p of each emitted token, with p after temperature,
+      truncation and forbidden tokens. This and the next two are None unless
+      `return_logprobs` requests them, and -inf where the float32 probability is
+      0.
+    drafter_logprobs: log q of each, after the same; None for a token without q:
+      after a whole draft q is computed only where the law reads it.
+    target_logprobs: log pi of each, the probability with which it is emitted
+      after the text before it, over drafts, blocks and uniform numbers. None
+      for each with a verification that does not keep the law, as `look_ahead`.
+    law_given: 'text' if pi depends on the text before alone; 'path' if pi is
+      the law given also where the token's block began. A lossy law is that of
+      the path with bonus 'verifier', with `look_ahead`, and if it reads the q
+      of n-grams or of a head, which depends on the block.
     state: The `last_state` with which `Sampler.sample` continues this answer;
       None unless requested.
   """
@@ -69,6 +99,10 @@ class SampleOutput:
   counts: dict[str, int]
   drafts: list[int | None] = dataclasses.field(default_factory=list)
   accept_uniforms: list[float | None] = dataclasses.field(default_factory=list)
+  verifier_logprobs: list[float] | None = None
+  drafter_logprobs: list[float | None] | None = None
+  target_logprobs: list[float] | list[None] | None = None
+  law_given: Literal['text', 'path'] = 'text'
   state: 'ConversationState | None' = dataclasses.field(
     default=None, repr=False
   )
@@ -86,6 +120,24 @@ class SampleOutput:
     if not self.counts['verifier_calls']:
       return math.nan
     return len(self.logprobs) / self.counts['verifier_calls']
+
+  def weights(self, truncate: float = math.inf) -> TokenWeights:
+    """Returns p / pi of each token, at most `truncate`.
+
+    Raises:
+      ValueError: The answer has no target_logprobs.
+    """
+    log_p, log_pi = self.verifier_logprobs, self.target_logprobs
+    if log_p is None or log_pi is None or None in log_pi:
+      raise ValueError(
+        'target_logprobs: are missing; sample with return_logprobs=True, and'
+        ' not with look_ahead, whose law of a token is unknown.'
+      )
+    ratios = np.exp(np.subtract(log_p, np.array(log_pi, float)))
+    values = np.minimum(ratios, truncate)
+    squares = float(np.square(values).sum())
+    size = float(values.sum() ** 2 / squares) if squares else 0.0
+    return TokenWeights(values, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,9 +319,9 @@ class Sampler:
       last_state: The state of an earlier answer. The single prompt is
         appended to the conversation, which is not read again. The state stays
         valid and may be continued several times.
-      **options: max_new_tokens, seed, echo, return_logits, forbidden_tokens,
-        stop_tokens, stop_strings and apply_chat_template: fields of
-        `SampleRequest`.
+      **options: max_new_tokens, seed, echo, return_logits, return_logprobs,
+        forbidden_tokens, stop_tokens, stop_strings and apply_chat_template:
+        fields of `SampleRequest`.
 
     Returns:
       An answer for a single prompt, else a list in the order of the prompts.
@@ -448,6 +500,7 @@ class Sampler:
       leniences=np.asarray(leniences, np.float32),
       max_new_tokens=request.max_new_tokens,
       return_logits=request.return_logits,
+      return_logprobs=request.return_logprobs,
       find_end=stop.find_end,
     )
     return engine, stop, batch
@@ -537,7 +590,22 @@ class Sampler:
     new_tokens, limit = row.tokens[new].tolist(), int(row.limit)
     echoed = slice(first if prefix is None else 0, length)
     strings = [*(prefix or ()), *stop.token_strings(new_tokens)]
-    has_rule = self.config.method.rule is not None
+    config, has_rule = self.config, self.config.method.rule is not None
+    is_strict = not config.gamma or config.method.is_strict(float(row.lenience))
+    logprobs: dict[str, Any] = {}
+    if row.law_logprobs is not None:
+      log_q, log_p, log_pi = row.law_logprobs[new].T.tolist()
+      if is_strict:
+        # But for rounding they are.
+        log_pi = log_p
+      elif not config.verification_config.kind.keeps_law:
+        log_pi = [None] * len(log_p)
+      logprobs = dict(
+        verifier_logprobs=log_p,
+        drafter_logprobs=[None if math.isnan(x) else x for x in log_q],
+        target_logprobs=log_pi,
+        law_given='text' if is_strict or self._has_text_law() else 'path',
+      )
     return SampleOutput(
       text=''.join(strings),
       tokens=row.tokens[echoed].tolist(),
@@ -552,7 +620,21 @@ class Sampler:
       accept_uniforms=[
         None if math.isnan(u) else u for u in row.accept_uniform[new].tolist()
       ],
+      **logprobs,
     )
+
+  def _has_text_law(self) -> bool:
+    """True if a lossy law depends on the text before a token alone."""
+    config, reads_q = self.config, self.config.method.law_uses_q
+    keeps_law = config.verification_config.kind.keeps_law
+    has_text_q = not reads_q or is_language_model(self.bound_drafter)
+    return keeps_law and has_text_q and config.bonus == 'target'
+
+
+def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:
+  """True if a drafter gives the probability of each token of any text."""
+  model_drafters = drafters.ModelDrafter, drafters.SelfDrafter
+  return isinstance(getattr(bound_drafter, 'drafter', None), model_drafters)
 
 
 def _is_equal(x: Any, y: Any) -> bool:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades import decoding, drafters, methods
+from cascades import decoding, methods
 from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
@@ -103,12 +103,6 @@ class Target(NamedTuple):
   forbidden: Sequence[int] = ()
 
 
-def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:
-  """True if a drafter gives the probability of each token of any text."""
-  model_drafters = drafters.ModelDrafter, drafters.SelfDrafter
-  return isinstance(getattr(bound_drafter, 'drafter', None), model_drafters)
-
-
 def _target(
   decoder: sampler.Sampler,
   method: methods.Method,
@@ -120,7 +114,7 @@ def _target(
   models, params = (verifier.model,), (verifier.params,)
   if has_q:
     drafter: Any = bound and bound.drafter
-    if not is_language_model(bound):
+    if not sampler.is_language_model(bound):
       raise ValueError(
         f'drafter: {type(drafter).__name__} is not a language model, so that'
         ' the target of a given text is unknown; take a model, or a strict'
@@ -160,7 +154,9 @@ def _target_of_text(decoder: sampler.Sampler) -> Target:
 def explained_target(decoder: sampler.Sampler) -> Target:
   """Returns the target of answers; ValueError if it is not known."""
   config = decoder.config
-  has_q = not config.is_lossless or is_language_model(decoder.bound_drafter)
+  has_q = not config.is_lossless or sampler.is_language_model(
+    decoder.bound_drafter
+  )
   method = config.method
   if not has_q or not config.gamma:
     method = methods.METHODS['verifier_only']

@@ -31,6 +31,9 @@ class Verdict(NamedTuple):
       fills them in.
     accept_uniforms: The uniform number that each draft was compared with, nan
       for none. None where acceptance is not per token.
+    probs: q, p and the law of each accepted draft, and of `next_token`, whose q
+      is undefined after a whole draft without `has_bonus_probs`; None unless
+      requested.
   """
 
   num_accepted: Int[Array, '']
@@ -41,6 +44,7 @@ class Verdict(NamedTuple):
   is_valid: Bool[Array, '']
   drafts: Int[Array, 'gamma_1'] | None = None
   accept_uniforms: Float[Array, 'gamma_1'] | None = None
+  probs: Float[Array, 'gamma_1 3'] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +64,7 @@ class VerificationInputs:
     config: The kind of verification, and the source of the bonus token.
     empty_draft: True if no token was drafted. Skips acceptance and evaluates
       only the first position; the result equals draft_lengths == 0.
+    with_probs: True to return q, p and the law of the emitted tokens.
   """
 
   method: methods.Method
@@ -70,6 +75,7 @@ class VerificationInputs:
   distributions_at: Callable[..., methods.Distributions]
   config: VerificationConfig = STANDARD
   empty_draft: bool = False
+  with_probs: bool = False
 
   @property
   def gamma(self) -> int:
@@ -86,6 +92,12 @@ class VerificationInputs:
   def vocab_size(self) -> int:
     """The number of tokens of the vocabulary, V."""
     return self.probs_shape.shape[-1]
+
+  @property
+  def reported(self) -> tuple[Callable[..., Array], ...]:
+    """The functions whose values `with_probs` requests; () without it."""
+    functions = lambda d, _: d.q, lambda d, _: d.p, self.method.law
+    return functions if self.with_probs else ()
 
   @property
   def bonus_from_target(self) -> bool:

@@ -185,4 +185,5 @@ def walk(
     deferred=deferred,
     draft_index=draft,
   )
+  verdict = single_draft.report(inputs, verdict, d, law)
   return verdict._replace(is_valid=verdict.is_valid & end.is_valid)

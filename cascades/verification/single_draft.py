@@ -30,14 +30,16 @@ def value_at_token(
 
 
 def values_at_draft(
-  inputs: VerificationInputs, functions: Sequence
+  inputs: VerificationInputs,
+  functions: Sequence,
+  draft: Int[Array, ''] | int = 0,
 ) -> list[Array]:
   """Evaluates a method's functions at drafted tokens; returns [gamma] each."""
-  gamma, draft = inputs.gamma, inputs.tokens[0]
+  gamma, tokens = inputs.gamma, inputs.tokens[draft]
 
   def evaluate(i):
     # Indexed in place: a slice of all positions would be a copy of them.
-    d, x = inputs.distributions_at(i, 0), draft[i]
+    d, x = inputs.distributions_at(i, draft), tokens[i]
     return [value_at_token(fn, d, inputs.lenience, x) for fn in functions]
 
   batch_size = min(gamma, max(1, MAX_PROBS_AT_ONCE // inputs.vocab_size))
@@ -57,7 +59,7 @@ def bonus_only(
   d = inputs.distributions_at(zero, zero)
   law = inputs.method.law(d, inputs.lenience)
   bonus = inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0])
-  return make_verdict(
+  verdict = make_verdict(
     zero,
     is_rejected=jnp.zeros((), bool),
     residual=bonus,
@@ -66,6 +68,35 @@ def bonus_only(
     deferred=jnp.zeros(inputs.gamma),
     bonus_deferred=_defers_at_bonus(inputs, d, zero),
   )
+  nothing = [jnp.zeros(inputs.gamma)] * len(inputs.reported)
+  return report(inputs, verdict, d, law, nothing)
+
+
+def report(
+  inputs: VerificationInputs,
+  verdict: Verdict,
+  d: methods.Distributions,
+  law: Float[Array, 'V'],
+  draft_probs: Sequence[Array] | None = None,
+) -> Verdict:
+  """Adds the requested probabilities of the emitted tokens to a verdict.
+
+  `d` and `law` are those of the next token; `draft_probs` the values of
+  `inputs.reported` at the drafts, computed here if None.
+  """
+  if not inputs.with_probs:
+    return verdict
+  draft, token = verdict.draft_index, verdict.next_token
+  if draft_probs is None:
+    draft_probs = values_at_draft(inputs, inputs.reported, draft)
+  bonus = inputs.bonus_distribution(d, law, inputs.has_bonus_probs[draft])
+  pi = jnp.where(verdict.next_source == BONUS, bonus, law)
+  is_next = jnp.arange(inputs.gamma + 1) == verdict.num_accepted
+  probs = [
+    jnp.where(is_next, x[token], jnp.append(y, 0))
+    for x, y in zip((d.q, d.p, pi), draft_probs, strict=True)
+  ]
+  return verdict._replace(probs=jnp.stack(probs, -1))
 
 
 def _defers_at_bonus(
@@ -97,8 +128,9 @@ def token(
   that is not, a token is drawn from the method's residual.
   """
   method, draft_length = inputs.method, inputs.draft_lengths[0]
-  acceptance, deferred = values_at_draft(
-    inputs, (method.acceptance, method.rule)
+  # In one pass with what is reported: the law decides the acceptance.
+  acceptance, deferred, *probs = values_at_draft(
+    inputs, (method.acceptance, method.rule, *inputs.reported)
   )
   # u < 1 always: a draft with acceptance 1 is never rejected.
   in_draft = jnp.arange(inputs.gamma) < draft_length
@@ -116,6 +148,7 @@ def token(
     deferred=deferred,
     bonus_deferred=_defers_at_bonus(inputs, d, n),
   )._replace(accept_uniforms=jnp.append(accept_uniforms, jnp.nan))
+  verdict = report(inputs, verdict, d, law, probs)
   return check_acceptance(check_law(verdict, law), acceptance, in_draft)
 
 
@@ -194,7 +227,7 @@ def block(
     sample_uniforms=sample_uniforms,
     deferred=deferred,
   )
-  return check_law(verdict, law)
+  return check_law(report(inputs, verdict, d, law), law)
 
 
 def look_ahead(
@@ -256,6 +289,7 @@ def look_ahead(
     sample_uniforms=sample_uniforms,
     deferred=deferred,
   )
+  verdict = report(inputs, verdict, d, law)
   return check_acceptance(verdict, acceptance, in_draft)
 
 

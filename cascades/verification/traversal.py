@@ -166,6 +166,9 @@ def traversal(
     deferred=_deferred(inputs, n, draft, end.first_drafts[n]),
     draft_index=draft,
   )
+  if inputs.with_probs:
+    law = inputs.method.law(d, inputs.lenience)
+    verdict = single_draft.report(inputs, verdict, d, law)
   return verdict._replace(is_valid=verdict.is_valid & end.is_valid)
 
 
