@@ -3,7 +3,8 @@ r"""Answers one prompt, and shows the source of every token.
 Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \
   --prompt='The number 4302 in words:'
 Shows: the text, its tokens coloured by source, and the counts; with --explain
-  also why drafts were accepted or rejected.
+  also the log-probability of each token under verifier, drafter and target, and
+  why drafts were accepted or rejected.
 """
 
 import math
@@ -19,7 +20,7 @@ from cascades import drafters, files
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models.chat import Conversation
-from cascades.verification_config import DRAFT, RESIDUAL
+from cascades.verification_config import DRAFT, RESIDUAL, SOURCES
 from experiments import cli
 from experiments.sweeps import fields
 
@@ -63,8 +64,8 @@ _STOP_STRING = flags.DEFINE_multi_string(
 _EXPLAIN = flags.DEFINE_bool(
   'explain',
   False,
-  'Prints a line for each draft that was examined, with the numbers that'
-  ' decided whether it was accepted.',
+  'Prints a line for each token, with its log-probabilities, and one for each'
+  ' draft that was examined, with the numbers that decided about it.',
 )
 cli.define_options({'dtype': options_of(fields.SweepConfig)['dtype']})
 
@@ -161,6 +162,24 @@ def decisions(decoder: Any, explanations: list[Any]) -> Iterator[str]:
       block, position = block + 1, 0
 
 
+def token_table(decoder: Any, answer: Any) -> Iterator[str]:
+  """Yields a line for each token: its source, log p, log q and log pi."""
+  count, law = len(answer.logprobs), answer.law_given
+  columns = 'verifier', 'drafter', 'target' + ' (path)' * (law == 'path')
+  yield f'{"token":<20}{"source":<10}' + ''.join(f'{x:>15}' for x in columns)
+  for token, source, *logprobs in zip(
+    answer.tokens[-count:],
+    answer.sources[-count:],
+    answer.verifier_logprobs,
+    answer.drafter_logprobs,
+    answer.target_logprobs,
+    strict=True,
+  ):
+    cells = ('-' if x is None else f'{x + 0.0:.3g}' for x in logprobs)
+    text = f'{_quote(decoder, token):<20}{SOURCES[source]:<10}'
+    yield text + ''.join(f'{x:>15}' for x in cells)
+
+
 def main() -> None:
   """Runs the command."""
   if not _PROMPT.value:
@@ -177,6 +196,7 @@ def main() -> None:
   if _SYSTEM.value is not None:
     prompt = Conversation([('system', _SYSTEM.value), ('user', prompt)])
   cli.say('compiling, then decoding')
+  options['return_logprobs'] = explains = _EXPLAIN.value
   answer = decoder.sample(prompt, seed=_SEED.value, echo=True, **options)
   colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
   print(paint(answer.token_strings, answer.sources, colour))
@@ -205,14 +225,14 @@ def main() -> None:
     f' {"lossless" if config.is_lossless else "lossy"}'
     f'{": " * bool(rates)}{", ".join(rates)}.'
   )
-  if _EXPLAIN.value:
+  if explains:
     explained = cascades.explain(
       decoder,
       prompt,
       answer,
       apply_chat_template=options['apply_chat_template'],
     )
-    print()
+    print('', *token_table(decoder, answer), '', sep='\n')
     print('\n'.join(decisions(decoder, explained)) or 'No draft was examined.')
 
 

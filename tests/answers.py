@@ -53,6 +53,8 @@ def make_trace(sources='drb', **changes) -> records.Trace:
   fields = dict(id='0', tokens=[*range(n)], deferred=[0] * n)
   fields |= dict(token_strings=[f' {i}' for i in range(n)], logprobs=[0.0] * n)
   fields |= dict(sources=[*map('pdrb'.index, sources)], rejected=[None] * n)
+  fields |= dict.fromkeys(['verifier_logprobs', 'target_logprobs'], [0.0] * n)
+  fields |= dict(drafter_logprobs=[None] * n, law_given='text')
   return records.Trace(**fields | changes)
 
 

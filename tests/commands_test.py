@@ -1,5 +1,6 @@
 """Mistakes of a command are one sentence, and exit code 2."""
 
+import math
 import re
 import signal
 import subprocess
@@ -181,6 +182,15 @@ def test_a_draft_is_a_line_with_what_decided():
     " deferred; '<0>' from the residual: '<0>' 0.75",
     "3/1 'd' rejected: q 0.5, p 0.25, pi 0.125; ' b' from the residual",
   ]
+  answer = types.SimpleNamespace(
+    **dict(tokens=[3, 3, 1, 2], sources=[0, 0, 1, 3], law_given='path'),
+    **dict(logprobs=[0, 0], verifier_logprobs=[-1.5, -math.inf]),
+    **dict(drafter_logprobs=[-0.25, None], target_logprobs=[None, 0.0]),
+  )
+  header, *lines = map(str.split, sample.token_table(decoder, answer))
+  assert header == 'token source verifier drafter target (path)'.split()
+  want = "' b' draft -1.5 -0.25 -", '"c\'\\n" bonus -inf - 0'
+  assert lines == [*map(str.split, want)]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +205,7 @@ def test_a_draft_is_a_line_with_what_decided():
       'token_v3 block gate processed bonus verifier, lenience 0.3, gamma 4, t',
     ),
     ('--gamma=0', ', lossless: 1.00 tokens per verifier call.'),
-    ('--drafter=ngram --explain', 'call.\n\nNo draft was examined.\n'),
+    ('--drafter=ngram --explain', '\n\nNo draft was examined.\n'),
   ],
 )
 def test_the_last_line_says_if_the_law_is_the_verifiers(options, words):
@@ -203,6 +213,8 @@ def test_the_last_line_says_if_the_law_is_the_verifiers(options, words):
   done = launching.run('experiments.sample', *flags)
   assert done.returncode == 0, done.stderr
   assert words in done.stdout
+  assert ('  target' in done.stdout) == ('--explain' in options)
+  assert ('target (path)' in done.stdout) == ('bonus=verifier' in options)
   assert 'nan' not in done.stdout
   is_cut = 'hundred' not in done.stdout.partition('\n\n')[0]
   assert is_cut or 'stop_string' not in options

@@ -15,16 +15,22 @@ is decoded by that sampler, greedily unless the task or `--gen_kwargs` say
 (see `scoring`), at its own temperature, 1 by default. With
 `--apply_chat_template` prompts are turns of the model's own chat template, else
 of its family's, after the `--system_instruction`.
+
+`logprobs=FILE` in the `--model_args` adds a line of JSON to a file for each
+answer: `prompt_hash`, that of the harness's samples, and `tokens`, `sources`,
+`verifier_logprobs`, `drafter_logprobs`, `target_logprobs` and `law_given` of
+`SampleOutput`.
 """
 
 import collections
 import dataclasses
 import hashlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cascades import arguments, drafters
+from cascades import arguments, drafters, files
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models import chat, tokenizers
@@ -51,6 +57,10 @@ _MODELS = 'verifier', 'drafter', 'mesh', 'dtype'
 # What a task may ask for, as `normalize_gen_kwargs` names it.
 _PROCESSING = 'temperature', 'top_k', 'top_p'
 _GENERATION = 'until', 'max_gen_toks', 'do_sample', *_PROCESSING
+# Of an answer, in the file of `logprobs`; an infinite number is a string.
+_LOGGED = (
+  'tokens sources verifier_logprobs drafter_logprobs target_logprobs law_given'
+).split()
 
 
 def _check_names(
@@ -94,6 +104,7 @@ class CascadesLM(TemplateLM):
     batch_size: 'auto' takes `max_batch_size`, or what `Sampler` takes.
     max_batch_size: Taken where `batch_size` is 'auto'.
     device: Unused, as JAX has its own flag (JAX_PLATFORMS).
+    logprobs: File that receives the log-probabilities of answers; '' for none.
     **options: Arguments of `Sampler`; models by name or path.
   """
 
@@ -104,6 +115,7 @@ class CascadesLM(TemplateLM):
     batch_size: int | str | None = None,
     max_batch_size: int | None = None,
     device: str | None = None,
+    logprobs: str = '',
     **options: Any,
   ):
     super().__init__()
@@ -129,7 +141,7 @@ class CascadesLM(TemplateLM):
         models['drafter'], **{name: options[name] for name in names}
       )
     self.sampler = sampler.Sampler(config=DecodingConfig(**decoding), **models)
-    self.seed = seed
+    self.seed, self._logprobs = seed, str(logprobs)
     self._mesh = options.get('mesh', (1, 1))
     self._counts = collections.Counter()
 
@@ -173,7 +185,9 @@ class CascadesLM(TemplateLM):
         max_new_tokens=generation.max_new_tokens,
         seed=self.seed,
         stop_strings=generation.until,
+        return_logprobs=bool(self._logprobs),
       )
+      self._log(prompts, answers)
       for i, answer in zip(indices, answers, strict=True):
         texts[i] = answer.text
         self._counts.update(answer.counts, answers=1, tokens=len(answer.tokens))
@@ -182,6 +196,17 @@ class CascadesLM(TemplateLM):
     summary = ', '.join(f'{k} {round(v, 3)}' for k, v in self.counts.items())
     _LOG.info('%s: %s', self.sampler.config.method.name, summary)
     return texts
+
+  def _log(
+    self, prompts: Sequence[str], answers: Sequence[sampler.SampleOutput]
+  ) -> None:
+    """Appends answers to the file of `logprobs`."""
+    if self._logprobs:
+      with open(self._logprobs, 'a', encoding='utf-8') as file:
+        for prompt, answer in zip(prompts, answers, strict=True):
+          line = {name: getattr(answer, name) for name in _LOGGED}
+          line = {'prompt_hash': utils.hash_string(prompt)} | files.plain(line)
+          file.write(json.dumps(line) + '\n')
 
   def _like(self, changes: dict[str, Any]) -> sampler.Sampler:
     """The same sampler with other options."""

@@ -25,7 +25,7 @@ import json
 import math
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 
@@ -91,6 +91,11 @@ class Trace:
       the drafter alone, the drafter's.
     rejected: Id of the draft that each residual token replaces; None for the
       other tokens, and with several drafts.
+    verifier_logprobs: log p of each token after temperature and truncation;
+      these three as in `SampleOutput`.
+    drafter_logprobs: log q of each token.
+    target_logprobs: log pi of each token.
+    law_given: The condition of pi beside the text, 'text' for none or 'path'.
   """
 
   id: str
@@ -100,6 +105,10 @@ class Trace:
   deferred: Annotated[list[_Bit], files.FailFast] | None
   logprobs: Annotated[list[_Float], files.FailFast]
   rejected: Annotated[list[Count | None], files.FailFast]
+  verifier_logprobs: Annotated[list[_Float], files.FailFast]
+  drafter_logprobs: Annotated[list[_Float | None], files.FailFast]
+  target_logprobs: Annotated[list[_Float | None], files.FailFast]
+  law_given: Literal['text', 'path']
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,8 +244,10 @@ def failed_example(reason: str, **fields: Any) -> Outcome:
     wall_s=0.0,
     **dict.fromkeys(counts.split(), 0),
   )
-  lists = 'tokens token_strings sources logprobs rejected'.split()
-  trace = Trace(id=record.id, deferred=None, **{name: [] for name in lists})
+  lists = 'tokens token_strings sources logprobs rejected verifier_logprobs'
+  lists += ' drafter_logprobs target_logprobs'
+  empty: dict[str, Any] = {name: [] for name in lists.split()}
+  trace = Trace(id=record.id, deferred=None, law_given='text', **empty)
   return Outcome(record, trace)
 
 

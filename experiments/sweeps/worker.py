@@ -137,6 +137,7 @@ class Worker:
     points: list[list[sampler.SampleOutput]] = [[] for _ in leniences]
     start, compiled = time.perf_counter(), self._clock.seconds
     request = self._request(task) | dict(seed=seed, on_answer=on_answer)
+    request['return_logprobs'] = True
     try:
       if prompts:
         points = decoder.sample_curve(
@@ -295,14 +296,23 @@ def _outcome(
     token_strings=answer.token_strings,
     sources=answer.sources,
     deferred=None if deferred is None else list(map(int, deferred)),
-    # float32 has about 6 significant digits.
-    logprobs=[float(f'{x:.6g}') for x in answer.logprobs],
+    logprobs=_rounded(answer.logprobs),
     rejected=[
       draft if source == RESIDUAL else None
       for draft, source in zip(answer.drafts, answer.sources, strict=True)
     ],
+    # The race asks for none, and has no traces.
+    verifier_logprobs=_rounded(answer.verifier_logprobs or ()),
+    drafter_logprobs=_rounded(answer.drafter_logprobs or ()),
+    target_logprobs=_rounded(answer.target_logprobs or ()),
+    law_given=answer.law_given,
   )
   return records.Outcome(record, trace)
+
+
+def _rounded(logprobs: Sequence[float | None]) -> list[Any]:
+  # float32 has about 6 significant digits.
+  return [None if x is None else float(f'{x:.6g}') for x in logprobs]
 
 
 def _deferrals(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 
@@ -243,12 +244,13 @@ def test_a_task_with_an_instruction_is_a_chat(chat_lm, tmp_path, monkeypatch):
 
 def test_tasks_run_through_the_command_line(tmp_path):
   arguments = 'verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3,gamma=4'
+  arguments += f',logprobs={tmp_path / "logprobs.jsonl"}'
   done = launching.python(
     *('-m', 'cascades.contrib.lm_eval'),
     *('--model', 'cascades', '--model_args', arguments),
     *('--tasks', 'numerals_written,numerals_chosen'),
     *('--include_path', _DATA, '--batch_size', 18),
-    *('--output_path', tmp_path / 'out'),
+    *('--output_path', tmp_path / 'out', '--log_samples'),
     # Nothing may be downloaded, and nothing left behind.
     env=os.environ | dict(HF_HOME=str(tmp_path / 'hf'), HF_HUB_OFFLINE='1'),
   )
@@ -266,3 +268,15 @@ def test_tasks_run_through_the_command_line(tmp_path):
   assert counts['tokens'] == emitted
   assert counts['block_efficiency'] == emitted / counts['verifier_calls'] > 2
   assert done.stderr.count('verifier_calls') == 1
+  # Log-probabilities of the answers, by the hash of the harness's samples.
+  (path,) = (tmp_path / 'out').rglob('samples_numerals_written_*.jsonl')
+  samples = map(json.loads, path.read_text().splitlines())
+  lines = (tmp_path / 'logprobs.jsonl').read_text().splitlines()
+  logged = {line['prompt_hash']: line for line in map(json.loads, lines)}
+  assert logged.keys() == {sample['prompt_hash'] for sample in samples}
+  assert sum(len(line['tokens']) for line in logged.values()) == emitted
+  for line in logged.values():
+    assert line['law_given'] == 'text'
+    for name in 'verifier', 'drafter', 'target':
+      values = map(float, line[f'{name}_logprobs'])
+      assert len([x for x in values if x <= 0]) == len(line['tokens'])
