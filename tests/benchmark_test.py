@@ -113,14 +113,14 @@ def test_the_floor_makes_the_passes_of_a_strict_block(monkeypatch):
     rewind=lambda cache, at: at,
     split_vocab_ids=lambda params: (f'{params} without ids', None),
   )
-  start = (jnp.int32(90), jnp.int32(90)), jnp.int32(0)
   drafter = 'drafter without ids'
-  for gamma, drafts in (0, []), (2, [(drafter, 2, 0), (drafter, 1, 0)]):
+  block = [(drafter, 2, 0), (drafter, 1, 0)]
+  for models, gamma, drafts in (2, 0, []), (2, 2, block), (1, 2, []):
     passes.clear()
+    start = [jnp.int32(90)] * models, jnp.int32(0)
     with jax.disable_jit():
       caches, token = loops.block(
-        *((model, model), gamma, 64, jnp.int32(2), start),
-        params=('verifier', 'drafter'),
+        [model] * models, gamma, 64, 2, start, params=('verifier', 'drafter')
       )
     assert passes == [*drafts, ('verifier', gamma + 1, 0)]
     # Where the next block's tokens begin, and a token that all passes made.
@@ -145,6 +145,7 @@ def test_the_loop_is_compared_with_gemma_and_with_its_floor():
     _row('strict', 3, 8.0, 9, **written),
     _row('floor', 3, 15.0, 10),
     _row('token_v3', 3, 15.0, 10, **written),
+    _row('curve', 3, 30.0, 10, **written),
     # Of another batch.
     _row('floor', 3, 1.0, 10, batch=4),
   ]
@@ -155,8 +156,9 @@ def test_the_loop_is_compared_with_gemma_and_with_its_floor():
   assert strict['x floor'] == pytest.approx(16 / 15)
   assert strict['ms/block'] == pytest.approx(1600)
   assert 'x floor' not in apart
-  (lenient,) = (r for r in rows if r['arm'] == 'token_v3')
+  lenient, curve = rows[-3:-1]
   assert 'x floor' not in lenient
+  assert curve['x token_v3'] == pytest.approx(2)
 
 
 def test_answers_are_compared_within_their_group():

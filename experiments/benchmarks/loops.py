@@ -6,6 +6,7 @@ Each pair at each batch size has these entrants:
   alone     The verifier alone, by this project's loop (gamma 0).
   strict    Strict decoding by this project's loop, at each gamma.
   token_v3  The same loop with token_v3, at several leniences.
+  curve     The same, with a row for each prompt and lenience of `curve`.
   floor     The lower bound: the forward passes of a strict entrant in a loop
             without any rule.
 
@@ -26,7 +27,7 @@ from ml_collections import ConfigDict
 
 from cascades import decoding, drafters, load_model, methods
 from cascades.methods import processing
-from cascades.models import checkpoints, gemma_library, language
+from cascades.models import checkpoints, gemma_library, language, memory
 from cascades.sampler import batching
 from experiments import measuring, tasks
 from experiments.measuring import median
@@ -37,7 +38,7 @@ class Pair(NamedTuple):
 
   name: str
   verifier: checkpoints.Checkpoint
-  drafter: checkpoints.Checkpoint
+  drafter: checkpoints.Checkpoint | None
   prompts: list[np.ndarray]
   new_tokens: int
   repeats: int
@@ -54,17 +55,15 @@ def _load(config: ConfigDict, spec: ConfigDict) -> Pair:
   sizes = [spec.get(x, config[x]) for x in ('new_tokens', 'repeats')]
   rows = max(config.batch_sizes)
   if isinstance(spec.verifier, str):
-    models = load_model(spec.verifier), load_model(spec.drafter)
-    task = tasks.TASKS['word_problems']
+    names, task = (spec.verifier, spec.drafter), tasks.TASKS['word_problems']
+    models = [load_model(name, config.dtype) for name in names]
     examples = task.load(split='test', seed=config.seed, num_examples=rows)
+    texts = spec.get('prompts', [x.prompt for x in examples])
     encode = functools.partial(models[0].tokenizer.encode, add_bos=True)
-    prompts = [
-      np.array(encode(example.prompt), np.int32) for example in examples
-    ]
+    prompts = [np.array(encode(text), np.int32) for text in texts]
     return Pair(spec.name, *models, prompts, *sizes)
-  dtype = jnp.dtype(config.dtype)
   models = [
-    random_checkpoint(dict(shape), dtype, config.seed + i)
+    random_checkpoint(shape, config.dtype, config.seed + i)
     for i, shape in enumerate((spec.verifier, spec.drafter))
   ]
   rng = np.random.default_rng(config.seed)
@@ -75,14 +74,18 @@ def _load(config: ConfigDict, spec: ConfigDict) -> Pair:
 
 
 def random_checkpoint(
-  shape: dict[str, Any], dtype: jnp.dtype, seed: int
+  shape: ConfigDict, dtype: str, seed: int
 ) -> checkpoints.Checkpoint:
   """Makes a model with random weights on the device."""
-  model = language.from_config(shape, dtype)
+  model = language.from_config(dict(shape), jnp.dtype(dtype))
+  is_packed = jax.default_backend() == 'cpu'
+  # Packing random parameters was measured to take 3.5 times their bytes.
+  size = (4 if is_packed else 1) * memory.num_bytes(model.param_shapes())
+  memory.fit_rows(1, size, 'a model with random weights')
   # Not compiled as a whole: arrays of one shape share a program.
   params = model.init_params(jax.random.key(seed))
   checkpoint = checkpoints.Checkpoint(model, params, None)
-  return checkpoint.pack() if jax.default_backend() == 'cpu' else checkpoint
+  return checkpoint.pack() if is_packed else checkpoint
 
 
 def force_acceptance(
@@ -118,7 +121,7 @@ def project_loop(
   batch: int,
   method: methods.Method,
   gamma: int,
-  lenience: float,
+  lenience: float | np.ndarray,
   name: str,
 ) -> measuring.Entrant:
   """Makes an entrant of this project's loop."""
@@ -154,7 +157,7 @@ def project_loop(
     }
 
   fields = {'arm': name, 'gamma': gamma}
-  if gamma:
+  if gamma and np.isscalar(lenience):
     fields['lenience'] = lenience
   return measuring.two_part_entrant(fields, prefill, engine.decode, facts)
 
@@ -227,50 +230,50 @@ def lower_bound(
   pair: Pair, batch: int, gamma: int, blocks: int
 ) -> measuring.Entrant:
   """Makes an entrant of the forward passes of strict decoding."""
-  models, length = (pair.verifier.model, pair.drafter.model), pair.cache_length
-  row_block = functools.partial(block, models, gamma, length)
+  sides = [x for x in (pair.verifier, pair.drafter) if x is not None]
+  models, params = [x.model for x in sides], [x.params for x in sides]
+  row_block = functools.partial(block, models, gamma, pair.cache_length)
 
   @functools.partial(jax.jit, donate_argnums=0)
-  def decode(state, *params):
+  def decode(state, params):
     rows = jax.vmap(row_block, (None, 0, None))
     return jax.lax.fori_loop(0, blocks, lambda i, s: rows(i, s, params), state)
 
   def prefill():
-    caches = [
-      side.model.init_cache(side.params, length)
-      for side in (pair.verifier, pair.drafter)
-    ]
+    caches = [x.model.init_cache(x.params, pair.cache_length) for x in sides]
     repeated = jax.tree.map(lambda x: jnp.stack([x] * batch), caches)
-    return tuple(repeated), jnp.full((batch,), 5, jnp.int32)
+    return repeated, jnp.full((batch,), 5, jnp.int32)
 
   return measuring.two_part_entrant(
     {'arm': 'floor', 'gamma': gamma, 'blocks': blocks},
     prefill,
-    lambda state: decode(state, pair.verifier.params, pair.drafter.params),
-    lambda state: {},
+    lambda state: decode(state, params),
+    # Read once a block, if nothing is drafted.
+    lambda state: {'bytes': memory.num_bytes((state, params))},
   )
 
 
 def block(
-  models: tuple[language.LanguageModel, language.LanguageModel],
+  models: Sequence[language.LanguageModel],
   gamma: int,
   cache_length: int,
   index: jax.Array,
   state: Any,
-  params: tuple[Any, Any],
+  params: Sequence[Any],
 ) -> Any:
   """Runs the forward passes of one block of one row."""
-  (verifier_cache, drafter_cache), token = state
+  (verifier_cache, *drafter_cache), token = state
   start = index % (cache_length // (gamma + 1)) * (gamma + 1)
   verifier_cache = models[0].rewind(verifier_cache, start)
-  tokens = token[None]
-  if gamma:
-    drafter_cache, tokens = _draft(
-      models[1], params[1], drafter_cache, gamma, token=token, start=start
+  # Passes of the verifier alone read any tokens.
+  tokens = jnp.repeat(token, gamma + 1)
+  if gamma and drafter_cache:
+    drafter_cache[0], tokens = _draft(
+      models[1], params[1], drafter_cache[0], gamma, token=token, start=start
     )
   reader = functools.partial(decoding.read_hidden, models[0], params[0])
   logits, _, verifier_cache = reader(verifier_cache, tokens, start)
-  return (verifier_cache, drafter_cache), _next_token(logits)
+  return [verifier_cache, *drafter_cache], _next_token(logits)
 
 
 def _next_token(logits: jax.Array) -> jax.Array:
@@ -365,6 +368,11 @@ def _entrants(
         enter(lower_bound(pair, batch, gamma, blocks))
   for lenience in leniences:
     enter(loop(token_v3, config.gamma, lenience, 'token_v3'))
+  if curve := config.get('curve'):
+    pair = pair._replace(prompts=pair.prompts[:batch] * len(curve))
+    rates = np.repeat(curve, batch)
+    loop = functools.partial(project_loop, pair, len(rates))
+    enter(loop(token_v3, config.gamma, rates, 'curve'))
   return participants
 
 
@@ -393,5 +401,8 @@ def table(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         floor[name] == row[name] for name in ('gamma', 'blocks')
       ):
         out['x floor'] = decode_s / median(floor['decode_s'])
+    if row['arm'] == 'curve':
+      # The entrant before it.
+      out['x token_v3'] = out['ms/block'] / rows[-1]['ms/block']
     rows.append(out)
   return rows
