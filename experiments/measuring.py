@@ -159,7 +159,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-  """Formats a number with four digits, and None as a dash."""
+  """Formats numbers with four digits, None as a dash, and fields as a list."""
+  if isinstance(value, dict):
+    cells = {name: _cell(x) for name, x in value.items() if x is not None}
+    return ', '.join(f'{name} {cell}' for name, cell in cells.items())
   if isinstance(value, float):
     return f'{value:.0f}' if abs(value) >= 1000 else f'{value:.4g}'
   return '-' if value is None else str(value)

@@ -14,7 +14,7 @@ import pytest
 import small
 
 from cascades import decoding, methods
-from cascades.models import tokenizers
+from cascades.models import memory, tokenizers
 from cascades.proof import law_checks
 from configs import common
 from experiments import accelerator, benchmark, cli, measuring
@@ -87,8 +87,9 @@ def test_entrants_take_turns_after_one_that_warms_up():
 
 
 def test_a_table_has_the_columns_that_have_values():
-  rows = [{'x': 'a|b', 'y': 1.23456}, {'x': 'two', 'z': None, 'y': None}]
-  table = '| x | y |\n| --- | --- |\n| a\\|b | 1.235 |\n| two | - |'
+  fields = {'ms': 2.0, 'z': None, 'arm': 'b'}
+  rows = [{'x': 'a|b', 'y': 1.23456}, {'x': fields, 'z': None, 'y': None}]
+  table = '| x | y |\n| --- | --- |\n| a\\|b | 1.235 |\n| ms 2, arm b | - |'
   assert measuring.table(rows) == table
 
 
@@ -291,23 +292,26 @@ def test_figures_of_another_commit_stay(tmp_path, monkeypatch):
     benchmark.run(_config('benchmark'), tmp_path)
 
 
-def test_a_measurement_that_fails_is_a_row_of_the_check(monkeypatch, capsys):
-  plan = {
-    'a': [('x', '1 ms', True), ('y', '2 ms', None)],
-    'b': (1 / 0 for _ in 'x'),
-    'c': [('', '3 ms', False)],
-  }
-  monkeypatch.setattr(accelerator, '_plan', lambda *_: plan.items())
-  accelerator.measure('loops', tiny=True)
-  rows = [
-    (x['measured'], x['result'], x['met'])
-    for x in map(json.loads, capsys.readouterr().out.splitlines())
-  ]
-  assert rows == [
-    ('a, x', '1 ms', 'yes'),
-    ('a, y', '2 ms', ''),
-    ('b', 'ZeroDivisionError: division by zero', 'failed'),
-    ('c', '3 ms', 'NO'),
+def test_a_phase_that_hangs_loses_only_what_it_has_not_measured(
+  tmp_path, monkeypatch
+):
+  rows = ({'ms': 1 / x, 'met': True} for x in (4, 0, 1))
+  plan = {'a': rows, 'b': [{'met': False}, {'arm': 'strict'}]}
+  monkeypatch.setitem(accelerator.PHASES, 'loops', (37, lambda _: plan.items()))
+  path = tmp_path / 'figures.jsonl'
+  accelerator.measure('loops', True, path)
+  code = 'import sys, time; "costs" in sys.argv[1] and time.sleep(99); exit(3)'
+  monkeypatch.setattr(sys, 'orig_argv', ['python', '-c', code])
+  accelerator.run_phases(['loops', 'costs'], 0.1, path)
+  late = {'exit code': 'none after 3 s; give it more --minutes'}
+  lines = map(json.loads, path.read_text().splitlines())
+  assert [tuple(x.values()) for x in lines] == [
+    ('loops', 'a', {'ms': 0.25}, True),
+    ('loops', 'a', {'error': 'ZeroDivisionError: division by zero'}, False),
+    ('loops', 'b', {}, False),
+    ('loops', 'b', {'arm': 'strict'}, None),
+    ('costs', 'the phase', late, False),
+    ('loops', 'the phase', {'exit code': 3}, False),
   ]
 
 
@@ -322,51 +326,39 @@ def test_a_difference_is_judged_by_the_first_choice_that_was_lost():
 
 
 def test_passes_of_a_device_are_timed_alone(monkeypatch):
-  times = lambda *_: {1: [0.002], 3: [0.003]}  # noqa: E731
-  monkeypatch.setattr(measuring, 'time_in_turns', times)
-  ((_, text, _),) = accelerator._units(True, 'tiny 1', 2)
-  assert text.startswith('a token 2.000 ms, ')
-  assert text.endswith('; 3 by 1: 1.50')
+  race = lambda entrants, _: [  # noqa: E731
+    {'decode_s': [0.032 * (2 + x.fields['gamma'])], 'bytes': 4e6}
+    for x in entrants
+  ]
+  monkeypatch.setattr(measuring, 'race', race)
+  row, _ = accelerator._passes(accelerator._TINY_SHAPES['tiny 1'], True)
+  for name in ('token ms', 'GB/s', '3 by 1'):
+    assert row[name] == pytest.approx(2)
+  monkeypatch.setattr(memory, 'available', lambda: 10)
+  with pytest.raises(ValueError, match='memory: a model with random weights'):
+    [*accelerator._passes(accelerator._TINY_SHAPES['tiny 1'], True)]
 
 
 def test_prompts_of_a_trained_pair_begin_as_its_texts_did(monkeypatch):
   pairs = []
-  by_floor = lambda pair, *_: pairs.append(pair) or ()  # noqa: E731
-  monkeypatch.setattr(accelerator, '_by_floor', by_floor)
-  assert not [*accelerator._translate(True, 2)]
+  measure = lambda config, pair, key: pairs.append(pair) or ()  # noqa: E731
+  monkeypatch.setattr(loops, 'measure', measure)
+  for _, rows in accelerator._real_pair(True):
+    assert not [*rows]
   assert {int(prompt[0]) for prompt in pairs[0].prompts} == {tokenizers.BOS}
-
-
-def test_a_phase_that_hangs_loses_only_what_it_has_not_measured(tmp_path):
-  code = 'import time; print(\'5\\n{"phase": "a"}\', flush=1); time.sleep(99)'
-  path = tmp_path / 'figures.jsonl'
-  accelerator.run_phase('a', [sys.executable, '-c', code], path, 3.0)
-  first, last = accelerator.read_rows(path)
-  assert first == {'phase': 'a'}
-  assert last['result'] == 'stopped after 3 s; give it more --minutes'
-  code = 'raise SystemExit(3)'
-  accelerator.run_phase('b', [sys.executable, '-c', code], path, 99.0)
-  *_, last = accelerator.read_rows(path)
-  assert last['result'] == 'the process ended with code 3'
 
 
 # Hides packages that a machine without a network may lack, and the network.
 _LEAN = """
-import importlib.machinery, socket, sys
+import socket
+from importlib.machinery import PathFinder
 hidden = {'tensorflow', 'tensorflow_datasets', 'grain', 'datasets'}
 hidden |= {'rouge_score', 'regex', 'pandas', 'matplotlib', 'sacrebleu'}
-class Finder(importlib.machinery.PathFinder):
-  @classmethod
-  def find_spec(cls, name, path=None, target=None):
-    if name.split('.')[0] in hidden:
-      return None
-    return super().find_spec(name, path, target)
-sys.meta_path = [
-  Finder if x is importlib.machinery.PathFinder else x for x in sys.meta_path
-]
-def refuse(*_):
-  raise OSError('there is no network')
-socket.socket.connect = refuse
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: (
+  None if name.split('.')[0] in hidden else find(name, *rest)
+)
+socket.socket.connect = None
 """
 
 
@@ -384,7 +376,8 @@ def test_all_phases_are_rehearsed_without_tensorflow_or_a_network(
   assert done.returncode == 0, done.stderr
   phases = [x.split(' | ')[0][2:] for x in done.stdout.splitlines()[3:]]
   assert list(dict.fromkeys(phases)) == list(accelerator.PHASES)
-  assert ' failed |' not in done.stdout
+  assert ' | error ' not in done.stdout
+  assert ' | the phase | ' not in done.stdout
   assert len(log.read_text().splitlines()) == 1 + len(accelerator.PHASES)
-  assert '| correctness | greedy, float32 | 4 of 4 agree' in done.stdout
+  assert '| correctness | greedy, float32 | equal 4 of 4 | True' in done.stdout
   assert 'Traceback' not in done.stderr
