@@ -181,7 +181,7 @@ def _distributions(method, d, lenience, token):
 
 
 def _explaining(**options):
-  return small.sampler(*small.tables(), method='token_v3', **options)
+  return small.sampler(*small.tables(), batch_size=4, **options)
 
 
 def _explained(decoder):
@@ -249,9 +249,9 @@ def test_without_a_test_per_token_no_number_is_given(kind, drafts):
 
 def test_lossless_drafts_of_no_language_model_are_explained_without_q():
   prompt = 'a b c d ' * 12
-  decoder = small.sampler(small.tables()[0], 'ngram:1')
-  answer = decoder.sample(prompt, max_new_tokens=24)
-  explained = scoring.explain(decoder, prompt, answer)
+  decoder = small.sampler(small.tables()[0], 'ngram:1', gamma=2)
+  answers = decoder.sample([prompt] * 4, max_new_tokens=24)
+  explained = [y for x in answers for y in scoring.explain(decoder, prompt, x)]
   assert sum(x.draft is not None for x in explained) > 0
   for x in explained:
     assert x.q is x.acceptance is None
