@@ -331,7 +331,7 @@ def test_too_few_examples_are_foreseen():
   make = functools.partial(curve_plan.Curve.from_config, config)
   curves = [
     make('verifier_only', ()),
-    make('speed', (0.0,), gamma=3),
+    make('speed', (0.0,)),
     make('token_v2', (0.6, 0.95)),
     make('token_v3', (-1.0, 0.9)),
     make('token_v3', (0.5,), num_examples=1000),
@@ -358,7 +358,7 @@ def test_a_sweep_on_one_half_is_reported_without_a_decision(tmp_path, capsys):
   config = _config(dict(risk=0.9, delta=0.5), num_examples=1)
   curves = [
     small.curve('verifier_only', ()),
-    small.curve('token_v3', (0.9,), gamma=3),
+    small.curve('speed', (0.9,), gamma=4),
   ]
   sweep.run(config, curves, tmp_path / 'run')
   said = capsys.readouterr().err
@@ -376,8 +376,8 @@ def decided(tmp_path_factory):
   make = functools.partial(curve_plan.Curve.from_config, config)
   curves = [
     make('verifier_only', ()),
-    make('speed', (0.0,), gamma=3),
-    make('token_v3', (0.5, 0.9), gamma=3),
+    make('speed', (0.0,)),
+    make('token_v3', (0.5, 0.9)),
   ]
   sweep.run(config, curves, workdir, quiet=True)
   return config, workdir

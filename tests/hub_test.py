@@ -77,7 +77,7 @@ def _refused(name):
 
 
 def test_a_pair_of_the_hub_decodes_as_the_folders_do(served):
-  config = DecodingConfig(method='speed', lenience=0.0, gamma=3)
+  config = DecodingConfig(method='speed', lenience=0.0)
   ours, theirs = (
     cascades.Sampler(*pair, config=config)
     for pair in (small.pair(), ('acme/verifier', 'acme/drafter'))

@@ -42,7 +42,6 @@ _CURVES = [
   small.curve('drafter_only', ()),
   small.curve('speed', (0.0, 1.0), gamma=4),
   small.curve('token_v3', (-1.0, 0.5, 1.0), gamma=4),
-  small.curve('speed', (0.5,), gamma=2, verification='block'),
   small.curve('speed', (0.0,), gamma=2, verification='multi_round', drafts=2),
   small.curve('chow', (-1.0, 0.1, 1.0), gamma=2),
   small.curve('sequence_mean', (-1.0, 0.05, 1.0)),
@@ -71,7 +70,7 @@ def workdir(tmp_path_factory):
 def test_a_row_for_every_point(workdir):
   frame = pd.read_csv(workdir / 'summary.csv')
   assert list(frame.columns) == metrics.SUMMARY_COLUMNS
-  assert len(frame) == 1 + 1 + 2 + 3 + 1 + 1 + 3 + 3 + 2 + 3
+  assert len(frame) == 1 + 1 + 2 + 3 + 1 + 3 + 3 + 2 + 3
   assert (frame.n == 5).all()
   assert (frame.failed == 0).all()
   # No clock timed these: they are counted from the records of chow.
@@ -182,7 +181,7 @@ def test_the_two_models_alone_draw_independently(tmp_path):
 
 def test_records_are_whole_and_their_counts_add_up(workdir):
   found = records.read_all(workdir)
-  assert len(found) == 5 * 17
+  assert len(found) == 5 * 16
   for record, trace in small.made(workdir):
     counts.check(record, trace)
     assert record.quality == record.scores['exact_match']
@@ -193,8 +192,8 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
   assert not rule['sequence_mean']
   names = {p.name for p in (workdir / 'records').iterdir()}
   wanted = 'verifier_only drafter_only sequence_mean sequence_least'
-  wanted += ' speed-gamma-4 token_v3-gamma-4 speed-block-gamma-2'
-  wanted += ' speed-multi_round-2-drafts-gamma-2 chow-gamma-2'
+  wanted += ' speed-gamma-4 token_v3-gamma-4 chow-gamma-2'
+  wanted += ' speed-multi_round-2-drafts-gamma-2'
   pattern = r'numerals-(.*)-0-[0-9a-f]{16}\.jsonl'
   assert {re.fullmatch(pattern, x)[1] for x in names} == {*wanted.split()}
   traces = {p.name for p in (workdir / 'traces').iterdir()}
@@ -271,8 +270,8 @@ def test_the_report_stands_beside_the_records(workdir):
   assert [curve['method'] for curve in config['curves']] == [
     curve.method for curve in _CURVES
   ]
-  own = {'method': 'speed', 'leniences': [0.5], 'gamma': 2}
-  own |= {'verification': 'block'}
+  own = {'method': 'speed', 'leniences': [0.0], 'gamma': 2}
+  own |= {'verification': 'multi_round', 'drafts': 2}
   assert config['curves'][4] == records.OPTIONS | own
   # The fields that the curves were made of would say something else.
   assert not {'method', 'lenience', 'gamma', 'gate'} & set(config)
@@ -374,7 +373,7 @@ def test_shards_leave_the_plan_and_each_others_points(
   tmp_path, monkeypatch, capsys
 ):
   curves = [*_CURVES[:2], small.curve('sequence_mean', (0.5,))]
-  config = small.config(num_examples=2)
+  config = small.config(num_examples=3)
   run = functools.partial(_count_decoded, config, curves)
   for shard, fresh in (((0, 2), True), ((-1, 2), False)):
     with pytest.raises(ValueError, match=r'^shard: 0/N goes with --fresh'):
@@ -399,7 +398,7 @@ def test_shards_leave_the_plan_and_each_others_points(
   assert run(tmp_path / 'a', shard=(-1, 2), fresh=True) == []
   assert not _files(tmp_path / 'a')
   with pytest.raises(ValueError, match=r'another seed; .* plan with --fresh'):
-    _run(tmp_path / 'a', curves, num_examples=2, seed=1)
+    _run(tmp_path / 'a', curves, num_examples=3, seed=1)
   assert len(run(tmp_path / 'a', shard=(0, 2))) == 1
   capsys.readouterr()
   assert run(tmp_path / 'a') == ['drafter_only']
