@@ -29,12 +29,12 @@ _TAGS = {
   'start': ('<start_of_turn>', '<end_of_turn>'),
   'bar': ('<|turn>', '<turn|>'),
 }
-_TEXTS = ['user and model take turns', 'what is 2 + 2?', 'it is 4'] * 9
+_TEXTS = ['user and model take turns', 'what is 2 + 3', 'it is 5, a figure'] * 9
 
 
 @functools.cache
 def _trained(tags):
-  return tokenizer_training.train(_TEXTS, 300, _TAGS.get(tags, ()))
+  return tokenizer_training.train(_TEXTS, 344, _TAGS.get(tags, ()))
 
 
 @functools.cache
@@ -437,7 +437,7 @@ def _spelled(ids, one):
 def test_a_conversation_goes_on_turn_by_turn(folder):
   one = small.sampler(str(folder), gamma=0, cache_length=200)
   end = chat.require_template(one.tokenizer).end_token
-  nothing_else = [i for i in range(300) if i != end]
+  nothing_else = [i for i in range(344) if i != end]
   asked = dict(apply_chat_template=True, return_state=True, max_new_tokens=3)
   # Only the end of a turn can be said, then anything but the end of one.
   done = one.sample('one', forbidden_tokens=nothing_else, **asked)
@@ -468,7 +468,7 @@ def test_a_sampler_answers_messages(folder):
   raw = one.encode(words)
   assert (raw.count(start), raw.count(end)) == (1, 1)
   # Messages imply the template, with the end of a turn among the stops.
-  nothing_else = [i for i in range(300) if i != end]
+  nothing_else = [i for i in range(344) if i != end]
   options = dict(max_new_tokens=3, forbidden_tokens=nothing_else, echo=True)
   assert one.sample(messages, **options).tokens == [*ids, end]
   assert [x.tokens for x in one.sample([messages], **options)] == [[*ids, end]]

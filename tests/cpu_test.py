@@ -247,7 +247,7 @@ def test_strict_decoding_has_the_logits_of_the_verifier_alone(drafter):
     )
     for x, options in (
       (None, dict(gamma=0)),
-      (drafter, dict(gamma=4, lenience=-1.0)),
+      (drafter, dict(method='token_v2', gate='processed', gamma=3)),
     )
   )
   for x, y in zip(strict, alone, strict=True):

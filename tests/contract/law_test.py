@@ -345,7 +345,7 @@ def _named(x):
 
 @pytest.mark.parametrize(
   ('name', 'config', 'gamma', 'drafts', 'tree_size', 'of'),
-  tiers.first(_loops(), 4),
+  tiers.first(_loops(), 2),
   ids=_named,
 )
 def test_the_loop_emits_the_declared_law(
