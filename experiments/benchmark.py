@@ -14,16 +14,12 @@ import json
 import os
 import pathlib
 
-import jax
 from absl import flags
 from ml_collections import ConfigDict
 
 from cascades import arguments
-from experiments import cli, measuring, records
-from experiments.benchmarks import answering, loops
-from experiments.sweeps import plan, workdirs
+from experiments import cli
 
-_SUITES = {'loops': loops, 'answering': answering}
 # Fields that are integers from 1 on, or tuples of such.
 _COUNTS = (
   *('batch_sizes', 'gamma', 'gammas', 'new_tokens', 'num_examples'),
@@ -33,15 +29,23 @@ _COUNTS = (
 
 def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   """Runs a suite, writes its figures and prints its tables."""
-  if config.suite not in _SUITES:
+  # Imports JAX, which --help does not need.
+  import jax
+
+  from experiments import measuring, records
+  from experiments.benchmarks import answering, loops
+  from experiments.sweeps import workdirs
+
+  suites = {'loops': loops, 'answering': answering}
+  if config.suite not in suites:
     raise ValueError(
-      f'suite: must be one of {", ".join(_SUITES)}, got {config.suite!r}.'
+      f'suite: must be one of {", ".join(suites)}, got {config.suite!r}.'
     )
   for name in {*_COUNTS} & {*config}:
     values = config[name] if isinstance(config[name], tuple) else [config[name]]
     for value in values or [values]:
       arguments.integer(name, value, 1)
-  suite = _SUITES[config.suite]
+  suite = suites[config.suite]
   start = workdirs.provenance({})
   output = {
     'suite': config.suite,
@@ -79,6 +83,10 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
 def main() -> None:
   """Runs the config of the flags."""
   name, _, config, _ = cli.read_config()
+  import jax
+
+  from experiments.sweeps import plan, workdirs
+
   workdir = pathlib.Path(flags.FLAGS.workdir or plan.default_workdir(name))
   cli.make_folder(workdir)
   # Compile times are figures here.

@@ -24,8 +24,6 @@ from typing import Any
 from absl import flags
 
 from experiments import cli
-from experiments.sweeps import curve_plan, multihost, plan, ray_cluster
-from experiments.sweeps.fields import SweepConfig
 
 cli.define_config('configs/quickstart.py')
 _TASK = flags.DEFINE_multi_string(
@@ -86,6 +84,10 @@ def long_flag(word: str) -> str:
 def main() -> None:
   """Runs the sweep of the flags."""
   name, module, config, overrides = cli.read_config()
+  # Imports JAX, which --help does not need.
+  from experiments.sweeps import curve_plan, multihost, plan
+  from experiments.sweeps.fields import SweepConfig
+
   if _TASK.value:
     config.tasks = tuple(_TASK.value)
   typed = SweepConfig.convert(config)
@@ -120,7 +122,7 @@ def _parse_shard(text: str | None) -> tuple[int, int] | None:
 
 def run(
   config: Any,
-  curves: Sequence[curve_plan.Curve],
+  curves: Sequence[Any],
   workdir: pathlib.Path,
   launcher: str = 'local',
   **options: Any,
@@ -129,7 +131,7 @@ def run(
 
   The launcher 'ray' runs the command of this process, on a cluster.
   """
-  # Imports pandas and others, which --help does not need.
+  from experiments.sweeps import ray_cluster
   from experiments.sweeps.run import Sweep
 
   if launcher not in ('local', 'ray'):

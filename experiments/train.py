@@ -12,7 +12,6 @@ import shlex
 from absl import flags
 
 from experiments import cli
-from experiments.sweeps import plan, workdirs
 
 cli.define_config('configs/train_drafter.py')
 
@@ -20,16 +19,16 @@ cli.define_config('configs/train_drafter.py')
 def main() -> None:
   """Trains the drafter of the config named by the flags."""
   name, _, config, overrides = cli.read_config()
-  workdir = pathlib.Path(flags.FLAGS.workdir or plan.default_workdir(name))
-  cli.make_folder(workdir)
-
   # Imported after the flags are parsed, so that a mistyped flag fails at once.
+  from experiments.sweeps import plan, workdirs
   from experiments.training import (
     layer_drafters,
     recurrent_heads,
     training_loop,
   )
 
+  workdir = pathlib.Path(flags.FLAGS.workdir or plan.default_workdir(name))
+  cli.make_folder(workdir)
   kind = recurrent_heads if 'depth' in config else layer_drafters
   # The card names no folder of this machine.
   words = [f'--config.{k}={x}' for k, x in overrides.items() if k != 'text']

@@ -15,7 +15,7 @@ from typing import Any, Self, get_args, get_origin
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from cascades import arguments, drafters
+from cascades import arguments
 from cascades.arguments import Declared, Option, option, options_of
 from cascades.config import DecodingConfig
 
@@ -227,6 +227,9 @@ _ABSENT |= dict.fromkeys(('ray', 'task', 'file', 'decision'))
 
 def declared() -> dict[str, Option]:
   """Returns the declaration of every field."""
+  # Imports JAX, which the help of a command does not need.
+  from cascades import drafters
+
   decoding = options_of(DecodingConfig) | drafters.declared_options()
   for name, x in decoding.items():
     if x.kind is str:
