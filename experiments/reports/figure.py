@@ -1,7 +1,13 @@
-"""The figure of the page: quality against latency, a panel for each task."""
+"""Figures of the page, with a panel for each task.
+
+A figure is a function of `FIGURES`: it draws the points of a task, and returns
+an artist for each label. Its docstring has its alternative text and caption.
+"""
 
 import io
 import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -30,49 +36,71 @@ _DASHED = dict(color='#5d6878', linestyle=(0, (4, 3)), linewidth=1.1)
 _UNDATED = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
 
 
+class Picture(NamedTuple):
+  """A figure: its texts, its SVG for narrow and wide screens, and its PNG."""
+
+  name: str
+  alt: str
+  caption: str
+  narrow: str
+  wide: str
+  png: bytes
+
+
 def draw(
-  frame: pd.DataFrame, curve_styles: tables.CurveStyles
-) -> tuple[str, bytes] | None:
-  """Draws points and fronts, as SVG and PNG; None without a known quality."""
-  is_known = np.isfinite(frame[['latency', 'quality']]).all(axis=1)
-  parts = list(frame[is_known].groupby('task', sort=False))
+  panel: Callable[..., dict[str, Any]],
+  fields: Sequence[str],
+  frame: pd.DataFrame,
+  curve_styles: tables.CurveStyles,
+) -> Picture | None:
+  """Draws a figure of the points that have its fields; None without any."""
+  frame = frame[np.isfinite(frame[[*fields]]).all(axis=1)]
+  parts = list(frame.groupby('task', sort=False))
   if not parts:
     return None
-  columns = min(2, len(parts))
-  rows = math.ceil(len(parts) / columns)
-  with mpl.rc_context(_RC):
-    # A canvas without pyplot has no global state and needs no display.
-    figure = Figure(
-      figsize=(2.2 + 4.4 * columns, 0.8 + 3.6 * rows), layout='constrained'
-    )
-    FigureCanvasAgg(figure)
-    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    handles = {}
-    for axes, (task, part) in zip(grid, parts, strict=False):
-      handles |= _panel(axes, part, curve_styles)
-      title = escapes.for_xml(tables.words(task))
-      axes.set_title(title, loc='left', fontsize=10)
-      axes.set_xlabel('modelled latency per token (verifier alone = 1)')
-      axes.set_ylabel('quality')
-    for axes in grid[len(parts) :]:
-      axes.set_visible(False)
-    figure.legend(
-      handles.values(),
-      map(escapes.for_xml, handles),
-      loc='outside lower center',
-      ncols=2 * columns,
-      frameon=False,
-    )
-    svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(svg, format='svg', metadata=_UNDATED)
-    figure.savefig(png, format='png', dpi=120)
-  return escapes.for_xml(svg.getvalue()), png.getvalue()
+  svgs, png, largest = [], io.BytesIO(), min(2, len(parts))
+  for columns, width in (1, 4.4), (largest, 4 + 4 * largest):
+    rows, ncols = math.ceil(len(parts) / columns), int(width / 4)
+    lines = math.ceil(frame.variant.nunique() / ncols)
+    with mpl.rc_context(_RC):
+      # A canvas without pyplot has no global state and needs no display.
+      figure = Figure((width, 3.4 * rows + 0.2 * lines), layout='constrained')
+      FigureCanvasAgg(figure)
+      grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+      handles = {}
+      for axes, (task, part) in zip(grid, parts, strict=False):
+        handles |= panel(axes, part, curve_styles)
+        title = escapes.for_xml(tables.words(task))
+        axes.set_title(title, loc='left', fontsize=10)
+      for axes in grid[len(parts) :]:
+        axes.set_visible(False)
+      figure.legend(
+        handles.values(),
+        map(escapes.for_xml, handles),
+        loc='outside lower center',
+        ncols=ncols,
+        frameon=False,
+      )
+      svg = io.StringIO()
+      figure.savefig(svg, format='svg', metadata=_UNDATED)
+      svgs.append(escapes.for_xml(svg.getvalue()))
+  # The last figure is for wide screens.
+  figure.savefig(png, format='png', dpi=120)
+  alt, _, caption = str(panel.__doc__).partition('\n\n')
+  return Picture(panel.__name__, alt, caption, *svgs, png.getvalue())
 
 
-def _panel(
+def quality(
   axes: Axes, frame: pd.DataFrame, curve_styles: tables.CurveStyles
-) -> dict[str, Axes]:
-  """Draws the curves of a task; returns an artist for each label."""
+) -> dict[str, Any]:
+  """Quality against modelled latency.
+
+  Up and to the left is better; a latency below 1 is faster than the verifier
+  alone. A line is the front of a method over the leniences and gammas that were
+  tried: no point of the method is both faster and better. Vertical lines are
+  95 % intervals, dashed lines the two models alone. A front favours points with
+  lucky samples: points with overlapping intervals cannot be told apart.
+  """
   handles = {}
   for variant, curve in frame.groupby('variant', sort=False):
     style = curve_styles[variant]
@@ -95,4 +123,10 @@ def _panel(
     axes.vlines(front.latency, low, high, color=style.colour, alpha=0.4)
     handles[style.label] = line
   axes.set_xlim(0, 1.08 * frame.latency.max())
+  axes.set_xlabel('modelled latency per token (verifier alone = 1)')
+  axes.set_ylabel('quality')
   return handles
+
+
+# With the fields of a point that a figure shows.
+FIGURES = {quality: ('latency', 'quality')}

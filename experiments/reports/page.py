@@ -37,6 +37,7 @@ _TEMPLATES = jinja2.Environment(
   trim_blocks=True,
   undefined=jinja2.StrictUndefined,
 )
+_TEMPLATES.filters['base64'] = lambda x: base64.b64encode(x.encode()).decode()
 
 
 def write_report(
@@ -63,6 +64,9 @@ def write_report(
       left_out.setdefault(name, f'{name} cannot be made ({reason}).')
       return None
 
+  def shown(x: Table) -> tuple[Table, list, str]:
+    return x, [*x.rows(curve_styles)], x.csv()
+
   path = run.path / 'decision.json'
   files.check_tree(run.path)
   cli.say('drawing the page')
@@ -71,7 +75,10 @@ def write_report(
   curve_styles = tables.styles(
     {name: name for name in runs.BASELINES} | dict(curves)
   )
-  picture = make('the figure', figure.draw, frame, curve_styles)
+  drawn = [
+    make('the figure', figure.draw, *entry, frame, curve_styles)
+    for entry in figure.FIGURES.items()
+  ]
   decision = make('the decision', _decision, path)
   by_kind = make('the kinds', comparisons.best_of_kinds, frame)
   timed = make('the race', comparisons.race, run, config)
@@ -80,33 +87,30 @@ def write_report(
     *_tables(frame, by_kind, timed, curve_styles),
   ]
   # Cells that cannot be shown are refused here, not in the template.
-  parts = [
-    x
-    for x in output
-    if x and make(x.title, lambda x: [*x.rows({}), x.csv()], x)
-  ]
+  made = [x and make(x.title, shown, x) for x in output]
   text = _TEMPLATES.get_template('page.html').render(
     answers=make('answers', answers.read, run.path, run.records, make) or [],
     sources=answers.SOURCES,
     config=config,
     curve_styles=curve_styles,
     decision=decision,
-    figure=picture and base64.b64encode(picture[0].encode()).decode(),
+    figures=drawn,
     frame=frame,
     left_out=list(map(files.sentence, left_out.values())),
     notices=comparisons.unsolved(frame),
     run=run,
     settings=json.dumps(run.config, indent=2),
     formats=tables,
-    tables=parts,
+    tables=list(filter(None, made)),
   )
   folder = run.path / 'report'
   records.write_text(folder / 'index.html', text)
-  if picture:
-    records.write_text(folder / 'figures/quality.svg', picture[0])
-    files.write_bytes(folder / 'figures/quality.png', picture[1])
-  for table in parts:
-    records.write_text(folder / f'tables/{table.name}.csv', table.csv())
+  for picture in filter(None, drawn):
+    path = folder / f'figures/{picture.name}'
+    records.write_text(path.with_suffix('.svg'), picture.wide)
+    files.write_bytes(path.with_suffix('.png'), picture.png)
+  for table, _, text in filter(None, made):
+    records.write_text(folder / f'tables/{table.name}.csv', text)
   return folder / 'index.html'
 
 
