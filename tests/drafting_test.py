@@ -215,9 +215,8 @@ def test_answers_at_several_temperatures_are_kinds_and_none_is_held_out(
     with pytest.raises(KeyboardInterrupt):
       data.prepare(c, whole, tmp_path)
     # What was answered is not asked again.
-    (answers,) = tmp_path.glob('answers-*.json')
-    some = json.loads(answers.read_text())[:256]
-    answers.write_text(json.dumps(some))
+    for answers in tmp_path.glob('answers-*/[!0]*.json'):
+      answers.unlink()
   chunks = [(1.0, 256), (0.0, 256), (1.0, 88)]
   assert asked == chunks + chunks[1:]
   assert kinds[1] == kinds[3]

@@ -37,7 +37,7 @@ from experiments.tasks.data_files import DataFile, as_text
 
 # Rows whose hidden states are computed at a time.
 _BATCH_SIZE = 4
-# Prompts that are answered between two writes of the answers.
+# Prompts whose answers are a file.
 CHUNK_SIZE = 256
 # Text between two documents.
 SEPARATOR = '\n\n'
@@ -375,30 +375,30 @@ def _answered_by_verifier(
 ) -> list[list[Document]]:
   """Returns documents with the verifier's answers, a set per temperature.
 
-  Chunks of prompts take the temperatures in turn. A file, named by all that
-  determines the answers, has those that were answered before.
+  Chunks of prompts take the temperatures in turn. A folder, named by all that
+  determines the answers, has a file for each chunk that was answered before.
   """
   temperatures = tuple(config.temperatures)
   options = config.verifier, config.answer_length, config.seed
   weights = decisions.fingerprint(verifier.params)
   name = records.digest([prompts, temperatures, weights, *options])[:16]
-  file = workdir / f'answers-{name}.json'
-  answers = json.loads(file.read_text('utf-8')) if file.exists() else []
-  load = functools.cache(checkpoints.load_model)
+  load, answers = functools.cache(checkpoints.load_model), []
 
   def temperature_of(number: int) -> float:
     return temperatures[number // CHUNK_SIZE % len(temperatures)]
 
-  while (first := len(answers)) < len(prompts):
-    options = DecodingConfig(gamma=0, temperature=temperature_of(first))
-    chunk = sampler.Sampler(load(config.verifier), config=options).sample(
-      [prompt for prompt, _ in prompts[first : first + CHUNK_SIZE]],
-      max_new_tokens=config.answer_length,
-      seed=config.seed + first,
-      stop_strings=('\n',),
-    )
-    answers += [answer.text for answer in chunk]
-    records.write_text(file, json.dumps(answers))
+  for first in range(0, len(prompts), CHUNK_SIZE):
+    file = workdir / f'answers-{name}/{first}.json'
+    if not file.exists():
+      options = DecodingConfig(gamma=0, temperature=temperature_of(first))
+      chunk = sampler.Sampler(load(config.verifier), config=options).sample(
+        [prompt for prompt, _ in prompts[first : first + CHUNK_SIZE]],
+        max_new_tokens=config.answer_length,
+        seed=config.seed + first,
+        stop_strings=('\n',),
+      )
+      records.write_text(file, json.dumps([answer.text for answer in chunk]))
+    answers += json.loads(file.read_text('utf-8'))
   answered: dict[float, list[Document]] = {x: [] for x in temperatures}
   for i, (text, (_, document)) in enumerate(zip(answers, prompts, strict=True)):
     # A document with an empty answer means one without an answer.
