@@ -50,7 +50,7 @@ def main() -> None:
     sys.exit(4)
   run = runs.read(_WORKDIR.value)
   if not _COMPARE.value:
-    print(reports.write_report(run, config))
+    print(*run.mixed, reports.write_report(run, config), sep='\n')
     return
   for sentence in comparisons.compare_named(run, _COMPARE.value, config):
     print(files.printable(sentence))

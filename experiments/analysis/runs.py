@@ -58,7 +58,7 @@ class Run:
 
   path: pathlib.Path
   config: dict[str, Any]
-  start: dict[str, Any]
+  starts: list[dict[str, Any]]
   measured: unit_costs.CostMeasurements
   records: dict[str, list[records.Record]]
   race: list[records.Record] = dataclasses.field(default_factory=list)
@@ -73,6 +73,23 @@ class Run:
     """The records of examples that all points have, in the sweep's order."""
     decoded = itertools.chain.from_iterable(self.records.values())
     return metrics.on_common_examples(decoded)
+
+  @property
+  def mixed(self) -> list[str]:
+    """Says if memory lacked for batches on which answers depend."""
+    halved = {}
+    for start in self.starts:
+      # A fresh start decodes all points again.
+      halved = {} if start.get('fresh') else halved
+      halved |= start.get('halved') or {}
+    halved = {k: x for k, x in halved.items() if k in self.records}
+    sizes = sorted({*halved.values()})
+    text = (
+      f'batch_size: in {len(halved)} of {len(self.records) - 1} points, memory'
+      f' was enough for batches of {" or ".join(map(str, sizes))}'
+      ' rows; on this device an answer depends on the batch around it.'
+    )
+    return [text] if halved else []
 
   @functools.cached_property
   def summary(self) -> pd.DataFrame:
@@ -122,17 +139,18 @@ def read(
   if not costs.is_file():
     raise ValueError(f'workdir: there is no {costs}; {_ADVICE}.')
   text = files.read_bytes(costs, 'workdir', _ADVICE)
+  race = path / 'race.jsonl'
   counted = itertools.chain.from_iterable(decoded.values())
   return Run(
     path,
     config=config,
-    start=(records.read_starts(path) or [{}])[-1],
+    starts=records.read_starts(path),
     measured=unit_costs.CostMeasurements.from_json(text),
     records={
       **decoded,
       metrics.SEQUENTIAL: metrics.without_speculation(counted),
     },
-    race=records.read_race(path),
+    race=records.read(race) if race.is_file() else [],
   )
 
 

@@ -360,6 +360,7 @@ class _Start(files.Schema):
   code: str | None = None
   commit: str | None = None
   versions: dict[str, str] | None = None
+  halved: dict[str, Count] | None = None
 
 
 class _Provenance(files.Schema):

@@ -97,7 +97,7 @@ def write_report(
     figures=drawn,
     frame=frame,
     left_out=list(map(files.sentence, left_out.values())),
-    notices=comparisons.unsolved(frame),
+    notices=[*run.mixed, *comparisons.unsolved(frame)],
     run=run,
     settings=json.dumps(run.config, indent=2),
     formats=tables,

@@ -255,6 +255,10 @@ class Sweep:
             bar.update(point.num_answers)
           else:
             decoded = self._worker.decode(point, self._examples, bar.update)
+          size = self._worker.batch_size
+          if size < self._facts.get('batch_size', 0):
+            self._start.setdefault('halved', {})[point.name] = size
+            self._files.log(self._start, self._index)
           self._files.write_point(point, decoded)
           done.add(point)
           bar.set_description(state(), False)
@@ -363,11 +367,13 @@ class Sweep:
 
   def _report(self) -> None:
     """Writes the page, and prints where the results are."""
-    page = reports.write_report(runs.read(self.workdir, self._records))
+    run = runs.read(self.workdir, self._records)
+    page = reports.write_report(run)
     # A decision says by itself what the verifier cannot do.
     table = self._gathered.table
     unsolved = comparisons.unsolved(table)
-    for line in [self._decision.sentence] if self._decision else unsolved:
+    first = [self._decision.sentence] if self._decision else unsolved
+    for line in [*first, *run.mixed]:
       print(f'\n{line}')
     if table.failed.any():
       print(
