@@ -51,16 +51,6 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Random seed.', lower_bound=0)
 _WORKDIR = flags.DEFINE_string('workdir', 'runs/audit', 'Folder of results.')
 
 
-def _leniences() -> list[float] | None:
-  """Returns the leniences of the flag, ascending; None without the flag."""
-  if _LENIENCE.value is None:
-    return None
-  try:
-    return sorted({float(x) for x in _LENIENCE.value})
-  except ValueError as e:
-    raise ValueError(f'lenience: {e}; give numbers, such as 0,0.5.') from None
-
-
 def _certify(leniences: list[float] | None) -> None:
   """Compares a function of the user's, or recorded blocks, with a rule."""
   from cascades.contrib.engine_audits import engines, traces
@@ -98,7 +88,11 @@ def main() -> None:
   """Runs the command."""
   if _METHOD.value is None:
     raise app.UsageError("method: no name is given; give one, or 'all'.")
-  leniences = _leniences()
+  leniences = _LENIENCE.value
+  try:
+    leniences = leniences and sorted({float(x) for x in leniences})
+  except ValueError as e:
+    raise ValueError(f'lenience: {e}; give numbers, such as 0,0.5.') from None
   if _FUNCTION.value is not None or _TRACE.value is not None:
     _certify(leniences)
     return

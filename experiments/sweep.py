@@ -134,8 +134,6 @@ def run(
   from experiments.sweeps import ray_cluster
   from experiments.sweeps.run import Sweep
 
-  if launcher not in ('local', 'ray'):
-    raise ValueError(f'launcher: must be local or ray, got {launcher!r}.')
   is_part = {options.get('process'), options.get('shard')} != {None}
   if launcher == 'ray' and is_part:
     refused = 'cannot be combined with --distributed or --shard'

@@ -162,8 +162,8 @@ def test_each_place_has_its_own_way_to_show_a_text():
   for text in ('a\n\tb', 'é ∆ 漢字', '\U0001f468\u200d\U0001f469', 'a\xa0b'):
     assert files.printable(text) == text
   assert all(map(files.is_invisible, '\u115f\u1160\u3164\uffa0\u2800'))
-  shown = escapes.for_html('<a>\x1b"\ud800\u202e\ufffe\n')
-  assert shown == '&lt;a&gt;\\x1b&quot;\\ud800\\u202e\ufffd\n'
+  shown = escapes.for_xml('<a>\x1b"\ud800\u202e\ufffe\n')
+  assert shown == '<a>\\x1b"\\ud800\\u202e\ufffd\n'
   assert escapes.for_xml(shown) == shown
   for text in ('=1+1', ' =1+1', '\n=1', '\uff1d1', '\u200b@a', '\t1'):
     assert escapes.for_csv(text) == f"'{text}"

@@ -405,10 +405,8 @@ def _contrastive(q, p, lam):
 
 def _least(name, p, lam):
   """The least probability that a truncation of p keeps, [rows, 1]."""
-  order, entropy = (
-    -np.sort(-p, -1),
-    -(p * np.log(np.maximum(p, 1e-300))).sum(-1),
-  )
+  order = -np.sort(-p, -1)
+  entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(-1)
   if name == 'min_p':
     return np.clip(lam, 0, 1) * order[:, :1]
   if name == 'top_k':

@@ -298,10 +298,6 @@ def graded_records(methods=('verifier_only', 'opt', 'token_v3'), **changes):
   ]
 
 
-def csv(page, name):
-  return pd.read_csv(page.parent / 'tables' / f'{name}.csv')
-
-
 @pytest.fixture(scope='module')
 def graded_page(tmp_path_factory):
   lines = graded_records(('verifier_only', 'speed', 'opt', 'token_v3'))
@@ -317,7 +313,8 @@ def test_tables_are_folded_linked_and_files(graded_page):
   assert [title for _, title in links] == titles
   assert all(text.count(f'id="{anchor}"') == 1 for anchor, _ in links)
   assert not any('<details>' in parts[title] for title in titles)
-  table = csv(graded_page, 'kinds').set_index('variant')
+  kinds = graded_page.parent / 'tables/kinds.csv'
+  table = pd.read_csv(kinds, index_col='variant')
   number = f'{table.speedup["speculative cascade"]:.2f}'
   cells = dict(reversed(cells_of(parts[titles[0]], 'Modelled speed-up')))
   assert cells['speculative cascade'].startswith(number)
@@ -342,7 +339,7 @@ def test_the_clock_is_compared_where_arms_took_turns(tmp_path, graded_page):
   records.write(workdir / 'race.jsonl', timed)
   path = report_of(workdir)
   part = parts_of(path.read_text(encoding='utf-8'))[title]
-  table = csv(path, 'race').set_index('variant')
+  table = pd.read_csv(path.parent / 'tables/race.csv', index_col='variant')
   assert table.index.tolist() == ['opt']
   row = table.loc['opt']
   emitted = timed[-1].emitted / timed[0].emitted
@@ -393,8 +390,7 @@ def test_a_page_fits_a_phone_sorts_and_asks_for_nothing(tmp_path):
     width = page.locator('figure img').first.evaluate('x => x.naturalWidth')
     # The narrow figure, whose text is shrunk by a quarter at most.
     assert 0 < width < 430
-    inside = 'document.documentElement.scrollWidth <= innerWidth'
-    assert page.evaluate(inside)
+    assert page.evaluate('document.documentElement.scrollWidth <= innerWidth')
     page.locator('details summary').first.click()
     page.locator('table.summary button').last.click()
     assert page.locator('[aria-sort=ascending]').count() == 1

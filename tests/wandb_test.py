@@ -34,18 +34,14 @@ def _run(workdir):
   sweep.run(config, _CURVES, workdir, quiet=True)
 
 
-def _lines(folder):
-  command = '-m', 'wandb', 'leet', 'inspect', '--json', folder
-  done = launching.python(*command, check=True)
-  return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def test_starts_of_a_sweep_are_one_run_with_its_summary(tmp_path):
   _run(tmp_path)
   _run(tmp_path)
   first, last = sorted(tmp_path.glob('wandb/offline-run-*'))
   assert first.name.split('-')[3] == last.name.split('-')[3]
-  lines = _lines(last)
+  command = '-m', 'wandb', 'leet', 'inspect', '--json', last
+  done = launching.python(*command, check=True)
+  lines = [json.loads(line) for line in done.stdout.splitlines()]
   assert not lines[-1]['exit'].get('exit_code')
   items = [line['history']['item'] for line in lines if 'history' in line]
   summary = pd.read_csv(tmp_path / 'summary.csv')

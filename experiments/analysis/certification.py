@@ -246,10 +246,7 @@ def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
       f'decision: not made, because {len(answers.ids)} examples leave a half'
       " empty; give more examples, and no half as the config's split."
     )
-  chosen_on, reported_on = (
-    answers.select(is_choosing),
-    answers.select(~is_choosing),
-  )
+  chosen_on, reported_on = map(answers.select, (is_choosing, ~is_choosing))
   share = config.delta / max(1, len(_curves(answers.settings)))
   trials = try_all(chosen_on, config, share)
   index = _fastest(trials, lambda x: x.is_certified)
@@ -285,9 +282,8 @@ def judge(
   index, strict_index = map(answers.settings.index, (setting, strict))
   compared = _compare(answers, config, index, strict_index)
   # None if strict decoding is compared with itself.
-  compared['speedup_over_strict'] = faster = compared[
-    'speedup_over_strict'
-  ] or (1.0, 1.0, 1.0)
+  faster = compared['speedup_over_strict'] or (1.0, 1.0, 1.0)
+  compared['speedup_over_strict'] = faster
   of_strict = _speedup_over(answers, config, strict_index)
   is_slow, unsolved = not of_strict[1] > 1, answers.unsolved
   keeps_quality = setting.is_strict or compared['loss'][2] < config.margin

@@ -472,9 +472,3 @@ def read_examples(
     path.stem: {example.id: example for example in read(path, tasks.Example)}
     for path in paths
   }
-
-
-def read_race(workdir: str | pathlib.Path) -> list[Record]:
-  """Reads the records of a race; returns none if there was no race."""
-  path = pathlib.Path(workdir) / 'race.jsonl'
-  return read(path) if path.is_file() else []

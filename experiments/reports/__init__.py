@@ -6,5 +6,3 @@ PNG). Frames and numbers come from `analysis`; `page.html` is the template.
 
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.reports.page import write_report
-
-__all__ = ['AnalysisConfig', 'write_report']

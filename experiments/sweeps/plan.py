@@ -75,9 +75,8 @@ def configured_tasks(config: Any) -> dict[str, Task]:
       'tasks: no task is given; give one or more with --config.tasks, such as'
       f' {next(iter(TASKS))}.'
     )
-  path, tokens = map(
-    (config.values.get('task') or {}).get, ('path', 'max_new_tokens')
-  )
+  table = config.values.get('task') or {}
+  path, tokens = table.get('path'), table.get('max_new_tokens')
   if path and len(config.tasks) > 1:
     raise ValueError(
       f'task.path: {path} cannot be the file of {len(config.tasks)} tasks; give'

@@ -137,8 +137,3 @@ class Workdir:
         f'workdir: {path} lacks lines; delete it, and run the sweep again.'
       )
     return lines
-
-  def read_point(self, point: plan.Point) -> list[records.Outcome]:
-    """Reads the outcomes of a point that is done."""
-    traces = records.read(self.paths(point)[1], records.Trace)
-    return list(map(records.Outcome, self.read_records(point), traces))

@@ -96,14 +96,6 @@ class Worker:
       tree_size=self._config.values.get('tree_size'),
     )
 
-  def _limit_compiled(self, task: str, curve: curve_plan.Curve) -> None:
-    """Clears the compiled programs once there are `_MAX_COMPILED` curves."""
-    key = task, curve
-    if key not in self._compiled and len(self._compiled) >= _MAX_COMPILED:
-      jax.clear_caches()
-      self._compiled.clear()
-    self._compiled.add(key)
-
   def decode(
     self,
     point: plan.Point,
@@ -129,7 +121,11 @@ class Worker:
     on_answer: Callable[[], None] | None = None,
   ) -> list[records.Outcome]:
     """Decodes and scores examples at all leniences of a curve."""
-    self._limit_compiled(task.name, curve)
+    key = task.name, curve
+    if key not in self._compiled and len(self._compiled) >= _MAX_COMPILED:
+      jax.clear_caches()
+      self._compiled.clear()
+    self._compiled.add(key)
     decoder, seed = self._sampler(curve, batch_size=self.batch_size)
     refusals = {x.id: self._refusal(decoder, x, task) for x in examples}
     prompts = [x.prompt for x in examples if not refusals[x.id]]
@@ -335,10 +331,12 @@ def cascades(
   # The models alone may have answered more examples.
   n = point.last - point.first
   sources = {
-    source.curve.baseline_model: files.read_point(source)[:n]
+    source.curve.baseline_model: [*map(records.Outcome, answers, traces)][:n]
     for source in points
     if source.curve.baseline_model
     and (source.task, source.first) == (point.task, point.first)
+    for answers in [files.read_records(source)]
+    for traces in [records.read(files.paths(source)[1], records.Trace)]
   }
   pairs = list(zip(sources['drafter'], sources['verifier'], strict=True))
   return [

@@ -44,18 +44,3 @@ def harness_tasks(name: str) -> dict[str, Task]:
       arguments.missing('tasks', 'lm-evaluation-harness', 'eval')
     ) from error
   return harness.load_tasks(name)
-
-
-__all__ = [
-  'FILE',
-  'GENERATED',
-  'METRICS',
-  'TASKS',
-  'Example',
-  'Metric',
-  'Reference',
-  'Task',
-  'file_task',
-  'harness_tasks',
-  'quality_metric',
-]

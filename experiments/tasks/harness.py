@@ -215,24 +215,16 @@ class HarnessTask(Task):
         file=sys.stderr,
       )
     is_half = split in get_args(halves.Half)
-    requests = self._requests(None if is_half else num_examples, count)
-    examples = [
-      example
-      for example in map(self._example, requests)
-      if not is_half or halves.half_of(example.id) == split
-    ]
+    examples = []
+    for x in self._requests(None if is_half else num_examples, count):
+      text = json.dumps(x.doc, default=str, sort_keys=True)
+      digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+      key = f'{self.name}/test/{x.doc_id}-{digest}'
+      if not is_half or halves.half_of(key) == split:
+        target = self._target(x.doc)
+        examples.append(Example(id=key, prompt=x.args[0], reference=target))
     data = {'shots': count or 0, **self.scorer(), 'task': self.identity}
     return examples[:num_examples], data
-
-  def _example(self, request: Any) -> Example:
-    """Returns the example of a request of the harness."""
-    text = json.dumps(request.doc, default=str, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return Example(
-      id=f'{self.name}/test/{request.doc_id}-{digest}',
-      prompt=request.args[0],
-      reference=self._target(request.doc),
-    )
 
   def score_example(self, answer: str, example: Example) -> dict[str, float]:
     """Returns the quality of an answer, and the harness's metrics of it."""

@@ -203,20 +203,13 @@ def pack_rows(
       ids += new
     row[:] = ids[: len(row)]
     positions_by_row.append([x for x in positions if x < len(row) - 1])
-  return Rows(tokens, *pad_positions(positions_by_row))
-
-
-def pad_positions(
-  positions_by_row: Sequence[Sequence[int]],
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns positions padded to one length, and their mask, [rows, N]."""
   length = max(map(len, positions_by_row))
-  padded = np.zeros((len(positions_by_row), length), np.int32)
+  padded = np.zeros((count, length), np.int32)
   for row, positions in zip(padded, positions_by_row, strict=True):
     row[: len(positions)] = positions
     row[len(positions) :] = positions[-1] if positions else 0
   counts = np.array([[len(positions)] for positions in positions_by_row])
-  return padded, np.arange(length) < counts
+  return Rows(tokens, padded, np.arange(length) < counts)
 
 
 def frequent_tokens(
@@ -333,9 +326,6 @@ def prepare(
       f'rows: must be at most the number of texts, {config.texts}, got'
       f' {config.rows}.'
     )
-  read = functools.partial(
-    read_rows, verifier, dtype=config.dtype, workdir=workdir
-  )
   if not config.temperatures:
     raise ValueError('temperatures: no temperature is given; give one or more.')
   documents = load_documents(config)
@@ -364,7 +354,8 @@ def prepare(
   ids = frequent_tokens(
     document_sets, tokenizer, config.vocabulary, [*required]
   )
-  return read(pack(document_sets, count=config.texts)), ids
+  rows = pack(document_sets, count=config.texts)
+  return read_rows(verifier, rows, config.dtype, workdir), ids
 
 
 def _answered_by_verifier(
