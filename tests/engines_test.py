@@ -13,6 +13,7 @@ import small
 
 from cascades import methods
 from cascades.contrib.engine_audits import branching, engines, traces
+from cascades.proof.sampled import check_sources
 
 
 def _left(q, p, weight=1.0):
@@ -409,6 +410,25 @@ def test_transformers_keeps_the_law():
   unlikely = found.drifts[1]
   assert 0.2 < unlikely.declared < 0.5
   assert unlikely.share == pytest.approx(unlikely.declared, abs=0.03)
+
+
+# --- Sources ---
+
+
+def test_it_is_caught_from_the_first_of_the_last_that_fail():
+  rng = np.random.default_rng(3)
+  w = rng.random(300)
+  accepted = rng.random(300) < np.where(np.arange(300) < 150, w, 0.6 * w)
+  found = check_sources(w, accepted)
+  passed = [check_sources(w[:n], accepted[:n]).passed for n in range(1, 301)]
+  last = max(n for n, x in enumerate(passed, 1) if x)
+  assert found.caught_from == last + 1
+  assert 150 < last < 300
+  # What cannot be fails at once, and float32 rounds to it.
+  for x, source in (0.0, True), (1e-7, True), (1.0, False), (1 - 1e-7, False):
+    found = check_sources([0.5, 0.3, x], [True, False, source])
+    assert (found.p_value, found.caught_from) == (0, 3)
+    assert check_sources([0.5, 0.3, x], [True, False, not source]).passed
 
 
 @pytest.mark.slow

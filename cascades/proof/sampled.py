@@ -1,6 +1,8 @@
 """Samples of the compiled loop, and their distance from the declared law."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +20,10 @@ _MAX_Z = 5.0
 # Sampled sequences: number of tokens after the prompt, the prompt, size of the
 # vocabulary, and gamma.
 _NEW, _PROMPT, _SIZE, _GAMMA = 3, (1, 2, 3), 5, 3
+# Sums of less variance are far from normal.
+_MIN_VARIANCE = 5.0
+# Distance from 0 and from 1 that float32 rounds w to.
+_ROUNDING = 1e-6
 
 
 def decode_curve(
@@ -158,3 +164,93 @@ def check_samples(
       limit=_MAX_Z,
       leniences=tuple(leniences),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceCheck:
+  """The sources of examined tokens, against their probabilities w.
+
+  Attributes:
+    deciles: For each tenth of w: examined tokens, accepted drafts among them,
+      and the expected number of these, the sum of w.
+    p_value: Probability that a right engine deviates by more; 0 if a source is
+      impossible.
+    level: p-values below it fail.
+    caught_from: The number of tokens from which on the p-value stays below the
+      level; None if the check passed.
+  """
+
+  deciles: tuple[tuple[float, float, float], ...]
+  p_value: float
+  level: float
+  caught_from: int | None
+
+  @property
+  def passed(self) -> bool:
+    """True if the sources do not contradict w."""
+    return self.caught_from is None
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns the check with values that JSON supports."""
+    return {'passed': self.passed} | dataclasses.asdict(self)
+
+  def __str__(self) -> str:
+    tokens = sum(n for n, *_ in self.deciles)
+    text = (
+      f'sources of {tokens:.0f} examined tokens:'
+      f' {"passed" if self.passed else "FAILED"} at level {self.level:g},'
+      f' p-value {self.p_value:.2g}'
+    )
+    if not self.passed:
+      text += f', caught from n = {self.caught_from}'
+    for i, (n, accepted, expected) in enumerate(self.deciles):
+      text += (
+        f'\n  w from {i / 10} to {(i + 1) / 10}: {accepted:.0f} of {n:.0f}'
+      )
+      text += f' are accepted drafts, expected {expected:.1f}'
+    return text
+
+
+def check_sources(
+  w: Sequence[float] | np.ndarray,
+  accepted: Sequence[bool] | np.ndarray,
+  level: float = 0.01,
+) -> SourceCheck:
+  """Tests the sources of emitted tokens at whose position a draft was examined.
+
+  With token verification of one draft per block, such a token y is an accepted
+  draft with probability w(y) = q(y) a(y) / pi(y), given the text up to y. Sums
+  of 1[accepted] - w are therefore martingales, whatever the lengths of blocks.
+  Their squared z-scores are summed over the deciles of w; those of little
+  variance are pooled. An accepted draft at w = 0 fails at once, as does another
+  token at w = 1.
+
+  Args:
+    w: [n], in order of time.
+    accepted: [n], True for an accepted draft.
+    level: Probability that a right engine fails.
+  """
+  w, accepted = np.asarray(w, np.float64), np.asarray(accepted, bool)
+  w = np.where(w < _ROUNDING, 0, np.where(w > 1 - _ROUNDING, 1, w))
+  in_decile = np.minimum(10 * w, 9).astype(int)[:, None] == np.arange(10)
+  # After each number of tokens, [n, 10].
+  excess, variance = (
+    np.cumsum(in_decile * x[:, None], 0) for x in (accepted - w, w * (1 - w))
+  )
+  is_pooled = variance < _MIN_VARIANCE
+  z2 = np.where(is_pooled, 0, excess**2 / np.maximum(variance, _MIN_VARIANCE))
+  # The z-score of a pool of less variance is less.
+  excess, variance = ((x * is_pooled).sum(1) for x in (excess, variance))
+  statistic = z2.sum(1) + excess**2 / np.maximum(variance, _MIN_VARIANCE)
+  degrees = np.maximum((~is_pooled).sum(1) + (variance > 0), 1)
+  p_values = special.chdtrc(degrees, statistic)
+  is_impossible = np.where(accepted, w == 0, w == 1)
+  p_values[np.logical_or.accumulate(is_impossible)] = 0
+  passes = np.append(True, p_values >= level)[::-1]
+  counts = np.stack([np.ones(len(w)), accepted, w]) @ in_decile
+  return SourceCheck(
+    deciles=tuple(map(tuple, counts.T.tolist())),
+    p_value=float(p_values[-1]),
+    level=level,
+    caught_from=None if passes[0] else len(passes) - int(passes.argmax()),
+  )
