@@ -10,8 +10,9 @@ file, and give --function=my_engine.py:verify. The function is compared with the
 law of --method ('speed' at lenience 0 is speculative decoding): exactly if its
 random draws can be enumerated, else by samples.
 
-To audit blocks that an engine recorded, one JSON object per line (see
-`cascades.contrib.engine_audits.traces`), give --trace=blocks.jsonl.
+To audit blocks or answers that an engine recorded, one JSON object per line
+(see `cascades.contrib.engine_audits.traces`), give --trace=blocks.jsonl; for
+answers also --verifier and --drafter, unless w is in the trace.
 
 The decoding loop is sampled with token and block verification, or those of
 --verification=traversal,look_ahead:2.
@@ -27,7 +28,10 @@ from typing import Any
 
 from absl import app, flags
 
+from cascades.arguments import options_of
+from cascades.config import DecodingConfig
 from experiments import cli
+from experiments.sweeps import fields
 
 _METHOD = flags.DEFINE_string('method', None, "Name of a method, or 'all'.")
 _LENIENCE = flags.DEFINE_list(
@@ -37,12 +41,21 @@ _FUNCTION = flags.DEFINE_string(
   'function', None, 'Verification function to audit: my_engine.py:verify.'
 )
 _TRACE = flags.DEFINE_string(
-  'trace', None, 'JSON Lines file of blocks that an engine recorded.'
+  'trace', None, 'JSON Lines file of blocks or answers of an engine.'
 )
+_VERIFIER, _DRAFTER = (
+  flags.DEFINE_string(name, None, f'The {name} of a trace of answers.')
+  for name in ('verifier', 'drafter')
+)
+# Of the engine that wrote the answers.
+_OPTIONS = 'temperature top_k top_p gate cache_length batch_size'.split()
+cli.define_options({x: options_of(DecodingConfig)[x] for x in _OPTIONS})
+cli.define_options({'dtype': options_of(fields.SweepConfig)['dtype']})
 _VERIFICATION = flags.DEFINE_list(
   'verification',
   ['token', 'block'],
-  'Verifications of the sampled loop, such as traversal.',
+  'Verifications of the sampled loop, such as traversal; the first is that of'
+  ' the blocks of a trace.',
 )
 _SAMPLES = flags.DEFINE_integer(
   'samples', 20_000, 'Sequences to draw at a sampled lenience.', lower_bound=1
@@ -59,7 +72,11 @@ def _certify(leniences: list[float] | None) -> None:
     if _FUNCTION.value:
       raise ValueError('trace: cannot be combined with function; give one.')
     name = pathlib.Path(_TRACE.value).stem
-    certify = functools.partial(traces.certify, _TRACE.value)
+    certify = functools.partial(
+      traces.certify, _TRACE.value, verification=_VERIFICATION.value[0]
+    )
+    if traces.has_answers(_TRACE.value):
+      certify = _check_answers
   else:
     file, _, name = _FUNCTION.value.rpartition(':')
     verify = getattr(cli.load_config_module(file), name, None)
@@ -72,6 +89,23 @@ def _certify(leniences: list[float] | None) -> None:
   print('\n'.join(map(str, certificates)))
   if not all(certificate.passed for certificate in certificates):
     sys.exit(1)
+
+
+def _check_answers(method: str, lenience: float | None) -> Any:
+  """Tests the sources of answers; the models compute w if they are given."""
+  from cascades.contrib.engine_audits import traces
+  from cascades.sampler import sampler
+
+  decoder = None
+  if _VERIFIER.value is not None:
+    options = {name: flags.FLAGS[name].value for name in _OPTIONS}
+    decoder = sampler.Sampler(
+      _VERIFIER.value,
+      _DRAFTER.value,
+      config=DecodingConfig(method=method, lenience=lenience, **options),
+      dtype=flags.FLAGS.dtype,
+    )
+  return traces.check_answers(_TRACE.value, decoder)
 
 
 def _write(name: str, result: Any) -> None:

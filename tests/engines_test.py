@@ -6,6 +6,7 @@ import itertools
 import json
 import pathlib
 
+import jax.numpy as jnp
 import launching
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import small
 
 from cascades import methods
 from cascades.contrib.engine_audits import branching, engines, traces
+from cascades.models import checkpoints
+from cascades.proof import table_models
 from cascades.proof.sampled import check_sources
 
 
@@ -267,17 +270,26 @@ def _context(text):
   return at
 
 
-def _written(path, verify, blocks=6000, most=None):
+def _written(
+  path,
+  verify,
+  blocks=6000,
+  most=None,
+  draft=_chosen,
+  tables=_TABLES,
+  context=_context,
+  seed=0,
+):
   """A trace of a verification: one text, whose rows hang on what it says."""
-  rng, text = np.random.default_rng(0), []
+  rng, text = np.random.default_rng(seed), []
   with path.open('w') as file:
     for _ in range(blocks):
       drafts = []
       for _ in range(_GAMMA):
-        row = _TABLES[0, _context([*text, *drafts])]
-        drafts.append(int(rng.choice(_V, p=row)))
-      seen = [_context([*text, *drafts[:i]]) for i in range(_GAMMA + 1)]
-      q, p = _TABLES[:, seen]
+        row = tables[0, context([*text, *drafts])]
+        drafts.append(int(draft(row, rng)))
+      seen = [context([*text, *drafts[:i]]) for i in range(_GAMMA + 1)]
+      q, p = tables[:, seen]
       said = verify(q[:_GAMMA], p, np.array(drafts), rng)
       tokens = [int(x) for x in said]
       text += tokens
@@ -306,6 +318,8 @@ def test_a_lossless_engine_passes(tmp_path):
   assert found.drifts[0].tokens == found.tokens
   # It would be seen if it were off by so much.
   assert max(drift.spread for drift in found.drifts) < 0.03
+  assert found.sources.passed
+  assert sum(n for n, *_ in found.sources.deciles) > 3000
 
 
 def test_a_relaxed_engine_fails_with_its_line_and_token(tmp_path):
@@ -414,6 +428,58 @@ def test_transformers_keeps_the_law():
 
 # --- Sources ---
 
+_MODEL = table_models.TableModel(_V, _CONTEXTS)
+
+
+def _favourite(row, rng):
+  """A public fault: drafts are the argmax of q, accepted by the soft q."""
+  return np.argmax(row)
+
+
+def _answer(path, verify, draft=_chosen, has_w=False, **options):
+  """An answer of two table models: all blocks of a text."""
+  _written(path, verify, 300, draft=draft, context=_of_model, **options)
+  ids, sources, w = [], [], []
+  for line in path.read_text().splitlines():
+    block = json.loads(line)
+    tokens, q, p = block['tokens'], block['q'] + [[1] * _V], block['p']
+    is_bonus = len(tokens) > _GAMMA
+    sources += [1] * (len(tokens) - 1) + ['bonus' if is_bonus else 'residual']
+    w += [min(1, q[i][x] / p[i][x]) for i, x in enumerate(tokens)]
+    w[-1] = None if is_bonus else w[-1]
+    ids += tokens
+  answer = dict(prompt_ids=[1], ids=ids, sources=sources)
+  path.write_text(json.dumps(answer | (dict(w=w) if has_w else {})))
+
+
+def _of_model(text):
+  return int(_MODEL.context(np.array([1, *text]), np.arange(len(text) + 1)))
+
+
+def _models(drafter=None, tables=_TABLES, **options):
+  pair = [checkpoints.Checkpoint(_MODEL, jnp.log(x), None) for x in tables]
+  return small.sampler(pair[1], drafter or pair[0], method='speed', **options)
+
+
+@pytest.mark.parametrize('form', ['blocks', 'answer', 'answer with w'])
+@pytest.mark.parametrize('draft', [_chosen, _favourite])
+def test_drafts_that_q_did_not_draw_are_caught_by_their_sources(
+  tmp_path, form, draft
+):
+  path, has_w = tmp_path / 'a', form == 'answer with w'
+  if form == 'blocks':
+    found = traces.certify(_written(path, _token, blocks=500, draft=draft))
+  else:
+    _answer(path, _token, draft, has_w)
+    found = traces.check_answers(path, None if has_w else _models())
+  assert found.passed == found.to_dict()['passed'] == (draft is _chosen)
+  sources = found.sources if form == 'blocks' else found
+  assert sources.passed == found.passed
+  if not found.passed:
+    assert sources.caught_from < 200
+    assert 'FAILED at level 0.01' in str(found)
+    assert f'caught from n = {sources.caught_from}\n' in str(found)
+
 
 def test_it_is_caught_from_the_first_of_the_last_that_fail():
   rng = np.random.default_rng(3)
@@ -431,6 +497,78 @@ def test_it_is_caught_from_the_first_of_the_last_that_fail():
     assert check_sources([0.5, 0.3, x], [True, False, not source]).passed
 
 
+def test_sources_of_other_verifications_are_not_tested(tmp_path):
+  path = _written(tmp_path / 'a', _block)
+  assert traces.certify(path, verification='block').passed
+  # A block accepts more drafts of the same law.
+  found = traces.certify(path)
+  assert found.low == 0
+  assert not found.passed
+
+
+# An answer that ends with an accepted draft, and a method that may draw a
+# rejected draft again.
+def test_a_last_draft_and_one_that_is_drawn_again_are_no_fault(tmp_path):
+  def typical(q, p, drafts, rng):
+    n = 0
+    for i, x in enumerate(drafts):
+      d = methods.Distributions(*(np.float32(x) for x in (q[i], p[i]) * 2))
+      if n == i and methods.METHODS['typical'].acceptance(d, 0.7)[x]:
+        n += 1
+    return [*drafts[:n], rng.choice(_V, p=p[n])]
+
+  def ended(q, p, drafts, rng):
+    tokens = _token(q, p, drafts, rng)
+    return tokens[: tokens.index(0) + 1] if 0 in tokens else tokens
+
+  for verify, rule, lenience in (typical, 'typical', 0.7), (ended, 'speed', 0):
+    path = _written(tmp_path / 'a', verify, blocks=1500)
+    assert traces.certify(path, rule, lenience).sources.passed
+
+
+_ANSWER = dict(prompt_ids=[1], ids=[2, 0], sources=[1, 'bonus'], w=[0.5, None])
+
+
+@pytest.mark.parametrize(
+  ('change', 'has_models', 'said'),
+  [
+    (dict(sources=[1]), False, r'ids, sources and w .* got \[2, 1, 2\]'),
+    (dict(w=[0.5]), False, r'ids, sources and w .* got \[2, 2, 1\]'),
+    *(
+      (dict(sources=[x, 3]), False, 'sources.0 must be 1 or 2 or 3 or .draft.')
+      for x in ('prompt', 'accepted', 0, 4, True, None, [1])
+    ),
+    (dict(w=[-0.1, None]), False, 'w.0 must be greater than or equal to 0'),
+    (dict(w=[1.1, None]), False, 'w.0 must be less than or equal to 1'),
+    (dict(w=[None, 0.5]), False, 'w is missing; give it, or the verifier and'),
+    (dict(w=None), False, 'w is missing; give it, or the verifier and'),
+    (dict(prompt_ids=None), True, 'prompt is missing; give it, or prompt_ids'),
+    (dict(ids=[-1, 0]), True, 'ids.0 must be greater'),
+  ],
+)
+def test_a_line_that_is_no_answer_is_named(tmp_path, change, has_models, said):
+  path = tmp_path / 'a'
+  path.write_text(f'{json.dumps(_ANSWER)}\n{json.dumps(_ANSWER | change)}\n')
+  assert traces.has_answers(path)
+  with pytest.raises(ValueError, match=f'^trace: .*, line 2: {said}'):
+    traces.check_answers(path, _models() if has_models else None)
+
+
+def test_answers_need_a_draft_and_a_model_that_drafts(tmp_path):
+  path = tmp_path / 'a'
+  path.write_text(json.dumps(_ANSWER | dict(sources=[3, 3])))
+  with pytest.raises(ValueError, match=r'^trace: .* has no draft; record'):
+    traces.check_answers(path)
+  path.write_text(json.dumps(_ANSWER | dict(ids=[0, 6])))
+  with pytest.raises(ValueError, match=r'^request 0: .* ids from 0 to 5, and'):
+    traces.check_answers(path, _models())
+  path.write_text(json.dumps(_ANSWER))
+  for lenience, said in (0, 'must be a'), (0.5, 'NgramDrafter is not a'):
+    decoder = _models('ngram', lenience=lenience)
+    with pytest.raises(ValueError, match=f'^drafter: {said} language model'):
+      traces.check_answers(path, decoder)
+
+
 @pytest.mark.slow
 def test_the_command_says_it_with_its_exit_code(tmp_path):
   bad = _written(tmp_path / 'bad', _greedy_on_q, blocks=3000)
@@ -439,12 +577,25 @@ def test_the_command_says_it_with_its_exit_code(tmp_path):
     f'import sys\nsys.path.append({str(pathlib.Path(__file__).parent)!r})\n'
     'from engines_test import _token as verify\n'
   )
+  verifier, drafter = small.pair()
+  models = [f'--verifier={verifier}', f'--drafter={drafter}']
+  decoder = small.sampler(verifier, drafter, method='token_v3', lenience=0.5)
+  answers = tmp_path / 'answers'
+  with answers.open('w') as file:
+    for x in decoder.sample(['a'] * 20):
+      line = dict(prompt='a', ids=x.tokens, sources=x.sources)
+      file.write(json.dumps(line) + '\n')
+  lossy = ['--method=token_v3', '--lenience=0.5']
   for flags, code, said in (
     ([f'--trace={bad}'], 1, 'FAILED'),
+    ([f'--trace={answers}', *models, *lossy], 0, 'passed at level 0.01'),
+    # At another temperature w is another.
+    ([f'--trace={answers}', *models, '--temperature=0.3'], 1, 'caught from'),
+    ([f'--trace={answers}'], 2, 'line 1: w is missing; give it, or the ver'),
     ([f'--function={engine}:verify'], 0, 'exact: all draws enumerated'),
     ([f'--function={engine}:other'], 2, "has no function 'other'"),
   ):
-    flags += ['--method=speed', f'--workdir={tmp_path / "out"}']
+    flags = ['--method=speed', f'--workdir={tmp_path / "out"}', *flags]
     ran = launching.run('experiments.audit', *flags)
     assert ran.returncode == code, ran.stderr
     assert said in ran.stdout + ran.stderr

@@ -119,6 +119,8 @@ def make_lines(folder: pathlib.Path) -> None:
   records.write(folder / 'record.jsonl', [record])
   block = dict(q=[[0.25, 0.75]], drafts=[0], tokens=[0, 1])
   block['p'] = [{'tokens': [0], 'probs': [0.5], 'rest': 0.5}, [0.5, 0.5]]
+  answer = dict(ids=[0, 1], sources=['draft', 3], w=[0.5, None])
+  (folder / 'answers.jsonl').write_text(json.dumps(answer))
   text = (json.dumps(block) + '\n').encode()
   (folder / 'blocks.jsonl').write_bytes(text)
   (folder / 'blocks.jsonl.gz').write_bytes(gzip.compress(text * 9, mtime=0))
@@ -503,6 +505,7 @@ _FILES = [
   ('tiny-drafter', 'tokenizer.model', tokenizers.read),
   (make_lines, 'record.jsonl', records.read),
   (make_lines, 'blocks.jsonl', lambda file: [*traces.read(file)]),
+  (make_lines, 'answers.jsonl', traces.check_answers),
   (make_lines, 'blocks.jsonl.gz', lambda file: [*traces.read(file)]),
 ]
 # The maker or the name of a folder, a file in it, and what reads that; which is

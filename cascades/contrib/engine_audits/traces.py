@@ -1,4 +1,4 @@
-"""Tests whether the recorded blocks of an engine follow the law of a rule.
+"""Tests whether the recorded tokens of an engine follow the law of a rule.
 
 A trace is a file with one block per line, in JSON. A name that ends in '.gz'
 means that the file is compressed with gzip.
@@ -31,6 +31,17 @@ than n e with a probability of at most 2 exp(-2 n e^2) (Hoeffding 1963, Azuma
 1967). The sets are those that typical faults favour or avoid. A significant
 deviation is a lower bound of the mean total variation between a token and its
 law; there is no upper bound, since a trace shows each context once.
+
+With token verification of one draft per block, the sources of tokens are tested
+as well, by `sampled.check_sources`. A trace of answers has sources alone:
+
+  {"prompt": text, "ids": [ids], "sources": ["draft", "residual", "bonus", ...]}
+
+  prompt   A text, or "prompt_ids": [ids].
+  sources  "draft" or 1 for an accepted draft, "residual" or 2 for a token in
+           place of a rejected one, "bonus" or 3 for a token without a draft.
+  w        Without the models: the probability that the emitted token is an
+           accepted draft, q a / pi; null for a bonus token.
 """
 
 import collections
@@ -43,10 +54,15 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pydantic
 
 from cascades import arguments, files, methods
 from cascades.contrib.engine_audits import engines
 from cascades.files import Count, FailFast, NotNegative, Schema, plain
+from cascades.proof.sampled import SourceCheck, check_sources
+from cascades.sampler import sampler, scoring
+from cascades.verification.single_draft import value_at_token
+from cascades.verification_config import BONUS, DRAFT, RESIDUAL, SOURCES
 
 # Largest deviation of a sum of probabilities from 1; float16 and printed digits
 # are rounded.
@@ -124,6 +140,7 @@ class Certificate:
     impossible: Line and id of the first five tokens that the law rules out.
     impossibles: Number of all such tokens.
     confidence: Confidence of all drifts together.
+    sources: The test of sources; None if no token has a known w.
   """
 
   rule: str
@@ -134,6 +151,7 @@ class Certificate:
   impossible: tuple[tuple[int, int], ...]
   impossibles: int
   confidence: float
+  sources: SourceCheck | None
 
   @property
   def low(self) -> float:
@@ -144,7 +162,7 @@ class Certificate:
   @property
   def passed(self) -> bool:
     """True if no test rejects the rule."""
-    return self.low == 0
+    return self.low == 0 and (not self.sources or self.sources.passed)
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the result with values that JSON supports."""
@@ -168,6 +186,8 @@ class Certificate:
         text += f'; mostly token {token}, first in line {line}'
     for line, token in self.impossible:
       text += f'\n  line {line} emits token {token}, of probability 0'
+    if self.sources:
+      text += '\n  ' + str(self.sources).replace('\n', '\n  ')
     return text
 
 
@@ -180,6 +200,23 @@ class _Fields(Schema):
   tokens: Annotated[list[Count], FailFast]
 
 
+_Source = Annotated[
+  Any,
+  files.one_of(DRAFT, RESIDUAL, BONUS, *SOURCES[DRAFT:]),
+  pydantic.AfterValidator(lambda x: x if x in range(4) else SOURCES.index(x)),
+]
+
+
+class _Answer(Schema):
+  """The fields of a line that is an answer."""
+
+  prompt: str | None = None
+  prompt_ids: Annotated[list[Count], FailFast] | None = None
+  ids: Annotated[list[Count], FailFast]
+  sources: Annotated[list[_Source], FailFast]
+  w: list[Annotated[float, pydantic.Field(ge=0, le=1)] | None] | None = None
+
+
 class _Listed(Schema):
   """A distribution of the most probable tokens."""
 
@@ -188,29 +225,8 @@ class _Listed(Schema):
   rest: NotNegative
 
 
-def read(path: str | pathlib.Path) -> Iterator[_Block]:
-  """Yields the blocks of a trace, the format of the module's docstring.
-
-  Raises:
-    ValueError: The file is absent, or a line is not a block; names the line.
-  """
-  path = pathlib.Path(path)
-  if not path.is_file():
-    raise ValueError(f'trace: there is no file {path}; give a file of blocks.')
-
-  def refuse(number: int, reason: object) -> ValueError:
-    return ValueError(f'trace: {path}, line {number}: {reason}.')
-
-  for number, line in enumerate(files.read_lines(path, refuse), 1):
-    if not line.isspace():
-      try:
-        yield _block(number, line)
-      except ValueError as e:
-        raise refuse(number, e) from None
-
-
-def _block(number: int, line: bytes | bytearray) -> _Block:
-  """Parses one line of a trace."""
+def _block(number: int, line: bytearray) -> _Block:
+  """Parses a line that is a block."""
   fields = _Fields.parse(files.parse_json(line))
   drafts, tokens = fields.drafts, fields.tokens
   q, p = ([_probs(x) for x in rows] for rows in (fields.q, fields.p))
@@ -233,6 +249,21 @@ def _block(number: int, line: bytes | bytearray) -> _Block:
   return _Block(number, q, p, drafts, tokens)
 
 
+def _answer(line: bytearray, has_models: bool = True) -> _Answer:
+  """Parses a line that is an answer; without the models it needs w."""
+  answer = _Answer.parse(files.parse_json(line))
+  w = [0.0] * len(answer.ids) if answer.w is None else answer.w
+  lengths = [len(x) for x in (answer.ids, answer.sources, w)]
+  if len({*lengths}) > 1:
+    raise ValueError(f'ids, sources and w must have one length, got {lengths}')
+  if has_models and answer.prompt is answer.prompt_ids:
+    raise ValueError('prompt is missing; give it, or prompt_ids')
+  examined = [x for x, i in zip(w, answer.sources, strict=True) if i != BONUS]
+  if not has_models and (answer.w is None or None in examined):
+    raise ValueError('w is missing; give it, or the verifier and the drafter')
+  return answer
+
+
 def _probs(value: Any) -> _Probs:
   """Parses one distribution of a line, and normalizes its sum to 1."""
   try:
@@ -252,24 +283,61 @@ def _probs(value: Any) -> _Probs:
   return _Probs(tokens, probs / total, float(fields.rest / total))
 
 
+def read(
+  path: str | pathlib.Path,
+  parse: Callable[[int, bytearray], Any] = _block,
+) -> Iterator[Any]:
+  """Yields the lines of a trace, by default of blocks, as `parse` returns them.
+
+  Raises:
+    ValueError: The file is absent, or a line is not as described; names it.
+  """
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ValueError(f'trace: there is no file {path}; give a file of blocks.')
+
+  def refuse(number: int, reason: object) -> ValueError:
+    return ValueError(f'trace: {path}, line {number}: {reason}.')
+
+  for number, line in enumerate(files.read_lines(path, refuse), 1):
+    if not line.isspace():
+      try:
+        yield parse(number, line)
+      except ValueError as e:
+        raise refuse(number, e) from None
+
+
+def has_answers(path: str | pathlib.Path) -> bool:
+  """Returns True if the lines of a trace are answers, not blocks."""
+  return next(read(path, lambda _, line: b'"sources"' in line), False)
+
+
 def certify(
   path: str | pathlib.Path,
   rule: str | methods.Method = 'speed',
   lenience: float | None = None,
+  verification: str = 'token',
 ) -> Certificate:
-  """Compares the tokens of a trace with the law of a rule; see `engines`."""
+  """Compares the blocks of a trace with the law of a rule; see `engines`.
+
+  Sources are tested if the engine's verification is 'token'.
+  """
   method, lenience = engines.declared(rule, lenience)
-  law = _law(method, lenience)
+  law, is_token = _law(method, lenience), verification == 'token'
   counters: dict[str, _FrequencyCounter] = {}
-  impossible, blocks, tokens = [], 0, 0
+  impossible, blocks, tokens, w, accepted = [], 0, 0, [], []
   for block in read(path):
     blocks += 1
     for i, token in enumerate(block.tokens):
       tokens += 1
       q = block.q[i] if i < len(block.q) else None
-      pi = law(block, i)
+      pi, token_w = law(block, i)
       if pi.prob(token) == 0:
         impossible.append((block.line, token))
+      elif is_token and i < len(block.drafts) and token_w is not None:
+        # The last token, too, if the answer ended with an accepted draft.
+        w.append(token_w)
+        accepted.append(token == block.drafts[i])
       # Without q after the last draft, later positions are tested only if the
       # drafts before are accepted. A set that needs q would then depend on the
       # verification; the first position alone has no such dependence.
@@ -290,33 +358,80 @@ def certify(
     impossible=tuple(impossible[:5]),
     impossibles=len(impossible),
     confidence=_CONFIDENCE,
+    sources=check_sources(w, accepted) if w else None,
   )
+
+
+def check_answers(
+  path: str | pathlib.Path, decoder: sampler.Sampler | None = None
+) -> SourceCheck:
+  """Tests the sources of a trace of answers; see `sampled.check_sources`.
+
+  Args:
+    path: The trace.
+    decoder: Computes w, by the engine's options and models; the drafter is a
+      language model. None takes w from the trace.
+  """
+  answers = [*read(path, lambda _, line: _answer(line, bool(decoder)))]
+  if not any({DRAFT, RESIDUAL} & {*x.sources} for x in answers):
+    raise ValueError(f'trace: {path} has no draft; record at least one.')
+  if decoder:
+    target = scoring.explained_target(decoder)
+    if len(target.models) < 2:
+      raise ValueError('drafter: must be a language model; give one, or w.')
+    requests = [
+      (x.prompt_ids or decoder.encode(x.prompt or ''), x.ids) for x in answers
+    ]
+    results = scoring.map_tokens(decoder, requests, _source_probs, target)
+  else:
+    results = [(np.ones(len(x.ids)), np.array(x.w, float)) for x in answers]
+  pi, w = (np.concatenate(x) for x in zip(*results, strict=True))
+  sources = np.concatenate([np.array(x.sources, int) for x in answers])
+  # A token of probability 0 contradicts either source.
+  w = np.where(pi > 0, w, sources != DRAFT)
+  examined = sources != BONUS
+  return check_sources(w[examined], sources[examined] == DRAFT)
+
+
+def _source_probs(method, d, lenience, token):
+  """Returns pi of a token, and its probability of being an accepted draft."""
+  pi = method.law(d, lenience)[token]
+  acceptance = value_at_token(method.acceptance, d, lenience, token)
+  return pi, jnp.where(pi > 0, d.q[token] * acceptance / pi, 0)
 
 
 def _law(
   method: methods.Method, lenience: float
-) -> Callable[[_Block, int], _Probs]:
-  """Returns a function from a block and a position in it to the law there."""
+) -> Callable[[_Block, int], tuple[_Probs, float | None]]:
+  """Returns a function to a position's law, and w of its token if known."""
 
   @jax.jit
   def dense_law(q, p):
-    return method.law(methods.Distributions(q, p, q, p), jnp.asarray(lenience))
+    d, lam = methods.Distributions(q, p, q, p), jnp.asarray(lenience)
+    a, law = method.acceptance(d, lam), method.law(d, lam)
+    # Some residuals draw a rejected draft again.
+    return law, q * (a + (1 - a) * method.residual(d, lam))
 
-  def law(block: _Block, i: int) -> _Probs:
-    p = block.p[i]
-    if lenience == method.strict or i >= len(block.q):
+  def law(block: _Block, i: int) -> tuple[_Probs, float | None]:
+    p, token = block.p[i], block.tokens[i]
+    q = block.q[i] if i < len(block.q) else None
+    if lenience == method.strict or q is None:
       # At the strict lenience the law is p, and without q it is taken to be p.
-      return p
-    q = block.q[i]
+      p_token, q_token = p.prob(token), q.prob(token) if q else None
+      if not p_token or q_token is None:
+        return p, None
+      return p, min(1.0, q_token / p_token)
     if p.rest or q.rest or len(p.probs) != len(q.probs):
       raise ValueError(
         f'trace: line {block.line}: the law of {method.name} needs the'
         ' probabilities of all tokens, the same number in q and p.'
       )
-    dense = (x.probs[np.argsort(x.tokens)].astype(np.float32) for x in (q, p))
-    probs = np.asarray(dense_law(*dense), np.float64)
+    dense = [x.probs[np.argsort(x.tokens)].astype(np.float32) for x in (q, p)]
+    probs, is_draft = np.asarray(dense_law(dense[0], dense[1]), np.float64)
     engines.check_law(method, lenience, probs)
-    return _Probs(np.sort(p.tokens), probs, 0.0)
+    pi = _Probs(np.sort(p.tokens), probs, 0.0)
+    prob, joint = pi.prob(token), pi._replace(probs=is_draft).prob(token)
+    return pi, joint / prob if prob and joint is not None else None
 
   return law
 
