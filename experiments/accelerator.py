@@ -132,7 +132,7 @@ def _correctness(tiny: bool) -> _Plan:
   for name, kind in entries[: 3 if tiny else None]:
     config = verification.VerificationConfig(name + ':2' * bool(kind.window))
     checks = sampled.check_samples(method, (0.2, 0.5), samples, [config])
-    rows = ({'largest z': x.value, 'met': x.passed} for x in checks)
+    rows = ({'largest G': x.value, 'met': x.passed} for x in checks)
     yield f'law of {samples} samples, {config.verification}', rows
   yield 'greedy, bfloat16', _greedy(num_prompts, 'bfloat16', 'default')
 

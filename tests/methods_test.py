@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
-from scipy import stats
 
 from cascades import methods, verification
 from cascades.methods import processing
@@ -24,7 +23,6 @@ from cascades.proof import (
   audit,
   enumeration,
   law_checks,
-  sampled,
   table_models,
 )
 
@@ -444,17 +442,6 @@ def test_targets_are_their_formulas(name):
         want = _TARGETS[name](q, p, lam)
       want = want / want.sum(-1, keepdims=True)
       np.testing.assert_allclose(law, want, atol=atol)
-
-
-@pytest.mark.parametrize('count', [27, 0, 10])
-def test_a_small_count_is_as_far_off_as_its_chance(count):
-  # 10 of 10,000 are expected: their counts lean to one side.
-  n, p = 10_000, 1e-3
-  tokens = (np.arange(n) < count).astype(int)[:, None]
-  z = sampled.z_scores(tokens, np.array([1 - p, p]))[1]
-  law = stats.binom(n, p)
-  tail = law.cdf(count) - law.pmf(count) / 2
-  np.testing.assert_allclose(z, stats.norm.ppf(tail), atol=1e-6)
 
 
 # --- Tables of proofs: no context of a block is like another.

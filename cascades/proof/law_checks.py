@@ -37,7 +37,7 @@ class Check:
   Attributes:
     name: The property that was checked, in a few words.
     passed: True if the property holds.
-    value: The largest error, or the largest z-score; nan if there is none.
+    value: The largest error, or the largest G-statistic; nan if there is none.
     detail: A counterexample, over several lines; empty if the check passed.
     limit: The largest value that passes; nan if there is none.
     leniences: The leniences that were sampled; empty if nothing was.

@@ -15,8 +15,8 @@ from cascades.proof import enumeration, table_models
 from cascades.proof.law_checks import Check
 from cascades.sampler import batching
 
-# Smallest z-score that fails.
-_MAX_Z = 5.0
+# Largest p-value that fails.
+_LEVEL = 1e-5
 # Sampled sequences: number of tokens after the prompt, the prompt, size of the
 # vocabulary, and gamma.
 _NEW, _PROMPT, _SIZE, _GAMMA = 3, (1, 2, 3), 5, 3
@@ -72,34 +72,30 @@ def decode_curve(
   return jax.device_get(rows)
 
 
-def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
-  """Computes z-scores of the counts of outcomes under a law.
+def g_test(tokens: np.ndarray, law: np.ndarray) -> tuple[float, int]:
+  """Computes the G-statistic of texts under a law, and its degrees of freedom.
 
-  A count is binomial. Its z is the normal quantile of its mid-p tail, which
-  includes half of the count's own probability. For large counts it equals
-  (count - N law) / sqrt(N law (1 - law)), which has far too many large values
-  for small counts.
-
-  Outcomes with fewer than 10 expected counts are merged into one. An outcome of
-  probability 0 that occurs has an infinite z.
+  G = 2 sum n log(n / (N law)), with n the count of a text among N. It is the
+  sum, over all prefixes, of the G of the tokens after the prefix. Texts with
+  fewer than 5 expected counts are merged into one cell, with the next rarest
+  until the cell has 5. A text of probability 0 that occurs has an infinite G.
   """
-  n = len(tokens)
   counts = np.zeros(law.shape)
   np.add.at(counts, tuple(tokens.T), 1)
   if counts[law == 0].any():
-    return np.array([np.inf])
-  law = law / law.sum()
-  counts, law = counts.ravel(), law.ravel()
-  rare = n * law < 10
+    return np.inf, 1
+  counts, expected = counts.ravel(), len(tokens) * law.ravel() / law.sum()
+  order = np.argsort(expected)
+  counts, expected = counts[order], expected[order]
+  rare = (expected < 5) | (np.cumsum(expected) - expected < 5)
   counts = np.append(counts[~rare], counts[rare].sum())
-  law = np.append(law[~rare], law[rare].sum())
-  # Probabilities of fewer counts, and of as many or more.
-  one_less, some = np.maximum(counts - 1, 0), counts > 0
-  fewer = np.where(some, special.bdtr(one_less, n, law), 0)
-  at_least = np.where(some, special.bdtrc(one_less, n, law), 1)
-  lower = (fewer + special.bdtr(counts, n, law)) / 2
-  upper = (at_least + special.bdtrc(counts, n, law)) / 2
-  return np.where(lower < upper, special.ndtri(lower), -special.ndtri(upper))
+  expected = np.append(expected[~rare], expected[rare].sum())
+  degrees = max(len(counts) - 1, 1)
+  # Williams's correction: without it small cells inflate the statistic.
+  inverse = (len(tokens) / expected).sum() - 1
+  correction = 1 + inverse / (6 * len(tokens) * degrees)
+  statistic = 2 * special.rel_entr(counts, expected).sum() / correction
+  return float(statistic), degrees
 
 
 def check_samples(
@@ -141,12 +137,11 @@ def check_samples(
       laws = enumeration.emitted_law(
         table, config, model, _PROMPT, length=_NEW, gamma=_GAMMA
       )
-    scores = [
-      np.abs(z_scores(tokens[:, i], law)).max() for i, law in enumerate(laws)
-    ]
-    worst = int(np.argmax(scores))
-    z, detail = float(scores[worst]), ''
-    if z >= _MAX_Z:
+    tests = [g_test(tokens[:, i], law) for i, law in enumerate(laws)]
+    limits = [special.chdtri(degrees, _LEVEL) for _, degrees in tests]
+    excess = [g / limit for (g, _), limit in zip(tests, limits, strict=True)]
+    worst, detail = int(np.argmax(excess)), ''
+    if excess[worst] >= 1:
       first = laws[worst].sum(tuple(range(1, _NEW)))
       counts = np.bincount(tokens[:, worst, 0], minlength=_SIZE)
       detail = '\n'.join(
@@ -157,11 +152,11 @@ def check_samples(
         ]
       )
     yield Check(
-      name=f'sampled law, {config.verification} verification: largest z',
-      passed=z < _MAX_Z,
-      value=z,
+      name=f'sampled law, {config.verification} verification: largest G',
+      passed=not detail,
+      value=tests[worst][0],
       detail=detail,
-      limit=_MAX_Z,
+      limit=float(limits[worst]),
       leniences=tuple(leniences),
     )
 

@@ -18,7 +18,7 @@ import tiers
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
-from cascades.proof import enumeration, law_checks, table_models
+from cascades.proof import enumeration, law_checks, sampled, table_models
 from cascades.verification_config import (
   BONUS,
   BONUSES,
@@ -312,7 +312,27 @@ def check_drawn(run, pairs, laws, case, seeds, prompt=cases.PROMPT):
   assert not sampling.forbidden[tokens].any()
   methods_of_rows = np.arange(len(tokens) // seeds) % len(pairs)
   methods_of_rows = np.tile(methods_of_rows, seeds)
-  cases.check_samples(tokens, methods_of_rows, pairs, laws, case)
+  cases.check_samples(tokens, methods_of_rows, laws, case)
+
+
+def test_three_wrong_laws_are_caught():
+  pairs = [(methods.METHODS['speed'], x) for x in (0.3, 0.4, 0.0)]
+  d = cases.distributions(_TOKEN, cases.SAMPLING['plain'])
+  table = table_models.Table.from_methods(pairs, d)
+  text = cases.MODEL, cases.PROMPT, cases.NEW
+  law, *wrong = enumeration.declared_law(table, *text)
+  bonus = enumeration.emitted_law(table, _Config(bonus='verifier'), *text, 1)
+  # As many as a loop draws.
+  rows, probs = np.zeros(160_000), law.ravel() / law.sum()
+  drawn = np.random.default_rng(0).choice(law.size, len(rows), p=probs)
+  tokens = np.stack(np.unravel_index(drawn, law.shape), -1)
+  cases.check_samples(tokens, rows, law[None])
+  for x in (*wrong, bonus[0]):
+    with pytest.raises(AssertionError):
+      cases.check_samples(tokens, rows, x[None])
+  # So does a single text of probability 0.
+  law[tuple(tokens[0])] = 0
+  assert sampled.g_test(tokens[:1], law)[0] == np.inf
 
 
 def _loops():
