@@ -60,8 +60,8 @@ def sampling_of(temperature=1.0, top_k=SIZE, top_p=1.0, forbidden=()):
 SAMPLING = {
   'plain': sampling_of(),
   'greedy': sampling_of(0.0),
-  'forbidden, truncated': sampling_of(0.8, 2, 0.9, (0, 3)),
-  'truncated': sampling_of(0.8, 3, 0.9),
+  'forbidden, truncated': sampling_of(0.7, 2, 0.9, (0, 3)),
+  'truncated': sampling_of(0.7, 3, 0.9),
   'nearly greedy': sampling_of(1e-9),
   'forbidden': sampling_of(1.3, forbidden=(1,)),
   'forbidden, greedy': sampling_of(0.0, forbidden=(0, 3)),
@@ -78,14 +78,18 @@ METHODS = tuple(
 )
 # Methods of each family that run as they are, not as tables: at their strict
 # limits; between: rules for the whole position, for tokens, targets that are
-# searched for, an acceptance that is not its law's, lenient decoding.
+# searched for, an acceptance that is not its law's, lenient decoding, laws that
+# do not cover p, and p itself.
 STRICT = tuple(
   (methods.METHODS[name], methods.METHODS[name].strict)
   for name in ('speed', 'chow', 'diff', 'token_v1', 'token_v3')
 )
 LENIENT = tuple(
   (methods.METHODS[name], 0.3)
-  for name in 'diff opt token_v1 token_v2 token_v3 lossy typical speed'.split()
+  for name in (
+    'diff opt token_v1 token_v2 token_v3 lossy typical speed min_p cactus'
+    ' contrastive always_accept verifier_only'
+  ).split()
 )
 
 VERIFICATIONS = dict.fromkeys(SINGLE_DRAFT, 1) | {'look_ahead:2': 1}
@@ -299,6 +303,7 @@ def generate(
   filled=ROWS,
   room=ROOM,
   return_logits=True,
+  return_logprobs=False,
 ):
   """Final states of `rows` rows, numpy; an array of leniences: one for each."""
   prompts = [PROMPT] * rows if prompts is None else prompts
@@ -324,7 +329,11 @@ def generate(
     decoding.StepConfig(models, method, gamma, config, drafts, tree_size),
     (VERIFIER, bound.params),
     batching.BatchRequest(
-      [prompts[i] for i in places], keys[places], leniences, new
+      [prompts[i] for i in places],
+      keys[places],
+      leniences,
+      new,
+      return_logprobs=return_logprobs,
     ),
     sampling,
     stop_tokens=np.append(stops, [-1] * (2 - len(stops))),
@@ -335,8 +344,9 @@ def generate(
 
 def mixed(method, *args, **options):
   """Final states of many rows, of a method of `many_methods`."""
+  usual = dict(filled=8192, return_logprobs=True)
   with conftest.optimised():
-    return generate(method, *args, **dict(filled=8192) | options)
+    return generate(method, *args, **usual | options)
 
 
 # Of the verifier alone.

@@ -42,5 +42,6 @@ def from_functions(
 
   return methods.Method(
     **dict(name='from_functions', equation='', strict=None, drafter_only=None),
+    law_uses_q=any(method.law_uses_q for method in unique.values()),
     **{name: switch(name) for name in ('acceptance', 'residual', 'law')},
   )

@@ -10,7 +10,7 @@ import pytest
 import small
 import tiers
 
-from cascades import load_model, methods
+from cascades import methods
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import enumeration, table_models
@@ -133,23 +133,6 @@ def test_lengths_and_leniences_of_one_size_are_compiled_once():
   assert scoring._read._cache_size() == before
   run((64, 65), 0.7)
   assert scoring._read._cache_size() == before + 1
-
-
-@pytest.mark.slow
-def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
-  whole = load_model('tiny-drafter')
-  first = whole._replace(model=whole.model.first_layers(1))
-  # One is longer than the model's window, of 48 tokens.
-  prompts = ['The number 4302 in words:', 'It was cold. ' * 7]
-  answers = small.sampler(first, gamma=0).sample(prompts, max_new_tokens=12)
-  decoder = small.sampler(whole, 'self:1', method='drafter_only')
-  ids = [whole.tokenizer.encode(prompt, True) for prompt in prompts]
-  assert len(ids[1]) > 48
-  written = [answer.tokens for answer in answers]
-  scores = scoring.score(decoder, list(zip(ids, written, strict=True)))
-  for score, answer in zip(scores, answers, strict=True):
-    want = sum(answer.logprobs)
-    assert score.logprob == pytest.approx(want, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,14 @@ import jax.numpy as jnp
 import many_methods
 import numpy as np
 import pytest
+import small
 import tiers
+from scipy import special
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
 from cascades.proof import enumeration, law_checks, sampled, table_models
+from cascades.sampler import scoring
 from cascades.verification_config import (
   BONUS,
   BONUSES,
@@ -65,8 +68,15 @@ def _pairs(config):
 @functools.cache
 def _rows(rows='random'):
   """Distributions of every context; the random ones cannot be mixed up."""
-  count = _MODEL.contexts
-  return law_checks.draw_distributions(rows, count=count, size=3, seed=3)
+  kind, count = 'random' if rows == 'processed' else rows, _MODEL.contexts
+  d = law_checks.draw_distributions(kind, count=count, size=3, seed=3)
+  if rows == 'processed':
+    # At temperature .7, a token forbidden, and unlikely ones cut off.
+    q, p = (x ** (1 / 0.7) * [0, 1, 1] for x in (d.q, d.p))
+    q, p = (x * (x >= 0.2 * x.max(1, keepdims=True)) for x in (q, p))
+    q, p = (x / x.sum(1, keepdims=True) for x in (q, p))
+    d = d._replace(q=q, p=p)
+  return d
 
 
 @functools.cache
@@ -75,7 +85,8 @@ def _table(pairs, rows='random'):
     return table_models.Table.from_methods(pairs, _rows(rows))
 
 
-_ROWS = 'random', 'near_equal', 'disjoint'
+# At temperature 0 all are one-hot.
+_ROWS = 'random', 'near_equal', 'disjoint', 'one_hot', 'processed'
 _MULTI = verification.MULTI_DRAFT
 _RANDOM = [
   *((x, 1, y, 'random', None) for x in cases.ONE_DRAFT for y in (1, 2, 3)),
@@ -98,7 +109,7 @@ _MORE = [
 
 @pytest.mark.parametrize(
   ('kind', 'drafts', 'gamma', 'rows', 'tree_size'),
-  tiers.first([*_RANDOM, *_MORE], len(_RANDOM) + 6),
+  tiers.first([*_RANDOM, *_MORE], len(_RANDOM) + 12),
 )
 def test_blocks_follow_the_declared_law(kind, drafts, gamma, rows, tree_size):
   # The law of the first gamma + 1 tokens, whatever blocks they come in; of
@@ -295,24 +306,79 @@ def check_loop(name, config, gamma=3, drafts=1, tree_size=None, of=cases.FEW):
     cases.mixed,
     *(many_methods.from_functions(pairs), np.arange(rows) % len(pairs)),
     **dict(gamma=gamma, rows=rows, config=config, drafts=drafts, bound=bound),
-    **dict(tree_size=tree_size, room=cases.NEW, return_logits=False),
+    **dict(tree_size=tree_size, room=2 * cases.NEW, return_logits=False),
   )
   for case in of:
     d = cases.distributions(config, cases.SAMPLING[case], table)
-    laws = _law(table_models.Table.from_methods(pairs, d), config, gamma)
-    check_drawn(run, pairs, laws, case, 20 if case == 'plain' else 3)
+    laws = table_models.Table.from_methods(pairs, d)
+    states = check_drawn(
+      run, _law(laws, config, gamma), case, 20 if case == 'plain' else 3
+    )
+    # Longer than a block; some end inside one.
+    options = dict(sampling=cases.SAMPLING[case], seed=20, stops=(4,))
+    states.append(run(**options, new=2 * cases.NEW))
+    check_logprobs(states, laws, config)
 
 
-def check_drawn(run, pairs, laws, case, seeds, prompt=cases.PROMPT):
+def check_drawn(run, laws, case, seeds, prompt=cases.PROMPT):
   """That what rows, of one method after the other, emit follows each law."""
   sampling = cases.SAMPLING[case]
   states = [run(sampling=sampling, seed=seed) for seed in range(seeds)]
   new = slice(len(prompt), len(prompt) + laws.ndim - 1)
   tokens = np.concatenate([x.tokens[:, new] for x in states])
   assert not sampling.forbidden[tokens].any()
-  methods_of_rows = np.arange(len(tokens) // seeds) % len(pairs)
+  methods_of_rows = np.arange(len(tokens) // seeds) % len(laws)
   methods_of_rows = np.tile(methods_of_rows, seeds)
   cases.check_samples(tokens, methods_of_rows, laws, case)
+  return states
+
+
+def check_logprobs(states, table, config, prompt=cases.PROMPT, depth=6):
+  """That log q, log p and log pi of each token are those of a table.
+
+  So are sources: an emitted token, where a draft stood, is an accepted draft
+  with w = q a / pi; and so is the mean of -log pi, the law's mean entropy.
+  """
+  emitted, first = [], len(prompt)
+  for state, at in itertools.product(states, range(first, first + depth)):
+    i = np.flatnonzero(state.length > at)
+    c = cases.MODEL.context(state.tokens[i, :at], np.arange(at))
+    columns = state.tokens, state.source, state.logprob, state.law_logprobs
+    emitted.append((i % len(table.law), c, *(x[i, at] for x in columns)))
+  m, c, x, source, raw, found = map(np.concatenate, zip(*emitted, strict=True))
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+  # Those of a model alone are a forward pass's of the whole text.
+  close(raw, np.asarray(jax.nn.log_softmax(cases.VERIFIER))[c, x])
+  c = c % len(table.q)
+  is_examined = source != BONUS
+  # After a whole draft it may be the verifier's, and then nothing reads q.
+  from_p = ~is_examined & (config.bonus == 'verifier')
+  laws = np.where(from_p[:, None], table.p[c], table.law[m, c])
+  q = np.where(from_p, np.nan, table.q[c, x])
+  pi = laws[np.arange(len(x)), x]
+  with np.errstate(divide='ignore'):
+    want = np.log(np.stack([q, table.p[c, x], pi], -1))
+  # Looking ahead, no token has a law of its own.
+  count = 3 if config.kind.keeps_law else 2
+  close(found[:, :count], want[:, :count])
+  if config.verification == 'token':
+    w = (q * table.acceptance[m, c, x] / pi)[is_examined].clip(0, 1)
+    check_sources(w, (source == DRAFT)[is_examined])
+  if config.kind.keeps_law:
+    logs = np.log(np.where(laws > 0, laws, 1))
+    entropy, squares = -(laws * logs).sum(-1), (laws * logs**2).sum(-1)
+    off, variance = (
+      np.bincount(m, x) for x in (-np.log(pi) - entropy, squares - entropy**2)
+    )
+    assert (abs(off) < 4.5 * np.sqrt(variance.clip(0)) + 0.01).all(), off
+
+
+def check_sources(w, accepted):
+  """That shares of accepted drafts are w, by tenths of it."""
+  decile, variance = np.minimum(10 * w, 9).astype(int), w * (1 - w)
+  off, variance = (np.bincount(decile, x, 10) for x in (accepted - w, variance))
+  squares, degrees = off**2 / variance.clip(5), max((variance > 5).sum(), 1)
+  assert special.chdtrc(degrees, squares.sum()) > cases.LEVEL, (off, variance)
 
 
 def test_three_wrong_laws_are_caught():
@@ -322,8 +388,8 @@ def test_three_wrong_laws_are_caught():
   text = cases.MODEL, cases.PROMPT, cases.NEW
   law, *wrong = enumeration.declared_law(table, *text)
   bonus = enumeration.emitted_law(table, _Config(bonus='verifier'), *text, 1)
-  # As many as a loop draws.
-  rows, probs = np.zeros(160_000), law.ravel() / law.sum()
+  # As many as the loop draws of each method.
+  rows, probs = np.zeros(12_600), law.ravel() / law.sum()
   drawn = np.random.default_rng(0).choice(law.size, len(rows), p=probs)
   tokens = np.stack(np.unravel_index(drawn, law.shape), -1)
   cases.check_samples(tokens, rows, law[None])
@@ -387,16 +453,24 @@ _BY_BLOCK = [
 
 @pytest.mark.parametrize(('name', 'kind'), tiers.first(_BY_BLOCK))
 def test_the_first_token_of_a_block_follows_its_law(name, kind):
+  check_first_token(name, kind, cases.LENIENT)
+
+
+def test_a_law_that_does_not_read_q_holds_where_nothing_is_drafted():
+  check_first_token('ngram', 'token', [(methods.METHODS['min_p'], 0.9)])
+
+
+def check_first_token(name, kind, of):
+  """Samples one block after a prompt, at three leniences of methods."""
   # These draft otherwise where a block begins elsewhere. What followed `1 2`
   # was 3: so n-grams say, and at a mask's word nothing at all.
   prompt, bound = (1, 2, 3, 1, 2), cases.drafter(name).bound
-  ends = -np.inf, 0.3, np.inf
-  pairs = [(method, x) for method, _ in cases.LENIENT for x in ends]
+  pairs = [(method, y) for method, x in of for y in (-np.inf, x, np.inf)]
+  method, config = many_methods.from_functions(pairs), _Config(kind)
   run = functools.partial(
     cases.mixed,
-    many_methods.from_functions(pairs),
-    np.arange(cases.MANY) % len(pairs),
-    **dict(bound=bound, config=_Config(kind), new=1, filled=cases.MANY),
+    *(method, np.arange(cases.MANY) % len(pairs)),
+    **dict(bound=bound, config=config, filled=cases.MANY),
     **dict(drafts=cases.drafts_of(name, kind), prompts=[prompt] * cases.MANY),
   )
   p_logits = cases.MODEL.logits(cases.VERIFIER, prompt)
@@ -409,11 +483,20 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind):
     )
     # What all is forbidden of is no draft.
     can_draft = (jnp.isfinite(q_logits) & ~sampling.forbidden).any()
-    laws = np.where(can_draft, table.law[:, 0], table.p)
+    if not can_draft:
+      law = table.p if method.law_uses_q else table.law
+      law = np.broadcast_to(law, table.law.shape)
+      table = dataclasses.replace(table, q=np.nan * table.q, law=law)
     if case == 'plain':
       assert can_draft
-      assert np.abs(laws - table.p).max() > 0.02
-    check_drawn(run, pairs, laws, case, 2, prompt)
+      assert np.abs(table.law - table.p).max() > 0.02
+    states = check_drawn(run, table.law[:, 0], case, 2, prompt)
+    check_logprobs(states, table, config, prompt, 1)
+    # Later blocks begin anywhere: q is unknown without a draft alone.
+    for state in states:
+      logprobs, sources = state.law_logprobs[:, 5:8], state.source[:, 5:8]
+      assert not np.isnan(logprobs[..., 1:]).any()
+      assert (sources[np.isnan(logprobs[..., 0])] == BONUS).all()
 
 
 def _prefilled(bound, prompt, rows, new):
@@ -476,7 +559,7 @@ def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
     laws = _law(table_models.Table.from_methods(pairs, d), _TOKEN, 3)
     leniences = 0.5 * (np.arange(8192) % len(pairs))
     run = functools.partial(cases.mixed, speed, leniences, rows=8192)
-    check_drawn(run, pairs, laws, 'plain', 8)
+    check_drawn(run, laws, 'plain', 8)
     counts = decoding.count(run())
     np.testing.assert_array_equal(
       counts.drafter_calls, (3 + (leniences > 0)) * counts.blocks
@@ -558,3 +641,79 @@ def test_drafts_share_what_they_begin_with():
     cut = decoding.build_tree(jnp.int32(9), draft, size)
     assert cut.draft.lengths.tolist() == count
     assert cut.tokens.shape == (size + 1,)
+
+
+# --- What a sampler reports
+
+
+@pytest.mark.parametrize('method', tiers.first(['token_v3', 'min_p']))
+def test_weighted_means_are_the_verifiers_where_the_law_covers_it(method):
+  verifier, drafter = small.tables()
+  decoder = small.sampler(
+    *(verifier, 'ngram' if method == 'min_p' else drafter),
+    **dict(method=method, lenience=0.5, batch_size=256),
+  )
+  prompts = ['a'] * 2048
+  answers = decoder.sample(prompts, max_new_tokens=1, return_logprobs=True)
+  ids = decoder.encode('a')
+  p = np.asarray(jax.nn.softmax(verifier.model.logits(verifier.params, ids)))
+  covered = p * (p >= 0.5 * p.max() if method == 'min_p' else p > 0)
+  weights = np.array([x.weights().values[0] for x in answers])
+  odd = np.array([x.tokens[0] % 2 for x in answers])
+  for values, want in (weights, covered), (weights * odd, covered[1::2]):
+    error = abs(values.mean() - want.sum())
+    assert error < 4.5 * values.std() / np.sqrt(len(values)) + 1e-5
+  assert {x.law_given for x in answers} == {'text'}
+  assert max(x.weights(0.5).values[0] for x in answers) <= 0.5
+
+
+_BUNDLED = 'tiny-verifier', 'tiny-drafter'
+_GEMMA = 'gemma3-270m', 'gemma3-270m-multi30k-de-en'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('names', 'method', 'kind', 'drafts'),
+  [
+    *((names, 'token_v3', 'token', 1) for names in (_BUNDLED, _GEMMA)),
+    (_BUNDLED, 'speed', 'block', 1),
+    (_BUNDLED, 'cactus', 'k_seq', 2),
+    (('tiny-drafter', 'self:1'), 'drafter_only', 'token', 1),
+  ],
+)
+def test_answers_report_what_texts_are_scored_as(names, method, kind, drafts):
+  if names is _GEMMA:
+    import gguf_test
+
+    gguf_test.real()
+  options = dict(method=method, verification=kind, drafts=drafts)
+  options |= dict(temperature=0.7, batch_size=16, dtype='float32')
+  decoders = [
+    small.sampler(*names, **options, lenience=x)
+    for x in (0.3, 0.3 - 1e-5, 0.3 + 1e-5)
+  ]
+  # The first is longer than the bundled models' window, of 48 tokens.
+  prompts = ['It was cold. ' * 7, *(f'{n} in words:' for n in range(40, 55))]
+  options = dict(max_new_tokens=24, return_logprobs=True, forbidden_tokens=[])
+  answers = decoders[0].sample(prompts, **options)
+  texts = [
+    ([*decoders[0].encode(prompt), *answer.tokens[:i]], [token])
+    for prompt, answer in zip(prompts[:4], answers, strict=False)
+    for i, token in enumerate(answer.tokens)
+  ]
+  scored, less, more = (
+    np.array([x.logprob for x in scoring.score(decoder, texts)])
+    for decoder in decoders
+  )
+  # Rounding may take a token over its rule's threshold.
+  is_clear = np.abs(more - less) < 1e-3
+  assert (~is_clear).sum() <= 1
+  log_q, log_pi, sources = (
+    np.concatenate([getattr(answer, x) for answer in answers])
+    for x in ('drafter_logprobs', 'target_logprobs', 'sources')
+  )
+  assert np.abs(log_pi[: len(texts)] - scored)[is_clear].max() < 1e-4
+  if kind == 'token':
+    # Of a target, q a is the lesser of q and pi.
+    w, is_examined = np.exp(log_q - log_pi).clip(0, 1), sources != BONUS
+    check_sources(w[is_examined], (sources == DRAFT)[is_examined])
