@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import small
 import tiers
-from scipy import special
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
@@ -350,9 +349,8 @@ def check_logprobs(states, table, config, prompt=cases.PROMPT, depth=6):
   # Those of a model alone are a forward pass's of the whole text.
   close(raw, np.asarray(jax.nn.log_softmax(cases.VERIFIER))[c, x])
   c = c % len(table.q)
-  is_examined = source != BONUS
   # After a whole draft it may be the verifier's, and then nothing reads q.
-  from_p = ~is_examined & (config.bonus == 'verifier')
+  from_p = (source == BONUS) & (config.bonus == 'verifier')
   laws = np.where(from_p[:, None], table.p[c], table.law[m, c])
   q = np.where(from_p, np.nan, table.q[c, x])
   pi = laws[np.arange(len(x)), x]
@@ -362,8 +360,7 @@ def check_logprobs(states, table, config, prompt=cases.PROMPT, depth=6):
   count = 3 if config.kind.keeps_law else 2
   close(found[:, :count], want[:, :count])
   if config.verification == 'token':
-    w = (q * table.acceptance[m, c, x] / pi)[is_examined].clip(0, 1)
-    check_sources(w, (source == DRAFT)[is_examined])
+    check_sources(q * table.acceptance[m, c, x] / pi, source)
   if config.kind.keeps_law:
     logs = np.log(np.where(laws > 0, laws, 1))
     entropy, squares = -(laws * logs).sum(-1), (laws * logs**2).sum(-1)
@@ -373,12 +370,13 @@ def check_logprobs(states, table, config, prompt=cases.PROMPT, depth=6):
     assert (abs(off) < 4.5 * np.sqrt(variance.clip(0)) + 0.01).all(), off
 
 
-def check_sources(w, accepted):
-  """That shares of accepted drafts are w, by tenths of it."""
-  decile, variance = np.minimum(10 * w, 9).astype(int), w * (1 - w)
-  off, variance = (np.bincount(decile, x, 10) for x in (accepted - w, variance))
-  squares, degrees = off**2 / variance.clip(5), max((variance > 5).sum(), 1)
-  assert special.chdtrc(degrees, squares.sum()) > cases.LEVEL, (off, variance)
+def check_sources(w, source):
+  """That w are the chances of the accepted drafts among the tokens."""
+  is_examined = source != BONUS
+  if is_examined.any():
+    w, accepted = w[is_examined].clip(0, 1), (source == DRAFT)[is_examined]
+    check = sampled.check_sources(w, accepted, cases.LEVEL)
+    assert check.passed, str(check)
 
 
 def test_three_wrong_laws_are_caught():
@@ -715,5 +713,4 @@ def test_answers_report_what_texts_are_scored_as(names, method, kind, drafts):
   assert np.abs(log_pi[: len(texts)] - scored)[is_clear].max() < 1e-4
   if kind == 'token':
     # Of a target, q a is the lesser of q and pi.
-    w, is_examined = np.exp(log_q - log_pi).clip(0, 1), sources != BONUS
-    check_sources(w[is_examined], (sources == DRAFT)[is_examined])
+    check_sources(np.exp(log_q - log_pi), sources)
