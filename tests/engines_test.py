@@ -6,6 +6,7 @@ import itertools
 import json
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import launching
 import numpy as np
@@ -509,11 +510,13 @@ def test_sources_of_other_verifications_are_not_tested(tmp_path):
 # An answer that ends with an accepted draft, and a method that may draw a
 # rejected draft again.
 def test_a_last_draft_and_one_that_is_drawn_again_are_no_fault(tmp_path):
+  accepts = jax.jit(methods.METHODS['typical'].acceptance)
+
   def typical(q, p, drafts, rng):
     n = 0
     for i, x in enumerate(drafts):
-      d = methods.Distributions(*(np.float32(x) for x in (q[i], p[i]) * 2))
-      if n == i and methods.METHODS['typical'].acceptance(d, 0.7)[x]:
+      d = methods.Distributions(q[i], p[i], q[i], p[i])
+      if n == i and accepts(d, 0.7)[x]:
         n += 1
     return [*drafts[:n], rng.choice(_V, p=p[n])]
 
