@@ -14,6 +14,9 @@ To audit blocks or answers that an engine recorded, one JSON object per line
 (see `cascades.contrib.engine_audits.traces`), give --trace=blocks.jsonl; for
 answers also --verifier and --drafter, unless w is in the trace.
 
+To find where greedy answers of an engine first differ from ours (see
+`experiments.first_difference`), give --greedy=answers.jsonl --verifier=MODEL.
+
 The decoding loop is sampled with token and block verification, or those of
 --verification=traversal,look_ahead:2.
 To audit your own rule, put `cascades.register(...)` into a file and give
@@ -44,13 +47,19 @@ _TRACE = flags.DEFINE_string(
   'trace', None, 'JSON Lines file of blocks or answers of an engine.'
 )
 _VERIFIER, _DRAFTER = (
-  flags.DEFINE_string(name, None, f'The {name} of a trace of answers.')
+  flags.DEFINE_string(name, None, f'The {name} of answers.')
   for name in ('verifier', 'drafter')
 )
 # Of the engine that wrote the answers.
 _OPTIONS = 'temperature top_k top_p gate cache_length batch_size'.split()
 cli.define_options({x: options_of(DecodingConfig)[x] for x in _OPTIONS})
 cli.define_options({'dtype': options_of(fields.SweepConfig)['dtype']})
+_GREEDY = flags.DEFINE_string(
+  'greedy', None, 'File of greedy answers of an engine.'
+)
+_CHAT = flags.DEFINE_bool(
+  'chat', False, "Wraps prompts of the file in the model's chat template."
+)
 _VERIFICATION = flags.DEFINE_list(
   'verification',
   ['token', 'block'],
@@ -108,6 +117,20 @@ def _check_answers(method: str, lenience: float | None) -> Any:
   return traces.check_answers(_TRACE.value, decoder)
 
 
+def _compare() -> None:
+  """Compares greedy answers of an engine with a verifier's."""
+  from experiments import first_difference
+
+  if _VERIFIER.value is None:
+    raise app.UsageError('verifier: no model is given; give that of --greedy.')
+  options = _VERIFIER.value, flags.FLAGS.dtype or 'float32', _CHAT.value
+  result = first_difference.compare(_GREEDY.value, *options)
+  _write(pathlib.Path(_GREEDY.value).stem, result)
+  print(first_difference.describe(result))
+  if result['verdict'] in ('other prompt', 'error'):
+    sys.exit(1)
+
+
 def _write(name: str, result: Any) -> None:
   """Writes a result to the workdir, which is made if needed."""
   from experiments import records
@@ -120,6 +143,9 @@ def _write(name: str, result: Any) -> None:
 
 def main() -> None:
   """Runs the command."""
+  if _GREEDY.value is not None:
+    _compare()
+    return
   if _METHOD.value is None:
     raise app.UsageError("method: no name is given; give one, or 'all'.")
   leniences = _LENIENCE.value
