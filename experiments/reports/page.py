@@ -64,7 +64,7 @@ def write_report(
       left_out.setdefault(name, f'{name} cannot be made ({reason}).')
       return None
 
-  def shown(x: Table) -> tuple[Table, list, str]:
+  def render(x: Table) -> tuple[Table, list, str]:
     return x, [*x.rows(curve_styles)], x.csv()
 
   path = run.path / 'decision.json'
@@ -75,7 +75,7 @@ def write_report(
   curve_styles = tables.styles(
     {name: name for name in runs.BASELINES} | dict(curves)
   )
-  drawn = [
+  pictures = [
     make('the figure', figure.draw, *entry, frame, curve_styles)
     for entry in figure.FIGURES.items()
   ]
@@ -87,29 +87,29 @@ def write_report(
     *_tables(frame, by_kind, timed, curve_styles),
   ]
   # Cells that cannot be shown are refused here, not in the template.
-  made = [x and make(x.title, shown, x) for x in output]
+  rendered = [x and make(x.title, render, x) for x in output]
   text = _TEMPLATES.get_template('page.html').render(
     answers=make('answers', answers.read, run.path, run.records, make) or [],
     sources=answers.SOURCES,
     config=config,
     curve_styles=curve_styles,
     decision=decision,
-    figures=drawn,
+    figures=pictures,
     frame=frame,
     left_out=list(map(files.sentence, left_out.values())),
     notices=[*run.mixed, *comparisons.unsolved(frame)],
     run=run,
     settings=json.dumps(run.config, indent=2),
     formats=tables,
-    tables=list(filter(None, made)),
+    tables=list(filter(None, rendered)),
   )
   folder = run.path / 'report'
   records.write_text(folder / 'index.html', text)
-  for picture in filter(None, drawn):
+  for picture in filter(None, pictures):
     path = folder / f'figures/{picture.name}'
     records.write_text(path.with_suffix('.svg'), picture.wide)
     files.write_bytes(path.with_suffix('.png'), picture.png)
-  for table, _, text in filter(None, made):
+  for table, _, text in filter(None, rendered):
     records.write_text(folder / f'tables/{table.name}.csv', text)
   return folder / 'index.html'
 
