@@ -7,12 +7,13 @@ import pytest
 
 _ROOT = pathlib.Path(__file__).parents[1]
 # By folder: the lines that it has at most. A number only falls, but for a
-# feature that names its lines.
+# feature that names its lines. Log-probabilities of tokens and the audits that
+# use them named 350, 100, 250 and 400.
 _BARS = {
-  'cascades': 13_600,
-  'cascades/contrib': 2_300,
-  'experiments': 11_300,
-  'tests': 17_000,
+  'cascades': 13_950,
+  'cascades/contrib': 2_400,
+  'experiments': 11_550,
+  'tests': 17_400,
   'configs': 900,
 }
 
