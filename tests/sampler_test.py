@@ -517,7 +517,7 @@ def test_a_sweep_names_the_drafter_that_decodes_alone():
   ended._sampler.return_value = mock.Mock(), 0
   ended._refusal.return_value = None
   ended._request.return_value = {}
-  ended._clock.seconds = 0.0
+  ended._compiled, ended._clock.seconds = set(), 0.0
   ended._sampler.return_value[0].sample_curve.side_effect = faults.FaultError(
     'verifier', 'at position 9 of prompt 3'
   )
