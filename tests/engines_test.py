@@ -377,9 +377,9 @@ _GOOD = dict(q=[[0.5, 0.5]], p=[[1, 0], [0.2, 0.8]], drafts=[0], tokens=[0, 1])
     ('{"q": []}', 'p is missing'),
     ('{"q": 1', 'it is damaged'),
     (dict(p=[[1, 0]]), 'got 1 and 1'),
-    (dict(q=[[0.0, 1.0]]), 'draft 0, token 0, has probability 0 in q'),
+    (dict(q=[[0.0, 1.0]]), 'draft 0 has probability 0 in q'),
     *(
-      (dict(q=[row]), 'a distribution must be a list of prob')
+      (dict(q=[row]), 'q.0 must be a list of probabilities, or an obj')
       for row in (
         *([], 5, [0.5, 0.4], [1.5, -0.5], ['a', 0.5], [float('nan'), 0.5]),
         {'tokens': [2**70], 'probs': [1], 'rest': 0},

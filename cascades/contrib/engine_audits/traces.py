@@ -1,7 +1,6 @@
 """Tests whether the recorded tokens of an engine follow the law of a rule.
 
-A trace is a file with one block per line, in JSON. A name that ends in '.gz'
-means that the file is compressed with gzip.
+A trace is a file with one block per line, in JSON; of gzip if it ends in '.gz'.
 
   {"q": [distribution, ...], "p": [distribution, ...], "drafts": [ids],
    "tokens": [ids]}
@@ -67,13 +66,10 @@ from cascades.verification_config import BONUS, DRAFT, RESIDUAL, SOURCES
 # Largest deviation of a sum of probabilities from 1; float16 and printed digits
 # are rounded.
 _SUM = 2e-3
-# Confidence of all bounds together.
-_CONFIDENCE = 0.999
+# Confidence of all bounds together, and the number of sets of tokens.
+_CONFIDENCE, _NUM_SETS = 0.999, 3
 # A token is improbable below this multiple of the largest probability.
 _IMPROBABLE = 0.2
-# Sets of tokens: that which has the unlisted ones, that which needs q; and all.
-_UNLIKELY, _FAVOURED = 'unlikely tokens', "the drafter's favourites"
-_NUM_SETS = 3
 
 
 class _Probs(NamedTuple):
@@ -89,16 +85,6 @@ class _Probs(NamedTuple):
     if len(indices):
       return float(self.probs[indices[0]])
     return None if self.rest > 0 else 0.0
-
-
-class _Block(NamedTuple):
-  """One block of a trace; the fields are those of the file."""
-
-  line: int
-  q: list[_Probs]
-  p: list[_Probs]
-  drafts: list[int]
-  tokens: list[int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,8 +142,7 @@ class Certificate:
   @property
   def low(self) -> float:
     """Lower bound of the mean total variation between a token and its law."""
-    max_bias = max((drift.bias for drift in self.drifts), default=0.0)
-    return max(max_bias, self.impossibles / max(self.tokens, 1))
+    return max(*(x.bias for x in self.drifts), self.impossibles / self.tokens)
 
   @property
   def passed(self) -> bool:
@@ -191,13 +176,64 @@ class Certificate:
     return text
 
 
-class _Fields(Schema):
-  """The fields of a line."""
+class _Listed(Schema):
+  """A distribution of the most probable tokens."""
 
-  q: list[Any]
-  p: list[Any]
+  tokens: Annotated[list[Count], FailFast]
+  probs: Annotated[list[NotNegative], FailFast]
+  rest: NotNegative
+
+
+def _probs(value: Any) -> _Probs:
+  """Parses one distribution of a line, and normalizes its sum to 1."""
+  try:
+    if isinstance(value, list):
+      value = dict(tokens=[*range(len(value))], probs=value, rest=0.0)
+    fields = _Listed.parse(value)
+    tokens, probs = np.array(fields.tokens), np.array(fields.probs)
+    total = probs.sum() + fields.rest
+    is_distinct = 0 < len({*fields.tokens}) == len(tokens) == len(probs)
+    if not is_distinct or abs(total - 1) > _SUM:
+      raise ValueError
+  except ValueError:
+    raise ValueError(
+      'must be a list of probabilities, or an object of distinct tokens, their'
+      ' probs, and rest; none negative, of the sum 1'
+    ) from None
+  return _Probs(tokens, probs / total, float(fields.rest / total))
+
+
+_Row = Annotated[Any, pydantic.AfterValidator(_probs)]
+
+
+class _Block(Schema):
+  """The fields of a line that is a block."""
+
+  q: Annotated[list[_Row], FailFast]
+  p: Annotated[list[_Row], FailFast]
   drafts: Annotated[list[Count], FailFast]
   tokens: Annotated[list[Count], FailFast]
+
+
+def _block(line: bytearray) -> _Block:
+  """Parses a line that is a block."""
+  block = _Block.parse(files.parse_json(line))
+  q, p, drafts, tokens = block.q, block.p, block.drafts, block.tokens
+  if len(p) != len(drafts) + 1 or len(q) not in (len(drafts), len(p)):
+    raise ValueError(
+      f'{len(drafts)} drafts need as many distributions in q, or one more as in'
+      f' p, got {len(q)} and {len(p)}'
+    )
+  count = len(tokens) - 1
+  if not 0 <= count <= len(drafts) or tokens[:count] != drafts[:count]:
+    raise ValueError(
+      'tokens must be the first drafts and one more token, got'
+      f' {arguments.quote(tokens)} for the drafts {arguments.quote(drafts)}'
+    )
+  for i, token in enumerate(drafts):
+    if q[i].prob(token) == 0:
+      raise ValueError(f'draft {i} has probability 0 in q')
+  return block
 
 
 _Source = Annotated[
@@ -217,39 +253,7 @@ class _Answer(Schema):
   w: list[Annotated[float, pydantic.Field(ge=0, le=1)] | None] | None = None
 
 
-class _Listed(Schema):
-  """A distribution of the most probable tokens."""
-
-  tokens: Annotated[list[Count], FailFast]
-  probs: Annotated[list[NotNegative], FailFast]
-  rest: NotNegative
-
-
-def _block(number: int, line: bytearray) -> _Block:
-  """Parses a line that is a block."""
-  fields = _Fields.parse(files.parse_json(line))
-  drafts, tokens = fields.drafts, fields.tokens
-  q, p = ([_probs(x) for x in rows] for rows in (fields.q, fields.p))
-  if len(p) != len(drafts) + 1 or len(q) not in (len(drafts), len(p)):
-    raise ValueError(
-      f'{len(drafts)} drafts need as many distributions in q, or one more as in'
-      f' p, got {len(q)} and {len(p)}'
-    )
-  count = len(tokens) - 1
-  if not 0 <= count <= len(drafts) or tokens[:count] != drafts[:count]:
-    raise ValueError(
-      'tokens must be the first drafts and one more token, got'
-      f' {arguments.quote(tokens)} for the drafts {arguments.quote(drafts)}'
-    )
-  for i, token in enumerate(drafts):
-    if q[i].prob(token) == 0:
-      raise ValueError(
-        f'draft {i}, token {arguments.quote(token)}, has probability 0 in q'
-      )
-  return _Block(number, q, p, drafts, tokens)
-
-
-def _answer(line: bytearray, has_models: bool = True) -> _Answer:
+def _answer(line: bytearray, has_models: bool) -> _Answer:
   """Parses a line that is an answer; without the models it needs w."""
   answer = _Answer.parse(files.parse_json(line))
   w = [0.0] * len(answer.ids) if answer.w is None else answer.w
@@ -264,34 +268,10 @@ def _answer(line: bytearray, has_models: bool = True) -> _Answer:
   return answer
 
 
-def _probs(value: Any) -> _Probs:
-  """Parses one distribution of a line, and normalizes its sum to 1."""
-  try:
-    if isinstance(value, list):
-      value = dict(tokens=[*range(len(value))], probs=value, rest=0.0)
-    fields = _Listed.parse(value)
-    tokens, probs = np.array(fields.tokens), np.array(fields.probs)
-    total = probs.sum() + fields.rest
-    is_distinct = 0 < len({*fields.tokens}) == len(tokens) == len(probs)
-    if not is_distinct or abs(total - 1) > _SUM:
-      raise ValueError
-  except ValueError:
-    raise ValueError(
-      'a distribution must be a list of probabilities, or an object of distinct'
-      ' tokens, their probs, and rest; none negative, of the sum 1'
-    ) from None
-  return _Probs(tokens, probs / total, float(fields.rest / total))
-
-
 def read(
-  path: str | pathlib.Path,
-  parse: Callable[[int, bytearray], Any] = _block,
-) -> Iterator[Any]:
-  """Yields the lines of a trace, by default of blocks, as `parse` returns them.
-
-  Raises:
-    ValueError: The file is absent, or a line is not as described; names it.
-  """
+  path: str | pathlib.Path, parse: Callable[[bytearray], Any] = _block
+) -> Iterator[tuple[int, Any]]:
+  """Yields lines' numbers, and what `parse` returns; errors name the line."""
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f'trace: there is no file {path}; give a file of blocks.')
@@ -302,14 +282,14 @@ def read(
   for number, line in enumerate(files.read_lines(path, refuse), 1):
     if not line.isspace():
       try:
-        yield parse(number, line)
+        yield number, parse(line)
       except ValueError as e:
         raise refuse(number, e) from None
 
 
 def has_answers(path: str | pathlib.Path) -> bool:
   """Returns True if the lines of a trace are answers, not blocks."""
-  return next(read(path, lambda _, line: b'"sources"' in line), False)
+  return next(read(path, lambda line: b'"sources"' in line), (0, False))[1]
 
 
 def certify(
@@ -323,32 +303,30 @@ def certify(
   Sources are tested if the engine's verification is 'token'.
   """
   method, lenience = engines.declared(rule, lenience)
-  law, is_token = _law(method, lenience), verification == 'token'
-  counters: dict[str, _FrequencyCounter] = {}
-  impossible, blocks, tokens, w, accepted = [], 0, 0, [], []
-  for block in read(path):
+  law = _law(method, lenience)
+  counters = collections.defaultdict(_FrequencyCounter)
+  impossible, examined, blocks, tokens = [], [], 0, 0
+  for line, block in read(path):
     blocks += 1
+    tokens += len(block.tokens)
     for i, token in enumerate(block.tokens):
-      tokens += 1
       q = block.q[i] if i < len(block.q) else None
-      pi, token_w = law(block, i)
+      pi, w = law(line, q, block.p[i], token)
       if pi.prob(token) == 0:
-        impossible.append((block.line, token))
-      elif is_token and i < len(block.drafts) and token_w is not None:
+        impossible.append((line, token))
+      elif i < len(block.drafts) and w is not None:
         # The last token, too, if the answer ended with an accepted draft.
-        w.append(token_w)
-        accepted.append(token == block.drafts[i])
+        examined.append((w, token == block.drafts[i]))
       # Without q after the last draft, later positions are tested only if the
       # drafts before are accepted. A set that needs q would then depend on the
       # verification; the first position alone has no such dependence.
       has_every_q = len(block.q) == len(block.p) or i == 0
-      for kind, in_set in _sets(pi, q if has_every_q else None).items():
-        counter = counters.setdefault(kind, _FrequencyCounter())
-        rest = pi.rest if kind == _UNLIKELY else 0.0
-        counter.add(block.line, token, pi, in_set, rest)
+      for kind, in_set, rest in _sets(pi, q if has_every_q else None):
+        counters[kind].add(line, token, pi, in_set, rest)
   if not tokens:
     raise ValueError(f'trace: {path} has no block; record at least one.')
   significance = (1 - _CONFIDENCE) / _NUM_SETS
+  is_tested = examined and verification == 'token'
   return Certificate(
     rule=method.name,
     lenience=lenience,
@@ -358,7 +336,7 @@ def certify(
     impossible=tuple(impossible[:5]),
     impossibles=len(impossible),
     confidence=_CONFIDENCE,
-    sources=check_sources(w, accepted) if w else None,
+    sources=check_sources(*np.transpose(examined)) if is_tested else None,
   )
 
 
@@ -372,8 +350,10 @@ def check_answers(
     decoder: Computes w, by the engine's options and models; the drafter is a
       language model. None takes w from the trace.
   """
-  answers = [*read(path, lambda _, line: _answer(line, bool(decoder)))]
-  if not any({DRAFT, RESIDUAL} & {*x.sources} for x in answers):
+  answers = [x for _, x in read(path, lambda x: _answer(x, bool(decoder)))]
+  sources = np.array([i for x in answers for i in x.sources])
+  accepted, examined = sources == DRAFT, sources != BONUS
+  if not examined.any():
     raise ValueError(f'trace: {path} has no draft; record at least one.')
   if decoder:
     target = scoring.explained_target(decoder)
@@ -383,26 +363,24 @@ def check_answers(
       (x.prompt_ids or decoder.encode(x.prompt or ''), x.ids) for x in answers
     ]
     results = scoring.map_tokens(decoder, requests, _source_probs, target)
+    w = np.concatenate([x for _, x in results])
   else:
-    results = [(np.ones(len(x.ids)), np.array(x.w, float)) for x in answers]
-  pi, w = (np.concatenate(x) for x in zip(*results, strict=True))
-  sources = np.concatenate([np.array(x.sources, int) for x in answers])
+    w = np.array([y for x in answers for y in x.w], float)
   # A token of probability 0 contradicts either source.
-  w = np.where(pi > 0, w, sources != DRAFT)
-  examined = sources != BONUS
-  return check_sources(w[examined], sources[examined] == DRAFT)
+  w = np.where(np.isnan(w), ~accepted, w)
+  return check_sources(w[examined], accepted[examined])
 
 
 def _source_probs(method, d, lenience, token):
-  """Returns pi of a token, and its probability of being an accepted draft."""
+  """Returns pi of a token, and w, which is nan if pi is 0."""
   pi = method.law(d, lenience)[token]
   acceptance = value_at_token(method.acceptance, d, lenience, token)
-  return pi, jnp.where(pi > 0, d.q[token] * acceptance / pi, 0)
+  return pi, jnp.where(pi > 0, d.q[token] * acceptance / pi, jnp.nan)
 
 
 def _law(
   method: methods.Method, lenience: float
-) -> Callable[[_Block, int], tuple[_Probs, float | None]]:
+) -> Callable[..., tuple[_Probs, float | None]]:
   """Returns a function to a position's law, and w of its token if known."""
 
   @jax.jit
@@ -412,43 +390,36 @@ def _law(
     # Some residuals draw a rejected draft again.
     return law, q * (a + (1 - a) * method.residual(d, lam))
 
-  def law(block: _Block, i: int) -> tuple[_Probs, float | None]:
-    p, token = block.p[i], block.tokens[i]
-    q = block.q[i] if i < len(block.q) else None
-    if lenience == method.strict or q is None:
-      # At the strict lenience the law is p, and without q it is taken to be p.
-      p_token, q_token = p.prob(token), q.prob(token) if q else None
-      if not p_token or q_token is None:
-        return p, None
-      return p, min(1.0, q_token / p_token)
-    if p.rest or q.rest or len(p.probs) != len(q.probs):
-      raise ValueError(
-        f'trace: line {block.line}: the law of {method.name} needs the'
-        ' probabilities of all tokens, the same number in q and p.'
-      )
-    dense = [x.probs[np.argsort(x.tokens)].astype(np.float32) for x in (q, p)]
-    probs, is_draft = np.asarray(dense_law(dense[0], dense[1]), np.float64)
-    engines.check_law(method, lenience, probs)
-    pi = _Probs(np.sort(p.tokens), probs, 0.0)
-    prob, joint = pi.prob(token), pi._replace(probs=is_draft).prob(token)
-    return pi, joint / prob if prob and joint is not None else None
+  def law(line: int, q: _Probs | None, p: _Probs, token: int):
+    # At the strict lenience the law is p, and without q it is taken to be p.
+    pi, joint = p, q
+    if lenience != method.strict and q:
+      if p.rest or q.rest or len(p.probs) != len(q.probs):
+        raise ValueError(
+          f'trace: line {line}: the law of {method.name} needs the'
+          ' probabilities of all tokens, the same number in q and p.'
+        )
+      dense = [x.probs[np.argsort(x.tokens)].astype(np.float32) for x in (q, p)]
+      laws = np.asarray(dense_law(*dense), np.float64)
+      engines.check_law(method, lenience, laws[0])
+      pi, joint = (_Probs(np.sort(p.tokens), x, 0.0) for x in laws)
+    prob, draft_prob = pi.prob(token), joint.prob(token) if joint else None
+    return pi, draft_prob / prob if prob and draft_prob is not None else None
 
   return law
 
 
-def _sets(pi: _Probs, q: _Probs | None) -> dict[str, np.ndarray]:
-  """Returns masks over the listed tokens of a law; one of them needs q."""
-  max_prob = pi.probs.max()
-  sets = {
-    'the likeliest token': np.arange(len(pi.probs)) == np.argmax(pi.probs),
-    _UNLIKELY: pi.probs < _IMPROBABLE * max_prob,
-  }
+def _sets(
+  pi: _Probs, q: _Probs | None
+) -> Iterator[tuple[str, np.ndarray, float]]:
+  """Yields sets: masks of the law's listed tokens, and the unlisted part."""
+  yield 'the likeliest token', np.arange(len(pi.probs)) == pi.probs.argmax(), 0
+  yield 'unlikely tokens', pi.probs < _IMPROBABLE * pi.probs.max(), pi.rest
   if q is not None:
     order = np.argsort(q.tokens)
     nearest = order[np.searchsorted(q.tokens[order[:-1]], pi.tokens)]
-    is_favoured = q.probs[nearest] > pi.probs
-    sets[_FAVOURED] = (q.tokens[nearest] == pi.tokens) & is_favoured
-  return sets
+    in_set = (q.tokens[nearest] == pi.tokens) & (q.probs[nearest] > pi.probs)
+    yield "the drafter's favourites", in_set, 0
 
 
 class _FrequencyCounter:
@@ -456,32 +427,31 @@ class _FrequencyCounter:
 
   def __init__(self):
     self.count, self.hits, self.declared = 0, 0, 0.0
-    # By token: its count minus its declared probability, and its first line.
+    # By token: its count minus its declared probability; its first line and id.
     self._excess: dict[int, float] = collections.defaultdict(float)
-    self._first_line: dict[int, int] = {}
+    self._line: dict[int, tuple[int, int]] = {}
 
   def add(
     self, line: int, token: int, pi: _Probs, in_set: np.ndarray, rest: float
   ) -> None:
     """Counts one emitted token; `rest` is the unlisted part of the set."""
-    is_listed = pi.prob(token) is not None
-    hit = bool(in_set[pi.tokens == token].any()) if is_listed else rest > 0
+    mask = in_set[pi.tokens == token]
+    hit = bool(mask.any() if len(mask) else rest > 0)
     self.count += 1
     self.hits += hit
     self.declared += float(pi.probs[in_set].sum()) + rest
     if hit:
       self._excess[token] += 1
-      self._first_line.setdefault(token, line)
+      self._line.setdefault(token, (line, token))
     for x, prob in zip(pi.tokens[in_set], pi.probs[in_set], strict=True):
       self._excess[int(x)] -= prob
 
   def drift(self, kind: str, significance: float) -> Drift:
     """Returns the result, with bounds at a level of significance."""
-    n, worst = self.count, None
-    sign = math.copysign(1, self.hits - self.declared)
-    if self._first_line:
-      token = max(self._first_line, key=lambda x: sign * self._excess[x])
-      worst = self._first_line[token], token
+    n, sign = self.count, math.copysign(1, self.hits - self.declared)
+    worst = max(
+      self._line.values(), key=lambda x: sign * self._excess[x[1]], default=None
+    )
     return Drift(
       kind=kind,
       tokens=n,
@@ -500,9 +470,6 @@ def to_json(
   if top_k is None or top_k >= probs.size:
     return probs.tolist()
   tokens = np.argsort(-probs, kind='stable')[:top_k]
-  rest = max(0.0, 1 - float(probs[tokens].sum()))
-  return {
-    'tokens': tokens.tolist(),
-    'probs': probs[tokens].round(7).tolist(),
-    'rest': round(rest, 7),
-  }
+  probs = probs[tokens].round(7)
+  rest = max(0.0, round(1 - float(probs.sum()), 7))
+  return dict(tokens=tokens.tolist(), probs=probs.tolist(), rest=rest)
