@@ -121,16 +121,14 @@ class PartialModel(table_models.TableModel):
   draft_vocab_ids = (0, 2, 3)
 
   def split_vocab_ids(self, params):
-    draft_vocab_ids = jnp.array(self.draft_vocab_ids)
-    return params[:, draft_vocab_ids], draft_vocab_ids
+    ids = jnp.array(self.draft_vocab_ids)
+    return params[:, ids], ids
 
   def unembed(self, params, hidden):
-    part = hidden[jnp.array(self.draft_vocab_ids)]
-    if params.shape[-1] == len(self.draft_vocab_ids):
-      return part
-    return processing.scatter_to_vocab(
-      part, jnp.array(self.draft_vocab_ids), self.vocab_size
-    )
+    ids = jnp.array(self.draft_vocab_ids)
+    if params.shape[-1] == len(ids):
+      return hidden[ids]
+    return processing.scatter_to_vocab(hidden[ids], ids, self.vocab_size)
 
 
 PARTIAL = PartialModel.injective(SIZE, 3)
@@ -293,7 +291,6 @@ def generate(
   new=NEW,
   sampling=SAMPLING['plain'],
   prompts=None,
-  keys=None,
   stops=(-1,),
   seed=0,
   config=verification.STANDARD,
@@ -307,34 +304,27 @@ def generate(
 ):
   """Final states of `rows` rows, numpy; an array of leniences: one for each."""
   prompts = [PROMPT] * rows if prompts is None else prompts
-  if keys is None:
-    keys = jax.random.split(jax.random.key(seed), len(prompts))
+  keys = jax.random.split(jax.random.key(seed), len(prompts))
   paired = isinstance(leniences, np.ndarray)
   shape = (len(prompts),) if paired else (len(prompts), len(leniences))
   # Each prompt at each lenience, and the first of them again and again.
   of_prompt = np.repeat(np.arange(len(prompts)), 1 if paired else shape[1])
   leniences = leniences if paired else np.tile(leniences, shape[0])
   count = len(of_prompt)
-  whole = np.arange(-(-count // filled) * filled)
-  whole[whole >= count] = 0
+  whole = np.pad(np.arange(count), (0, -count % filled))
   places, leniences = of_prompt[whole], np.asarray(leniences)[whole]
   bound = bound or drafter('apart').bound
   if not gamma:
     bound = drafters.BoundDrafter(drafters.NoDrafter(), DRAFTER)
-  models, method = (
-    decoding.Models(MODEL, bound.drafter),
-    methods.get_method(method),
+  models = decoding.Models(MODEL, bound.drafter)
+  method, texts = methods.get_method(method), [prompts[i] for i in places]
+  request = batching.BatchRequest(
+    texts, keys[places], leniences, new, return_logprobs=return_logprobs
   )
   states = sampled.decode_curve(
     decoding.StepConfig(models, method, gamma, config, drafts, tree_size),
     (VERIFIER, bound.params),
-    batching.BatchRequest(
-      [prompts[i] for i in places],
-      keys[places],
-      leniences,
-      new,
-      return_logprobs=return_logprobs,
-    ),
+    request,
     sampling,
     stop_tokens=np.append(stops, [-1] * (2 - len(stops))),
     **dict(capacity=room, return_logits=return_logits),
