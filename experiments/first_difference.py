@@ -1,12 +1,11 @@
 """Finds where greedy answers of any engine first differ from our verifier's.
 
-A row has a prompt and an answer, as texts or token ids: `prompt` or
-`prompt_ids`, `text` or `ids`; vLLM's `prompt_token_ids` and `outputs`; or
-`arguments` and `resps` of lm-eval's samples. Our verifier reads them in
-float32, and again in the dtype that the engine claims: with logits rounded to
-bfloat16, or for float32 with sums in another order. The gap of a token is the
-largest logit of all others minus its own. The verdict on the first token that
-is not the likeliest in float32 (of equal ones, the lowest id) is
+A row has a prompt and an answer, as texts or token ids, by names of ours, of
+vLLM, or of lm-eval's samples (`_Row`). Our verifier reads them in float32, and
+again in the dtype that the engine claims: with logits rounded to bfloat16, or
+for float32 with sums in another order. The gap of a token is the largest logit
+of all others minus its own. The verdict on the first token that is not the
+likeliest in float32 (of equal ones, the lowest id) is
 
   tie order  if its logit equals another largest one in either reading;
   near tie   if its gap is at most the bound, or it is the likeliest in the
@@ -22,11 +21,8 @@ Another prompt explains it if fewer differ, not too many for that test, and
 errors are no more than 1 in 1,000 positions by a binomial test.
 """
 
-import collections
 import contextlib
-import dataclasses
 import functools
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -38,11 +34,9 @@ import pandas as pd
 from pydantic import AliasChoices, AliasPath, Field
 from scipy import stats
 
-from cascades import files, methods
-from cascades.config import DecodingConfig
-from cascades.models import checkpoints
+from cascades import DecodingConfig, Sampler, files, load_model, methods
 from cascades.models.tokenizers import BOS
-from cascades.sampler import sampler, scoring
+from cascades.sampler import scoring
 from experiments.tasks import data_files
 
 _QUANTILE, _LEVEL = 0.999, 1e-3
@@ -50,38 +44,31 @@ _QUANTILE, _LEVEL = 0.999, 1e-3
 _VERDICTS = (
   'equal,other tokens of the same text,tie order,near tie,other prompt,error'
 ).split(',')
-_COLUMNS = (
-  'row verdict prompt position token text logit rank our_token our_text'
-  ' our_logit gap top_gap'
-).split()
+_READ = 'token logit rank our_token our_logit gap top_gap'.split()
 # Logit of tokens that our answers never contain, and answers that are printed.
 _SUPPRESSED, _SHOWN = -1e3, 10
 _Ids = Annotated[list[files.Count], files.FailFast] | None
 
 
-def _field(*names: str | AliasPath) -> Any:
-  return Field(None, validation_alias=AliasChoices(*names))
+def _field(name: str, *paths: tuple) -> Any:
+  choices = AliasChoices(name, *(AliasPath(*x) for x in paths))
+  return Field(None, validation_alias=choices)
 
 
 class _Row(files.Schema):
-  prompt: str | None = _field(
-    'prompt', AliasPath('arguments', 'gen_args_0', 'arg_0')
-  )
-  prompt_ids: _Ids = _field('prompt_ids', 'prompt_token_ids')
-  text: str | None = _field(
-    'text', AliasPath('outputs', 0, 'text'), AliasPath('resps', 0, 0)
-  )
-  ids: _Ids = _field('ids', 'token_ids', AliasPath('outputs', 0, 'token_ids'))
+  prompt: str | None = _field('prompt', ('arguments', 'gen_args_0', 'arg_0'))
+  prompt_ids: _Ids = _field('prompt_ids', ('prompt_token_ids',))
+  text: str | None = _field('text', ('outputs', 0, 'text'), ('resps', 0, 0))
+  ids: _Ids = _field('ids', ('token_ids',), ('outputs', 0, 'token_ids'))
 
 
 class _Answer(NamedTuple):
-  """A row in token ids; `cause` names a prompt that is not exact."""
-
   row: str
   prompt: list[int]
   ids: list[int]
   is_retokenized: bool
-  other_prompts: Mapping[str, list[int]]
+  # Prompts of engines with faults, and the name of the row's own if not ours.
+  variants: Mapping[str, list[int]]
   cause: str
   is_respelled: bool = False
 
@@ -91,76 +78,61 @@ def compare(
 ) -> dict[str, Any]:
   """Compares greedy answers with a verifier's; returns values for JSON."""
   config = DecodingConfig(gamma=0, batch_size=8)
-  exact = sampler.Sampler(verifier, config=config, dtype='float32')
+  exact = Sampler(verifier, config=config, dtype='float32')
   file, answers = data_files.DataFile('greedy', path), list[_Answer]()
   for place, row in file.rows():
+    fields = _Row.check(row, f'greedy: {file.name}, {place}', data_files.MEND)
     with file.errors_at(place):
-      answers.append(_parse(place, row, exact, apply_chat_template))
+      answers.append(_parse(place, fields, exact, apply_chat_template))
   if not answers:
     raise file.refusal('', 'has no answers', 'give a file with some')
   # Sums of float32 have another order in other layouts and batches.
-  checkpoint = exact.verifier.unpack()
-  if dtype != 'float32':
-    checkpoint = checkpoints.load_model(verifier, dtype)
-  config = dataclasses.replace(config, batch_size=4)
-  claimed = sampler.Sampler(checkpoint, config=config)
+  checkpoint = load_model(verifier, dtype)
+  checkpoint = checkpoint.unpack() if dtype == 'float32' else checkpoint
+  claimed = Sampler(checkpoint, config=DecodingConfig(gamma=0, batch_size=4))
   judge = functools.partial(_judge, exact, claimed, dtype)
-  result, variants = judge(answers), dict[str, Any]()
-  if result['verdict'] == 'error':
-    for name in dict.fromkeys(x for y in answers for x in y.other_prompts):
-      prompts = [x.other_prompts.get(name, x.prompt) for x in answers]
-      pairs = zip(answers, prompts, strict=True)
-      variants[name] = judge([x._replace(prompt=y) for x, y in pairs])
-  # The variant that differs least.
-  for name, x in sorted(variants.items(), key=lambda item: item[1]['rate'])[:1]:
-    if x['rate'] < result['rate'] and x['is_rounding']:
-      cause = f'{name} leaves {x["first_differences"]} differences'
+  result = judge([*answers])
+  names = dict.fromkeys(x for y in answers for x in y.variants)
+  lowest = result['rate']
+  for name in names if result['verdict'] == 'error' else ():
+    rows = [x._replace(prompt=x.variants.get(name, x.prompt)) for x in answers]
+    variant = judge(rows)
+    if variant['rate'] < lowest and variant['is_rounding']:
+      lowest = variant['rate']
+      cause = f'{name} leaves {variant["first_differences"]} differences'
       result |= dict(verdict='other prompt', cause=cause)
-      for difference in result['differences']:
-        if difference['verdict'] == 'error':
-          difference['verdict'] = 'other prompt'
+      for x in result['differences']:
+        x['verdict'] = x['verdict'].replace('error', 'other prompt')
   return result
 
 
-def _parse(
-  place: str, row: Mapping[str, Any], exact: sampler.Sampler, has_template: bool
-) -> _Answer:
+def _parse(place: str, fields: _Row, exact: Sampler, is_chat: bool) -> _Answer:
   """Returns the answer of a row."""
-  try:
-    fields = _Row.parse(row)
-  except ValueError as error:
-    raise data_files.RowError(f'is not an answer ({error})') from None
   tokenizer, text = exact.tokenizer, fields.text or ''
   ids = tokenizer.encode(text) if fields.ids is None else fields.ids
-  prompt = encoded = fields.prompt_ids or []
+  encoded, variants = fields.prompt_ids or [], dict[str, list[int]]()
   if fields.prompt is not None:
-    encoded = exact.encode(fields.prompt, has_template)
-    prompt = prompt or encoded
+    encoded = exact.encode(fields.prompt, is_chat)
+    # A model may have no template.
+    with contextlib.suppress(ValueError):
+      name = 'no chat template' if is_chat else 'chat template'
+      variants[name] = exact.encode(fields.prompt, not is_chat)
+  prompt, cause = fields.prompt_ids or encoded, ''
   size, limit = tokenizer.vocab_size, exact.config.cache_length
   if not ids or not prompt:
     part = 'an empty answer' if prompt else 'neither prompt nor prompt_ids'
     raise data_files.RowError(f'has {part}')
   if len(prompt) + len(ids) > limit:
     raise data_files.RowError(f'has more than {limit} tokens')
+  is_known = max(*prompt, *ids) < size
   # A text may lack what ends an answer.
-  if max(*prompt, *ids) >= size or not (
-    tokenizer.decode(ids).strip().startswith(text.strip())
-  ):
-    raise data_files.RowError(
-      f'has ids that are not below {size} or do not decode to its text',
-      'give the verifier of the engine',
-    )
-  # Mistakes of engines.
-  rest = [*itertools.dropwhile(lambda x: x == BOS, encoded)]
-  names = 'no BOS', 'one BOS', 'two BOS'
-  variants = {name: [BOS] * n + rest for n, name in enumerate(names)}
-  # A model may have no template.
-  with contextlib.suppress(ValueError):
-    if fields.prompt is not None:
-      name = 'no chat template' if has_template else 'chat template'
-      variants[name] = exact.encode(fields.prompt, not has_template)
+  if not (is_known and tokenizer.decode(ids).strip().startswith(text.strip())):
+    fault = f'has ids that are not below {size} or do not decode to its text'
+    raise data_files.RowError(fault, 'give the verifier of the engine')
+  rest = [x for x in encoded if x != BOS]
+  for n, name in enumerate(('no BOS', 'one BOS', 'two BOS')):
+    variants[name] = [BOS] * n + rest
   variants = {name: x for name, x in variants.items() if x and x != encoded}
-  cause = ''
   if prompt != encoded:
     names = [name for name, x in variants.items() if x == prompt]
     cause, variants = (*names, 'other ids')[0], {}
@@ -169,7 +141,7 @@ def _parse(
 
 @functools.cache
 def _top_two(dtype: str, suppressed: tuple[int, ...]) -> scoring.TokenFn:
-  """Returns a function with the columns of `_read` at a position."""
+  """Returns a function with the columns `_READ` of a position."""
 
   def top_two(method, d, lenience, token):
     logits = d.p_logits.at[jnp.array(suppressed, int)].set(_SUPPRESSED)
@@ -178,13 +150,13 @@ def _top_two(dtype: str, suppressed: tuple[int, ...]) -> scoring.TokenFn:
     logit = logits[token]
     gap = jnp.where(token == ids[0], second, top) - logit
     rank = 1 + (logits > logit).sum()
-    return gap, logit, rank, ids[0], top, top - second
+    return token, logit, rank, ids[0], top, gap, top - second
 
   return top_two
 
 
 def _read(
-  decoder: sampler.Sampler, answers: Sequence[_Answer], dtype: str = 'float32'
+  decoder: Sampler, answers: Sequence[_Answer], dtype: str = 'float32'
 ) -> pd.DataFrame:
   """Reads answers with a verifier; returns a row for each position."""
   model, params, _ = decoder.verifier
@@ -192,48 +164,37 @@ def _read(
   requests = [(x.prompt, x.ids) for x in answers]
   token_fn = _top_two(dtype, decoder.suppress_tokens)
   arrays = scoring.map_tokens(decoder, requests, token_fn, target)
-  names = 'gap', 'logit', 'rank', 'our_token', 'our_logit', 'top_gap'
   columns = map(np.concatenate, zip(*arrays, strict=True))
-  frame = pd.DataFrame(dict(zip(names, columns, strict=True)))
+  frame = pd.DataFrame(dict(zip(_READ, columns, strict=True)))
   pairs = [(i, j) for i, x in enumerate(answers) for j in range(len(x.ids))]
   frame['answer'], frame['position'] = np.transpose(pairs)
-  frame['token'] = [token for x in answers for token in x.ids]
-  return frame
+  differs = frame.token != frame.our_token
+  frame['is_read'] = differs.groupby(frame.answer).cumsum() - differs == 0
+  return frame.assign(is_first=frame.is_read & differs)
 
 
-def _first_differences(frame: pd.DataFrame) -> pd.DataFrame:
-  """Returns the first position of each answer that differs."""
-  return frame[frame.token != frame.our_token].drop_duplicates('answer')
-
-
-def _respell(exact: sampler.Sampler, answers: list[_Answer]) -> pd.DataFrame:
+def _respell(exact: Sampler, answers: list[_Answer]) -> pd.DataFrame:
   """Reads answers, in which our tokens of an equal text replace others."""
   frame, decode = _read(exact, answers), exact.tokenizer.decode
-  firsts = _first_differences(frame)[['answer', 'position', 'our_token']]
+  firsts = frame.loc[frame.is_first, ['answer', 'position', 'our_token']]
   for i, at, token in firsts.to_numpy(int).tolist():
     ids, start = answers[i].ids, decode([token])
     text = decode(ids[at:])
     if start and text.startswith(start):
       rest = exact.tokenizer.encode(text.removeprefix(start))
       # What ends an answer has no text.
-      rest += [] if decode(ids[-1:]) else ids[-1:]
-      ids = [*ids[:at], token, *rest]
+      end = [] if decode(ids[-1:]) else ids[-1:]
+      ids = [*ids[:at], token, *rest, *end]
       respelled = answers[i]._replace(ids=ids, is_respelled=True)
-      if _first_differences(_read(exact, [respelled])).empty:
-        answers[i] = respelled
-  return (
-    _read(exact, answers) if any(x.is_respelled for x in answers) else frame
-  )
+      if not _read(exact, [respelled]).is_first.any():
+        answers[i], frame = respelled, None
+  return _read(exact, answers) if frame is None else frame
 
 
 def _judge(
-  exact: sampler.Sampler,
-  claimed: sampler.Sampler,
-  dtype: str,
-  answers: Sequence[_Answer],
+  exact: Sampler, claimed: Sampler, dtype: str, answers: list[_Answer]
 ) -> dict[str, Any]:
   """Reads answers in both dtypes, and returns the verdicts on them."""
-  answers = [*answers]
   frame = _respell(exact, answers)
   # Engines of eight bits have logits in float32.
   claims = _read(claimed, answers, dtype.replace('int8', 'float32'))
@@ -242,61 +203,47 @@ def _judge(
   is_tie = (frame.gap == 0) | (claims.gap == 0)
   names = 'tie order', 'near tie'
   frame['verdict'] = np.select([is_tie, is_near], names, 'error')
-  differs = frame.token != frame.our_token
-  is_read = differs.groupby(frame.answer).cumsum() - differs == 0
-  n, m = int(is_read.sum()), int((differs & is_read).sum())
-  changed = int((frame.our_token != claims.our_token)[is_read].sum())
+  n, m = int(frame.is_read.sum()), int(frame.is_first.sum())
+  changed = int((frame.our_token != claims.our_token)[frame.is_read].sum())
   p_value = stats.hypergeom.sf(m - 1, 2 * n, n, m + changed)
-  firsts = _first_differences(frame).set_index('answer')
+  firsts = frame[frame.is_first].set_index('answer')
   errors = (firsts.verdict == 'error').sum()
   p_errors = stats.binom.sf(errors - 1, n, 1 - _QUANTILE)
   decode, piece = exact.tokenizer.decode, exact.tokenizer.piece
   for name in 'token', 'our_token':
-    firsts[name.replace('token', 'text')] = [
-      files.printable(repr(decode([i]) or piece(i)))
-      for i in firsts[name].tolist()
-    ]
-  table = pd.DataFrame([(x.row, x.cause, x.is_respelled) for x in answers])
-  table = table.set_axis(['row', 'prompt', 'is_same'], axis=1).join(firsts)
-  table['verdict'] = np.select(
-    [table.prompt != '', table.is_same],
-    ['other prompt', 'other tokens of the same text'],
-    table.verdict.fillna('equal'),
-  )
+    texts = [repr(decode([i]) or piece(i)) for i in firsts[name].tolist()]
+    firsts[name.replace('token', 'text')] = [*map(files.printable, texts)]
+  table = pd.DataFrame(answers).join(firsts)
+  table['verdict'] = table.verdict.fillna('equal')
+  table.loc[table.is_respelled, 'verdict'] = 'other tokens of the same text'
+  table.loc[table.cause != '', 'verdict'] = 'other prompt'
   verdict = max(table.verdict, key=_VERDICTS.index)
-  table = table[table.verdict != 'equal'][_COLUMNS].convert_dtypes()
-  return {
+  names = ['row', 'verdict', 'cause', 'position', 'text', 'our_text', *_READ]
+  table = table[table.verdict != 'equal'][names].convert_dtypes()
+  counts = dict(positions=n, first_differences=m, changed=changed, rate=m / n)
+  counts |= dict(dtype=dtype, answers=len(answers), bound=float(bound))
+  return counts | {
     'verdict': 'error' if p_value < _LEVEL else verdict,
     'cause': '',
-    'dtype': dtype,
-    'answers': len(answers),
     'retokenized': sum(x.is_retokenized for x in answers),
-    'positions': n,
-    'first_differences': m,
-    'changed': changed,
-    'rate': m / n,
     'p_value': float(p_value),
     'is_rounding': bool(min(p_value, p_errors) >= _LEVEL),
-    'bound': float(bound),
     'differences': json.loads(table.to_json(orient='records')),
   }
 
 
-def describe(result: Mapping[str, Any]) -> str:
+def describe(result: dict[str, Any]) -> str:
   """Returns a result of `compare` as a table between two sentences."""
   different = result['differences']
-  counts = collections.Counter(x['verdict'] for x in different)
-  counts['equal'] = result['answers'] - len(different)
-  text = ', '.join(f'{counts[x]} {x}' for x in _VERDICTS if counts[x])
+  labels = [x['verdict'] for x in different]
+  labels += ['equal'] * (result['answers'] - len(different))
+  text = ', '.join(f'{labels.count(x)} {x}' for x in _VERDICTS if x in labels)
   table = pd.DataFrame(different[:_SHOWN])
   if different:
     text += f'\n{table.to_string(index=False, float_format="{:.4g}".format)}'
   cause = result['cause'] and f' ({result["cause"]})'
   return (
-    f'{result["answers"]} answers, {result["retokenized"]} tokenized again:'
-    f' {text}\n{result["verdict"]}{cause}:'
-    f' {result["first_differences"]} of {result["positions"]} positions differ,'
-    f' where {result["dtype"]} changes {result["changed"]}'
-    f' (p = {result["p_value"]:.2g}); near ties have gaps up to'
-    f' {result["bound"]:.3g}.'
-  )
+    '{answers} answers, {retokenized} tokenized again: {text}\n{verdict}{note}:'
+    ' {first_differences} of {positions} positions differ; {dtype} changes'
+    ' {changed} (p = {p_value:.2g}); near ties have gaps up to {bound:.3g}.'
+  ).format_map(result | dict(text=text, note=cause))
