@@ -332,8 +332,39 @@ def generate(
   return jax.tree.map(lambda x: x[:count].reshape(shape + x.shape[1:]), states)
 
 
+def from_functions(pairs):
+  """A method for which the lenience i selects the i-th of some methods."""
+  # A method with several leniences is compiled once.
+  unique = {method.name: method for method, _ in pairs}
+  names, leniences = zip(*((x.name, y) for x, y in pairs), strict=True)
+  branch_indices = np.array([[*unique].index(name) for name in names])
+
+  def switch(field):
+    def branch(method):
+      function = getattr(method, field)
+      return lambda d, lenience: jnp.broadcast_to(
+        function(d, lenience), d.q.shape
+      ).astype(d.q.dtype)
+
+    branches = [branch(method) for method in unique.values()]
+
+    def run(d, i):
+      i = i.astype(jnp.int32)
+      lenience = jnp.asarray(leniences, d.q.dtype)[i]
+      index = jnp.asarray(branch_indices)[i]
+      return jax.lax.switch(index, branches, d, lenience)
+
+    return run
+
+  return methods.Method(
+    **dict(name='from_functions', equation='', strict=None, drafter_only=None),
+    law_uses_q=any(method.law_uses_q for method in unique.values()),
+    **{name: switch(name) for name in ('acceptance', 'residual', 'law')},
+  )
+
+
 def mixed(method, *args, **options):
-  """Final states of many rows, of a method of `many_methods`."""
+  """Final states of many rows, of a method of `from_functions`."""
   usual = dict(filled=8192, return_logprobs=True)
   with conftest.optimised():
     return generate(method, *args, **usual | options)

@@ -10,10 +10,10 @@ import json
 import pathlib
 import tempfile
 
+import cases
 import conftest  # noqa: F401  # Says how programs are compiled.
 import eagle_test
 import jax
-import many_methods
 import numpy as np
 import pytest
 import small
@@ -61,7 +61,7 @@ def _tables(names, drafter=None, kind='token', drafts=1) -> list:
   )
   step_config = decoding.StepConfig(
     decoding.Models(_MODEL, bound.drafter),
-    many_methods.from_functions(pairs),
+    cases.from_functions(pairs),
     3,
     verification.VerificationConfig(kind, 'processed', 'verifier'),
     drafts,

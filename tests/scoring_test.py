@@ -3,8 +3,8 @@
 import functools
 import itertools
 
+import cases
 import jax
-import many_methods
 import numpy as np
 import pytest
 import small
@@ -58,7 +58,7 @@ def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   table = table_models.Table.from_methods(pairs, d)
   declared = enumeration.declared_law(table, _MODEL, _PROMPT, 2)
   # One compilation for them all.
-  method = many_methods.from_functions(pairs)
+  method = cases.from_functions(pairs)
   for i, law in enumerate(declared):
     decoder = small.sampler(
       *_pair(), method=method, lenience=i, temperature=0.7, top_p=0.9, gate=gate

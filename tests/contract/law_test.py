@@ -11,7 +11,6 @@ import itertools
 import cases
 import jax
 import jax.numpy as jnp
-import many_methods
 import numpy as np
 import pytest
 import small
@@ -301,7 +300,7 @@ def check_loop(name, config, gamma=3, drafts=1, tree_size=None, of=cases.FEW):
   pairs, rows = cases.LENIENT, 8192
   run = functools.partial(
     cases.mixed,
-    *(many_methods.from_functions(pairs), np.arange(rows) % len(pairs)),
+    *(cases.from_functions(pairs), np.arange(rows) % len(pairs)),
     **dict(gamma=gamma, rows=rows, config=config, drafts=drafts, bound=bound),
     **dict(tree_size=tree_size, room=2 * cases.NEW, return_logits=False),
   )
@@ -452,7 +451,7 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind, of):
   # was 3: so n-grams say, and at a mask's word nothing at all.
   prompt, bound = (1, 2, 3, 1, 2), cases.drafter(name).bound
   pairs = [(method, y) for method, x in of for y in (-np.inf, x, np.inf)]
-  method, config = many_methods.from_functions(pairs), _Config(kind)
+  method, config = cases.from_functions(pairs), _Config(kind)
   run = functools.partial(
     cases.mixed,
     *(method, np.arange(cases.MANY) % len(pairs)),

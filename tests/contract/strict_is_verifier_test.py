@@ -10,7 +10,6 @@ import itertools
 import cases
 import jax
 import jax.numpy as jnp
-import many_methods
 import numpy as np
 import pytest
 import small
@@ -48,7 +47,7 @@ _MORE = [
 def test_tables_are_the_verifier_whatever_is_drafted(name, kind, tree_size):
   run = functools.partial(
     cases.mixed,
-    many_methods.from_functions(cases.STRICT),
+    cases.from_functions(cases.STRICT),
     bound=cases.drafter(name).bound,
     config=verification.VerificationConfig(kind),
     drafts=cases.drafts_of(name, kind),
