@@ -4,6 +4,7 @@ A name or an answer may contain formulas or markup. Each place has one function,
 which displays such content as escaped characters.
 """
 
+import html
 import re
 import unicodedata
 
@@ -14,6 +15,11 @@ def for_xml(text: str) -> str:
   """Returns a text for XML; escaping it twice equals escaping it once."""
   # Two characters that XML, and so SVG and HTML, cannot contain.
   return re.sub('[\ufffe\uffff]', '\N{REPLACEMENT CHARACTER}', printable(text))
+
+
+def for_html(text: str) -> str:
+  """Returns a text for HTML, between tags or in quotes."""
+  return html.escape(for_xml(text))
 
 
 def for_csv(value: object) -> object:
