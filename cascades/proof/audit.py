@@ -45,7 +45,7 @@ class AuditResult:
     for check in self.checks:
       value = ''
       if not math.isnan(check.value):
-        value = f'{check.value:.2g} (limit {check.limit:g})'
+        value = f'{check.value:.3g} (limit {check.limit:g})'
       if check.leniences:
         value += f' at lenience {", ".join(f"{x:g}" for x in check.leniences)}'
       mark = 'ok' if check.passed else 'FAILED'
