@@ -196,8 +196,8 @@ def main() -> None:
   if _SYSTEM.value is not None:
     prompt = Conversation([('system', _SYSTEM.value), ('user', prompt)])
   cli.say('compiling, then decoding')
-  options['return_logprobs'] = explains = _EXPLAIN.value
-  answer = decoder.sample(prompt, seed=_SEED.value, echo=True, **options)
+  request = dict(seed=_SEED.value, echo=True, return_logprobs=_EXPLAIN.value)
+  answer = decoder.sample(prompt, **request, **options)
   colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
   print(paint(answer.token_strings, answer.sources, colour))
   legend = (paint([x], [i], colour) for i, (x, *_) in enumerate(_STYLES))
@@ -225,7 +225,7 @@ def main() -> None:
     f' {"lossless" if config.is_lossless else "lossy"}'
     f'{": " * bool(rates)}{", ".join(rates)}.'
   )
-  if explains:
+  if _EXPLAIN.value:
     explained = cascades.explain(
       decoder,
       prompt,

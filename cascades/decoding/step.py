@@ -315,12 +315,13 @@ def verify_block(
 
   law_logprobs = verdict.probs
   if law_logprobs is not None:
-    has_q = tree.draft.has_bonus_probs[draft_index]
-    has_q &= step_config.needs_bonus_probs(state)
-    has_q |= index < tree.draft.lengths[draft_index]
-    undefined = jnp.stack([~has_q, *[jnp.zeros_like(has_q)] * 2], -1)
+    # After a whole draft q is known only if its logits were asked for.
+    has_bonus_q = tree.draft.has_bonus_probs[draft_index]
+    has_bonus_q &= step_config.needs_bonus_probs(state)
+    has_q = (index < tree.draft.lengths[draft_index]) | has_bonus_q
     law_logprobs = jnp.log(jnp.minimum(law_logprobs, 1))
-    law_logprobs = jnp.where(undefined, jnp.nan, law_logprobs)
+    log_q = jnp.where(has_q, law_logprobs[:, 0], jnp.nan)
+    law_logprobs = law_logprobs.at[:, 0].set(log_q)
 
   def pad(x):
     padding = [(0, len(index) - len(x))] + [(0, 0)] * (x.ndim - 1)

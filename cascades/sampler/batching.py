@@ -264,13 +264,12 @@ class RowBatch:
     self._prefix_length = _common_prefix_length(request.prompts)
     if request.start is not None:
       self._prefix_length = int(request.start.length[0])
-      logits, logprobs = None, request.start.law_logprobs
+      # Those of earlier answers are not returned again.
+      logits = logprobs = None
       if length := self._recorded['logits_length']:
         size = engine.step_config.models.verifier.vocab_size
         logits = jnp.zeros((1, length, size), jnp.float32)
-      if not request.return_logprobs:
-        logprobs = None
-      elif logprobs is None:
+      if request.return_logprobs:
         logprobs = jnp.zeros((*request.start.tokens.shape, 3))
       self._prefix = request.start.replace(logits=logits, law_logprobs=logprobs)
     elif self._prefix_length < _MIN_SHARED_PREFIX or len(order) == 1:

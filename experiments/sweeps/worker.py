@@ -132,12 +132,11 @@ class Worker:
     leniences = curve.leniences or (math.nan,)
     points: list[list[sampler.SampleOutput]] = [[] for _ in leniences]
     start, compiled = time.perf_counter(), self._clock.seconds
-    request = self._request(task) | dict(seed=seed, on_answer=on_answer)
-    request['return_logprobs'] = True
+    request = self._request(task) | dict(seed=seed, return_logprobs=True)
     try:
       if prompts:
         points = decoder.sample_curve(
-          prompts, curve.leniences or (0.0,), **request
+          prompts, curve.leniences or (0.0,), on_answer=on_answer, **request
         )
     except faults.FaultError as error:
       if not curve.baseline_model:
