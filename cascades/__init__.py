@@ -37,6 +37,7 @@ _NAMES = {
   'models.checkpoints': 'load_model',
   'models.chat': 'Conversation',
   'proof.audit': 'AuditResult audit',
+  'sampler.predicting': 'Prediction predict',
   'sampler.scoring': 'explain',
   'sampler.sampler': 'SampleOutput Sampler',
 }
