@@ -1,29 +1,28 @@
 """Predicts every rule, lenience and gamma from one reading of given texts.
 
-Both models read a text once, and nothing is drafted. Given the text y, with
-a_t, pi_t the acceptance and the law after its first t tokens, an examined token
-was an accepted draft with probability
+Both models read a text once, and nothing is drafted. Given the text y, with q,
+pi and the acceptance a after its first t tokens, an examined token was an
+accepted draft with probability
 
-  w_t = q_t(y_t) a_t(y_t) / pi_t(y_t),
+  w_t = q(y_t) a(y_t) / pi(y_t),
 
 independently along a block: Bayes' rule for equation (L) of `methods.method`.
 So the block that begins at t keeps k drafts or more with probability
 
-  K_t(k) = w_t ... w_(t+k-1)                                  with `token`,
-  K_t(k) = v_k prod q / pi,  v_k = min(1, v_(k-1) pi / q)     with `block`,
+  K_t(k) = w_t ... w_(t+k-1)                                     (token)
+  K_t(k) = v_k prod q / pi,   v_k = min(1, v_(k-1) pi / q)       (block)
 
 k < gamma drafts and a residual token with K_t(k) - K_t(k+1), and all gamma and
-a bonus token with K_t(gamma). Where blocks begin follows by recursion, and the
-sum over positions is the number of calls, exactly in expectation, at any gamma.
-The end of a text ends its last block; nothing behind it counts.
+a bonus token with K_t(gamma). Where blocks begin follows by recursion; the sum
+over positions is the number of calls, exactly in expectation, at any gamma. The
+end of a text ends its last block; nothing behind it counts.
 
 This needs a text that the rule itself emitted. On the verifier's text a lossy
-rule has b_t = sum_x q_t(x) a_t(x) in place of w_t: right at each position, but
-not along the path. Texts of the rule at some leniences show the error, which is
-corrected where it exceeds two of its standard errors.
+rule has sum_x q(x) a(x) in place of w_t: right at each position, but not along
+the path. Texts of the rule itself show the error, which is corrected where it
+exceeds two of its standard errors.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -47,8 +46,8 @@ Text = tuple[Sequence[int], Sequence[int]]
 
 LENIENCES = 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95
 RULES = 'speed chow opt token_v2 token_v3'.split()
-# Of a larger vocabulary each model's likeliest tokens are read one by one, and
-# all others as a single token.
+# Of a larger vocabulary this many of each model's likeliest tokens are read,
+# and all others as a single token.
 _LIKELIEST = 512
 # Positions that a rule is evaluated at together.
 _CHUNK = 512
@@ -66,16 +65,17 @@ class Point(NamedTuple):
     method: Its name.
     lenience: Its lenience.
     gamma: Drafted tokens per block.
-    basis: 'exact' (strict), 'verifier text', 'corrected' by texts of the rule,
-      or 'own text'.
+    basis: 'exact' if strict, 'verifier text', 'corrected' by texts of the rule,
+      or 'own text', for lossy block verification.
     tokens_per_call: Emitted tokens per verifier call.
     low: Lower end of its 95 % interval over answers.
     high: Upper end.
     acceptance_rate: Accepted per examined draft.
     acceptance: The same at each position of a block, [gamma].
-    deferral_rate: Examined drafts that the rule defers; nan without a rule.
+    deferral_rate: Share of examined drafts that the rule defers; nan without
+      a rule.
     total_variation: TV(pi, p), mean over positions; at temperature 0 the share
-      of tokens that differ.
+      of positions where the two differ.
     kl: KL(pi || p) in nats, mean over positions; inf where p lacks a token.
     drafter_calls: Forward passes of the drafter per verifier call.
   """
@@ -95,17 +95,15 @@ class Point(NamedTuple):
   drafter_calls: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
   """Points of all rules, leniences and gammas, and what they rest on.
 
   Attributes:
     points: Rule by rule, lenience by lenience, gamma by gamma.
     num_answers: Texts that were read.
     num_positions: Their tokens, context excluded.
-    rest: Largest probability, mean over positions, of the tokens that were read
-      as one; 0 if each was read by itself. It bounds the error of acceptance
-      and of TV, but for thresholds that a rule compares it with.
+    rest: Probability, mean over positions, of the tokens that were read as one;
+      0 for a small vocabulary. It bounds the error of acceptance and of TV.
     notes: Sentences that a reader must know.
   """
 
@@ -114,48 +112,6 @@ class Prediction:
   num_positions: int
   rest: float
   notes: list[str]
-
-
-class _Values(NamedTuple):
-  """A rule at a lenience at each position [N]; see the module."""
-
-  q: np.ndarray
-  pi: np.ndarray
-  kept: np.ndarray
-  acceptance: np.ndarray
-  deferral: np.ndarray
-  total_variation: np.ndarray
-  kl: np.ndarray
-
-
-class _Counts(NamedTuple):
-  """Expected counts of A answers.
-
-  Their tokens and calls, [A]; drafts that are examined and accepted by position
-  in the block, [gamma, A], and those examined at each token, [L, A].
-  """
-
-  tokens: np.ndarray
-  calls: np.ndarray
-  examined: np.ndarray
-  accepted: np.ndarray
-  examined_at: np.ndarray
-
-  def rates(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log tokens per call and acceptance of the first n answers.
-
-    With the influence of each answer: values [2], influences [2, n]; what an
-    answer adds to a ratio x / y is (x - ratio y) / sum y.
-    """
-    accepted, examined = self.accepted.sum(0), self.examined.sum(0)
-    rate = _divide(accepted[:n].sum(), examined[:n].sum())
-    tokens, calls = self.tokens[:n], self.calls[:n]
-    values = np.log(tokens.sum() / calls.sum()), rate
-    influences = (
-      tokens / tokens.sum() - calls / calls.sum(),
-      _divide(accepted[:n] - rate * examined[:n], examined[:n].sum()),
-    )
-    return np.array(values), np.array(influences)
 
 
 def predict(
@@ -173,96 +129,102 @@ def predict(
   Args:
     verifier: As for `Sampler`.
     drafter: As for `Sampler`.
-    texts: Answers that the verifier decoded by itself.
+    texts: Answers that the verifier decoded alone.
     rules: Leniences of each method; None for `RULES` at `LENIENCES`. Strict
       decoding is always predicted.
     gammas: Drafted tokens per block.
     config: Temperature, truncation, gate, verification and batch size; its
       method, lenience and gamma are not read.
     own_texts: Answers that a method decoded at a lenience, at any gamma, by
-      (method, lenience), to the first prompts of `texts` in their order.
+      (method, lenience): to the first prompts of `texts`, in their order.
 
   Raises:
     ValueError: There is no token, a text does not fit with a block after it, or
       the law depends on where blocks begin; one sentence says which.
   """
-  config = DecodingConfig() if config is None else config
   rules = dict.fromkeys(RULES, LENIENCES) if rules is None else rules
   gammas, own_texts = sorted({*gammas}), own_texts or {}
-  decoder = sampler.Sampler(
-    verifier,
-    drafter,
-    config=config.replace(method='speed', lenience=0.0, gamma=max(gammas)),
+  config = (config or DecodingConfig()).replace(
+    method='speed', lenience=0.0, gamma=max(gammas)
   )
-  _check(decoder, texts, rules, own_texts)
+  decoder = sampler.Sampler(verifier, drafter, config=config)
+  # Each lenience once, those of texts too.
+  leniences_of = {'speed': [0.0]}
+  for name, values in rules.items():
+    method = methods.get_method(name)
+    values = [*values, *(y for x, y in own_texts if x == method.name)]
+    values = map(float, values if method.has_lenience else [0.0])
+    earlier = leniences_of.get(method.name, [])
+    leniences_of[method.name] = [*dict.fromkeys([*earlier, *values])]
+  is_lossy = any(
+    not methods.METHODS[name].is_strict(x)
+    for name, leniences in leniences_of.items()
+    for x in leniences
+  )
+  _check(decoder, is_lossy, [*texts, *itertools.chain(*own_texts.values())])
   trie = _Trie()
   indices = [trie.add(*text) for text in texts]
-  own_indices = {
-    key: [trie.add(*text) for text in of_key]
-    for key, of_key in own_texts.items()
-  }
-  readings = _read(decoder, trie.requests)
-  notes = _differences(decoder, readings, indices)
+  by_rule = {x: [trie.add(*z) for z in y] for x, y in own_texts.items()}
+  target = scoring.explained_target(decoder)
+  rows = scoring.map_tokens(decoder, trie.requests, _reading, target)
+  arrays = [np.concatenate(x) for x in zip(*rows, strict=True)]
+  readings = _Readings(methods.Distributions(*arrays[:5]), *arrays[5:])
   points = []
-  for name, leniences in {'speed': (), **rules}.items():
-    method = methods.get_method(name)
-    leniences = [float(x) for x in leniences]
-    if method.name == 'speed':
-      leniences = [0.0, *(x for x in leniences if x != 0)]
+  for name, leniences in leniences_of.items():
+    own_indices = {y: texts for (x, y), texts in by_rule.items() if x == name}
     points += _curve(
-      decoder.config,
-      method,
+      config,
+      methods.METHODS[name],
       leniences,
       gammas,
       readings,
       indices,
-      {x: own_indices.get((name, x), []) for x in leniences},
+      own_indices,
     )
-  num_positions = sum(len(tokens) for _, tokens in texts)
-  rest = float(readings.rest[np.concatenate(indices)].mean())
-  return Prediction(points, len(texts), num_positions, rest, notes)
+  of_texts = readings.at(np.concatenate(indices))
+  return Prediction(
+    points,
+    num_answers=len(texts),
+    num_positions=len(of_texts.token),
+    rest=float(of_texts.rest.mean()),
+    notes=_differences(config, of_texts, indices),
+  )
 
 
-def _check(decoder, texts, rules, own_texts) -> None:
-  """Refuses what has no single probability of acceptance."""
+def _check(decoder, is_lossy: bool, texts: Sequence[Text]) -> None:
+  """Refuses what has no text, or no probability of acceptance along a text."""
   config = decoder.config
-  if not any(len(tokens) for _, tokens in texts):
-    raise ValueError('texts: hold no token; give answers of the verifier.')
-  if config.verification not in ('token', 'block') or config.drafts > 1:
-    raise ValueError(
+  longest = max((len(x) + len(y) for x, y in texts if len(y)), default=0)
+  size = longest + config.gamma + 1
+  if not longest:
+    error = 'texts: hold no token; give answers of the verifier.'
+  elif config.verification not in ('token', 'block') or config.drafts > 1:
+    error = (
       f'verification: {config.verification!r} with {config.drafts} drafts is'
       " not predicted; take 'token' or 'block', and 1 draft."
     )
-  lossy = [
-    name
-    for name, leniences in rules.items()
-    if not all(map(methods.get_method(name).is_strict, leniences))
-  ]
-  if lossy and config.bonus == 'verifier':
-    raise ValueError(
-      f'bonus: with verifier the law of {lossy[0]} depends on where blocks'
-      ' begin; take target, or strict leniences.'
+  elif is_lossy and config.bonus == 'verifier':
+    error = (
+      "bonus: with 'verifier' the law of a lossy rule depends on where blocks"
+      " begin; take 'target', or strict leniences."
     )
-  if getattr(decoder.bound_drafter.drafter, 'adaptive', False):
-    raise ValueError(
-      'stop_below: drafts that stop early are not predicted; give None.'
+  elif getattr(decoder.bound_drafter.drafter, 'adaptive', False):
+    error = (
+      'stop_below: drafts that stop early are not predicted; leave it out.'
     )
-  for context, tokens in itertools.chain(texts, *own_texts.values()):
-    size = len(context) + len(tokens) + config.gamma + 1
-    if size > config.cache_length:
-      raise ValueError(
-        f'gamma: a text of {len(context) + len(tokens)} tokens and a block of'
-        f' {config.gamma} do not fit into cache_length {config.cache_length};'
-        ' give a smaller gamma, or a larger cache_length.'
-      )
+  elif size > config.cache_length:
+    error = (
+      f'gamma: a text of {longest} tokens and a block of {config.gamma} do not'
+      f' fit into cache_length {config.cache_length}; give a smaller gamma, or'
+      ' a larger cache_length.'
+    )
+  else:
+    return
+  raise ValueError(error)
 
 
 class _Trie:
-  """Texts whose common prefixes are read once.
-
-  Attributes:
-    requests: What is to be read: texts, but for prefixes of earlier texts.
-  """
+  """Texts to read, without the prefixes that earlier texts have."""
 
   def __init__(self):
     self.requests: list[Text] = []
@@ -270,105 +232,100 @@ class _Trie:
 
   def add(self, context: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
     """Adds a text; returns the index of the reading at each token."""
-    parent: Any = tuple(context)
-    indices, first_new = [], len(tokens)
-    for i, token in enumerate(tokens):
-      if (parent, token) not in self._nodes:
-        first_new = min(first_new, i)
+    parent, nodes, new = tuple(context), [], len(self._nodes)
+    for token in tokens:
       parent = self._nodes.setdefault((parent, token), len(self._nodes))
-      indices.append(parent)
-    if first_new < len(tokens):
-      request = [*context, *tokens[:first_new]], [*tokens[first_new:]]
-      self.requests.append(request)
-    return np.array(indices, np.intp)
+      nodes.append(parent)
+    first = sum(node < new for node in nodes)
+    if first < len(tokens):
+      self.requests.append(([*context, *tokens[:first]], [*tokens[first:]]))
+    return np.array(nodes, np.intp)
 
 
 class _Readings(NamedTuple):
   """Both models at N positions, over U tokens; `token` is the text's of them.
 
   `rest` is the larger probability of the tokens read as one, `entropy` that of
-  p, `logprob` log p of the text's token, and `gap` how much the likeliest token
-  of the verifier's logits exceeds it.
+  p, `logprob` log p of the text's token, and `gap` how much less likely it is
+  than the likeliest, in nats of the verifier's logits.
   """
 
-  distributions: methods.Distributions
-  token: np.ndarray
-  rest: np.ndarray
-  entropy: np.ndarray
-  logprob: np.ndarray
-  gap: np.ndarray
+  distributions: Any
+  token: Any
+  rest: Any
+  entropy: Any
+  logprob: Any
+  gap: Any
+
+  def at(self, indices: np.ndarray) -> '_Readings':
+    """Returns some of the readings."""
+    return jax.tree.map(lambda x: x[indices], self)
 
 
 def _reading(method, d: methods.Distributions, lenience, token):
-  """Returns what `_Readings` has of one position."""
-  p_gate, size = d.p_gate, d.p.shape[-1]
+  """Reads one position: `_Readings`, with the distributions spread out."""
   facts = (
     special.entr(d.p).sum(),
     jnp.log(d.p[token]),
-    jnp.log(p_gate.max()) - jnp.log(p_gate[token]),
+    jnp.log(d.p_gate.max()) - jnp.log(d.p_gate[token]),
   )
-  if size <= 2 * _LIKELIEST + 1:
+  if d.p.size <= 2 * _LIKELIEST + 1:
     return *d, token, jnp.zeros(()), *facts
-  likeliest = [jax.lax.top_k(x, _LIKELIEST)[1] for x in (p_gate, d.q_gate)]
-  ids = jnp.sort(jnp.concatenate([*likeliest, token[None]]))
+  top_ids = [jax.lax.top_k(x, _LIKELIEST)[1] for x in (d.p_gate, d.q_gate)]
+  ids = jnp.sort(jnp.concatenate([*top_ids, token[None]]))
   # Of a token that is there twice the later is empty.
   is_first = jnp.append(True, ids[1:] != ids[:-1])
 
-  def gather(x, empty, rest):
-    outside = rest(x.at[ids].set(empty))
-    return jnp.append(jnp.where(is_first, x[ids], empty), outside)
+  def gather(x, empty, merge):
+    rest = merge(x.at[ids].set(empty))
+    return jnp.append(jnp.where(is_first, x[ids], empty), rest)
 
   q, p = (gather(x, 0, jnp.sum) for x in (d.q, d.p))
-  # For thresholds of a rule: the likeliest token of the rest.
-  gates = (gather(x, 0, jnp.max) for x in (d.q_gate, p_gate))
+  # A rule compares tokens: the rest is as likely as the likeliest of them.
+  gates = (gather(x, 0, jnp.max) for x in (d.q_gate, d.p_gate))
   p_logits = gather(d.p_logits, -jnp.inf, jnp.max)
-  rest = jnp.maximum(q[-1], p[-1])
-  return q, p, *gates, p_logits, jnp.searchsorted(ids, token), rest, *facts
-
-
-def _read(decoder: sampler.Sampler, requests: Sequence[Text]) -> _Readings:
-  """Reads texts with both models."""
-  target = scoring.explained_target(decoder)
-  rows = scoring.map_tokens(decoder, requests, _reading, target)
-  arrays = [np.concatenate(x) for x in zip(*rows, strict=True)]
-  return _Readings(methods.Distributions(*arrays[:5]), *arrays[5:])
+  index, rest = jnp.searchsorted(ids, token), jnp.maximum(q[-1], p[-1])
+  return q, p, *gates, p_logits, index, rest, *facts
 
 
 def _differences(
-  decoder: sampler.Sampler, readings: _Readings, indices: list[np.ndarray]
+  config: DecodingConfig, readings: _Readings, indices: Sequence[np.ndarray]
 ) -> list[str]:
   """Returns a sentence if texts are not the verifier's own answers."""
-  indices = [x for x in indices if len(x)]
-  if decoder.config.temperature < processing.GREEDY_BELOW:
-    gaps = readings.gap[np.concatenate(indices)]
-    if not (count := int((gaps > _NEAR_TIE).sum())):
-      return []
-    return [
-      f"texts: {count} of {len(gaps)} tokens are not the verifier's likeliest;"
-      ' give its own greedy answers.'
-    ]
-  excess = [
-    (-readings.logprob[x].astype(float) - readings.entropy[x]).sum()
-    for x in indices
-  ]
-  sizes = np.array([len(x) for x in indices])
-  mean, error = _ratio(np.array(excess), sizes)
-  if abs(mean) <= _NOT_OWN * error:
+  if config.temperature < processing.GREEDY_BELOW:
+    count = int((readings.gap > _NEAR_TIE).sum())
+    text = f'{count} of {len(readings.gap)} tokens are not its likeliest'
+    is_own = not count
+  else:
+    excess = -readings.logprob.astype(float) - readings.entropy
+    sizes = np.array([len(x) for x in indices if len(x)])
+    sums = np.add.reduceat(excess, np.cumsum(sizes) - sizes)
+    mean, influence = _ratio(sums, sizes)
+    error = _standard_error(influence)
+    text = f'{mean:+.3f} nats a token beyond its entropy, error {error:.3f}'
+    is_own = abs(mean) <= _NOT_OWN * error or len(sizes) == 1
+  if is_own:
     return []
   return [
-    f"texts: their tokens have {mean:+.3f} nats more than the verifier's"
-    f' entropy (standard error {error:.3f}), so they are not its own answers at'
-    f' temperature {decoder.config.temperature:g}; predictions are off.'
+    f"texts: are not the verifier's by_rule answers at temperature"
+    f' {config.temperature:g} ({text}), so that predictions are off; let it'
+    ' decode them, with the same template.'
   ]
 
 
-def _ratio(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-  """Returns sum x / sum y over answers, and its standard error."""
-  ratio, n = x.sum() / y.sum(), len(x)
-  if n == 1:
-    return float(ratio), math.inf
-  error = np.sqrt(n / (n - 1) * np.square(x - ratio * y).sum()) / abs(y.sum())
-  return float(ratio), float(error)
+def _ratio(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+  """Returns sum x / sum y over answers, and what each adds to the ratio."""
+  total = y.sum()
+  if not total:
+    return 0.0, np.zeros(len(y))
+  ratio = x.sum() / total
+  return float(ratio), (x - ratio * y) / total
+
+
+def _standard_error(influences: np.ndarray) -> np.ndarray:
+  """Returns the standard error of a sum of n independent influences."""
+  n = influences.shape[-1]
+  return np.sqrt(n / max(1, n - 1) * np.square(influences).sum(-1))
 
 
 @functools.partial(jax.jit, static_argnames='method')
@@ -378,8 +335,8 @@ def _values(
   lenience: Float[Array, ''] | np.float32,
   *,
   method: methods.Method,
-) -> tuple[Array, ...]:
-  """Returns `_Values` of a method, [N] each."""
+) -> Float[Array, '6 N']:
+  """Returns q / pi and w of the text's token, sum q a, sum q r, TV and KL."""
 
   def at_position(d, token):
     pi = method.law(d, lenience)
@@ -387,18 +344,44 @@ def _values(
     deferral = jnp.nan
     if method.rule is not None:
       deferral = (d.q * method.rule(d, lenience)).sum()
-    kept = jnp.where(pi[token] > 0, accepted[token] / pi[token], 0)
-    return (
-      d.q[token],
-      pi[token],
-      jnp.minimum(kept, 1),
-      jnp.minimum(accepted.sum(), 1),
-      deferral,
-      methods.total_variation(d.p, pi),
-      special.rel_entr(pi, d.p).sum(),
+    divisor = jnp.where(pi[token] > 0, pi[token], jnp.inf)
+    return jnp.stack(
+      [
+        d.q[token] / divisor,
+        jnp.minimum(accepted[token] / divisor, 1),
+        jnp.minimum(accepted.sum(), 1),
+        deferral,
+        methods.total_variation(d.p, pi),
+        special.rel_entr(pi, d.p).sum(),
+      ]
     )
 
-  return jax.vmap(at_position)(d, token)
+  return jax.vmap(at_position, out_axes=-1)(d, token)
+
+
+class _Counts(NamedTuple):
+  """Expected counts of A answers.
+
+  Tokens and calls, [A]; drafts examined and accepted by position in the block,
+  [gamma, A]; and those examined and deferred, [A].
+  """
+
+  tokens: np.ndarray
+  calls: np.ndarray
+  examined: np.ndarray
+  accepted: np.ndarray
+  deferred: np.ndarray
+
+  def rates(self, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns log tokens per call and acceptance of the first n answers.
+
+    They are [2], what each answer adds to them [2, n].
+    """
+    tokens, calls = self.tokens[:n], self.calls[:n]
+    ratio, influence = _ratio(tokens, calls)
+    rate, of_rate = _ratio(self.accepted.sum(0)[:n], self.examined.sum(0)[:n])
+    influences = np.array([influence / ratio, of_rate])
+    return np.array([math.log(ratio), rate]), influences
 
 
 def _evaluate(
@@ -406,96 +389,85 @@ def _evaluate(
   leniences: Sequence[float],
   readings: _Readings,
   indices: Sequence[np.ndarray],
-) -> list[_Values]:
-  """Evaluates a method at each lenience, at the readings of some texts."""
+  room: int,
+) -> tuple[Any, Any]:
+  """Evaluates a method along texts of at most L tokens.
+
+  Returns:
+    `_values`, [6, L + room, S, A], 0 behind a text, and [6, S, N].
+  """
   positions = np.concatenate(indices)
   parts: list[list] = [[] for _ in leniences]
   for first in range(0, len(positions), _CHUNK):
-    # Of one size, so that a rule is compiled once.
-    chunk = np.resize(positions[first : first + _CHUNK], _CHUNK)
-    d = methods.Distributions(*(x[chunk] for x in readings.distributions))
-    d, token = jax.device_put((d, readings.token[chunk]))
+    # Of one size, so that a method is compiled once.
+    chunk = readings.at(np.resize(positions[first : first + _CHUNK], _CHUNK))
+    d, token = jax.device_put((chunk.distributions, chunk.token))
     for part, lenience in zip(parts, leniences, strict=True):
       part.append(_values(d, token, np.float32(lenience), method=method))
-  count = len(positions)
-  return [
-    _Values(*(np.concatenate(x)[:count] for x in zip(*part, strict=True)))
-    for part in parts
-  ]
-
-
-def _padded(values: Sequence[np.ndarray], indices, room: int) -> np.ndarray:
-  """Returns values at the positions of all texts as [L + room, S, A], or 0."""
+  flat = np.array([np.concatenate(part, -1) for part in parts], float)
+  flat = flat[..., : len(positions)].swapaxes(0, 1)
   lengths = np.array([len(x) for x in indices])
-  padded = np.zeros((len(values), len(indices), lengths.max() + room))
-  padded[:, np.arange(padded.shape[-1]) < lengths[:, None]] = values
-  return np.moveaxis(padded, -1, 0)
+  size = lengths.max() + room
+  values = np.zeros((*flat.shape[:2], len(indices), size))
+  values[..., np.arange(size) < lengths[:, None]] = flat
+  return np.moveaxis(values, -1, 1), flat
 
 
-def _chances(
-  kept: np.ndarray, ratios: np.ndarray | None, gamma: int
-) -> np.ndarray:
+def _keep_probs(accepted: np.ndarray, ratios: np.ndarray | None, gamma: int):
   """Returns K_t(k), [gamma + 1, L + gamma, S, A], of w, or of q / pi."""
-  chances = np.zeros((gamma + 1, *kept.shape))
-  chances[0] = weight = product = np.ones(kept.shape)
+  keep_probs = np.zeros((gamma + 1, *accepted.shape))
+  keep_probs[0] = weight = product = np.ones(accepted.shape)
+  shifted = accepted if ratios is None else ratios
   for k in range(gamma):
-    # Row t is that of position t + k.
-    ahead = np.zeros(kept.shape)
-    ahead[: len(kept) - k] = (kept if ratios is None else ratios)[k:]
     if ratios is None:
-      chances[k + 1] = chances[k] * ahead
-      continue
-    inverse = np.divide(1, ahead, out=np.zeros(kept.shape), where=ahead > 0)
-    weight, product = np.minimum(1, weight * inverse), product * ahead
-    chances[k + 1] = weight * product
-  return chances
+      keep_probs[k + 1] = keep_probs[k] * shifted
+    else:
+      inverse = np.where(shifted > 0, 1 / np.maximum(shifted, 1e-300), 0)
+      weight, product = np.minimum(1, weight * inverse), product * shifted
+      keep_probs[k + 1] = weight * product
+    # Row t is that of position t + k.
+    shifted = np.append(shifted[1:], shifted[-1:], 0)
+  return keep_probs
 
 
 def _count(
-  chances: np.ndarray, lengths: np.ndarray, gamma: int
+  keep_probs: np.ndarray, deferral: np.ndarray, lengths: np.ndarray, gamma: int
 ) -> list[_Counts]:
-  """Counts the blocks of A answers from K_t(k), at each of S leniences."""
-  longest, index = int(lengths.max()), np.arange(gamma)[:, None, None]
-  starts = np.zeros((longest + gamma + 1, *chances.shape[2:]))
+  """Counts the blocks of A texts at each of S leniences, from K_t(k)."""
+  index = np.arange(gamma)[:, None, None]
+  starts = np.zeros((lengths.max() + gamma + 1, *keep_probs.shape[2:]))
   starts[0] = 1
-  examined_at = np.zeros_like(starts)
-  calls = np.zeros_like(starts[0])
-  examined, accepted = np.zeros((2, gamma, *calls.shape))
-  for t in range(longest):
+  calls, deferred = np.zeros((2, *starts.shape[1:]))
+  examined, accepted = np.zeros((2, gamma, *starts.shape[1:]))
+  for t in range(lengths.max()):
     # No block begins behind the end.
     begins = starts[t] * (t < lengths)
-    reached = begins * chances[: gamma + 1, t]
-    in_text = t + index < lengths
+    reached = begins * keep_probs[: gamma + 1, t]
+    in_text = reached[:-1] * (t + index < lengths)
     calls += begins
-    examined += reached[:-1] * in_text
-    accepted += reached[1:] * in_text
-    examined_at[t : t + gamma] += reached[:-1] * in_text
+    examined += in_text
+    accepted += reached[1:] * (t + index < lengths)
+    deferred += (in_text * deferral[t : t + gamma]).sum(0)
     starts[t + 1 : t + gamma + 1] += reached[:-1] - reached[1:]
     starts[t + gamma + 1] += reached[-1]
   return [
-    _Counts(
-      lengths,
-      calls[s],
-      examined[:, s],
-      accepted[:, s],
-      examined_at[:longest, s],
-    )
-    for s in range(len(calls))
+    _Counts(lengths, calls[s], examined[:, s], accepted[:, s], deferred[s])
+    for s in range(calls.shape[0])
   ]
 
 
-def _correction(base: _Counts, own: _Counts) -> np.ndarray:
+def _correction(base: _Counts, by_rule: _Counts) -> np.ndarray:
   """Returns what own texts add to the rates, and its standard errors, [2, 2].
 
   Both are of answers to the same prompts. A difference within two of its
   standard errors is none.
   """
-  n = len(own.tokens)
-  values, influences = zip(base.rates(n), own.rates(n), strict=True)
-  change, influence = (x[1] - x[0] for x in (values, influences))
-  errors = np.sqrt(n / max(1, n - 1) * np.square(influence).sum(-1))
-  is_large = np.abs(change) > _CORRECTED * errors
-  return np.where(is_large, [change, errors], 0)
+  (old, old_influences), (new, new_influences) = (
+    x.rates(len(by_rule.tokens)) for x in (base, by_rule)
+  )
+  errors = _standard_error(new_influences - old_influences)
+  change = np.array([new - old, errors])
+  return np.where(np.abs(new - old) > _CORRECTED * errors, change, 0)
 
 
 def _curve(
@@ -508,85 +480,65 @@ def _curve(
   own_indices: Mapping[float, Sequence[np.ndarray]],
 ) -> list[Point]:
   """Predicts a method at its leniences and gammas."""
-  is_block, most = config.verification == 'block', gammas[-1]
+  is_block, max_gamma = config.verification == 'block', gammas[-1]
 
-  def count_all(values, indices, is_exact):
-    """Returns the counts of each gamma and lenience."""
-    kept = [
-      x.kept if exact else x.acceptance
-      for x, exact in zip(values, is_exact, strict=True)
-    ]
-    ratios = None
-    if is_block:
-      ratios = _padded([_divide(x.q, x.pi) for x in values], indices, most)
-    chances = _chances(_padded(kept, indices, most), ratios, most)
+  def counts_of(leniences, indices, is_exact):
+    values, flat = _evaluate(method, leniences, readings, indices, max_gamma)
+    ratios, exact, mean, deferral = values[:4]
+    accepted = np.where(np.array(is_exact)[:, None], exact, mean)
+    keep_probs = _keep_probs(accepted, ratios if is_block else None, max_gamma)
     lengths = np.array([len(x) for x in indices])
-    return {gamma: _count(chances, lengths, gamma) for gamma in gammas}
+    counts = {x: _count(keep_probs, deferral, lengths, x) for x in gammas}
+    return counts, flat[4:].mean(-1)
 
-  values = _evaluate(method, leniences, readings, indices)
   is_strict = [method.is_strict(x) for x in leniences]
-  counts = count_all(values, indices, is_strict)
-  own_counts = {}
-  for lenience, own in own_indices.items():
-    if len(own) and not method.is_strict(lenience):
-      own_values = _evaluate(method, [lenience], readings, own)
-      own_counts[lenience] = count_all(own_values, own, [True])
-  distances = [float(x.total_variation.mean()) for x in values]
-  deferrals = _padded([x.deferral for x in values], indices, 0)
+  counts, (distances, divergences) = counts_of(leniences, indices, is_strict)
+  own_counts = {
+    leniences.index(x): counts_of([x], by_rule, [True])[0]
+    for x, by_rule in own_indices.items()
+    if not method.is_strict(x)
+  }
   points = []
-  for i, lenience in enumerate(leniences):
-    if is_block and not is_strict[i] and lenience not in own_counts:
-      continue
-    for gamma in gammas:
-      base, basis = counts[gamma][i], 'exact'
-      change = np.zeros((2, 2))
-      if is_block and not is_strict[i]:
-        base, basis = own_counts[lenience][gamma][0], 'own text'
-      elif not is_strict[i]:
-        # Strict decoding, at distance 0, needs no correction.
-        knots = {0.0: change} | {
-          distances[leniences.index(x)]: _correction(
-            counts[gamma][leniences.index(x)], own[gamma][0]
-          )
-          for x, own in own_counts.items()
-        }
-        at = sorted(knots)
-        table = np.array([knots[x].ravel() for x in at]).T
-        change = [np.interp(distances[i], at, row) for row in table]
-        change = np.reshape(change, (2, 2))
-        basis = 'corrected' if change.any() else 'verifier text'
-      n = len(base.tokens)
-      (log_tokens, acceptance), influence = base.rates(n)
-      error = np.hypot(change[1, 0], np.linalg.norm(influence[0]))
-      half = math.inf if n == 1 else stdtrit(n - 1, 0.975) * error
-      log_tokens += change[0, 0]
-      by_position = _divide(base.accepted.sum(-1), base.examined.sum(-1))
-      examined_at = base.examined_at
-      deferral = _divide(
-        (examined_at * deferrals[:, i]).sum(), examined_at.sum()
+  for (i, lenience), gamma in itertools.product(enumerate(leniences), gammas):
+    base, basis, change = counts[gamma][i], 'exact', np.zeros((2, 2))
+    if not is_strict[i] and is_block:
+      if i not in own_counts:
+        continue
+      base, basis = own_counts[i][gamma][0], 'own text'
+    elif not is_strict[i]:
+      # In between by distance; strict decoding needs no correction.
+      knots = {0.0: change} | {
+        distances[j]: _correction(counts[gamma][j], by_rule[gamma][0])
+        for j, by_rule in own_counts.items()
+      }
+      at = sorted(knots)
+      rows = np.array([knots[x].ravel() for x in at]).T
+      change = np.array([np.interp(distances[i], at, x) for x in rows])
+      change = change.reshape(2, 2)
+      basis = 'corrected' if change.any() else 'verifier text'
+    (log_tokens, rate), influences = base.rates()
+    log_tokens, rate = np.array([log_tokens, rate]) + change[0]
+    n = len(base.tokens)
+    error = math.hypot(_standard_error(influences[0]), change[1, 0])
+    half = float(stdtrit(n - 1, 0.975)) * error if n > 1 else math.inf
+    accepted, examined = base.accepted.sum(-1), base.examined.sum(-1)
+    by_position = accepted / np.maximum(examined, 1e-30) + change[0, 1]
+    reads_q = method.law_uses_q and config.bonus == 'target'
+    points.append(
+      Point(
+        method=method.name,
+        lenience=lenience,
+        gamma=gamma,
+        basis=basis,
+        tokens_per_call=math.exp(log_tokens),
+        low=math.exp(log_tokens - half),
+        high=math.exp(log_tokens + half),
+        acceptance_rate=float(np.clip(rate, 0, 1)),
+        acceptance=tuple(np.clip(by_position, 0, 1).tolist()),
+        deferral_rate=float(base.deferred.sum() / max(examined.sum(), 1e-30)),
+        total_variation=float(distances[i]),
+        kl=float(divergences[i]),
+        drafter_calls=gamma + (reads_q and not is_strict[i]),
       )
-      reads_q = method.law_uses_q and config.bonus == 'target'
-      points.append(
-        Point(
-          method.name,
-          lenience,
-          gamma,
-          basis,
-          math.exp(log_tokens),
-          math.exp(log_tokens - half),
-          math.exp(log_tokens + half),
-          float(np.clip(acceptance + change[0, 1], 0, 1)),
-          tuple(np.clip(by_position + change[0, 1], 0, 1).tolist()),
-          float(deferral),
-          distances[i],
-          float(values[i].kl.mean()),
-          gamma + (reads_q and not is_strict[i]),
-        )
-      )
+    )
   return points
-
-
-def _divide(x: Any, y: Any) -> Any:
-  """Divides; 0 / 0 and x / 0 are 0."""
-  x, y = np.broadcast_arrays(np.asarray(x, float), y)
-  return np.divide(x, y, out=np.zeros(x.shape), where=y != 0)[()]

@@ -1,0 +1,193 @@
+"""Predictions from given texts: exact by enumeration, and beside decoding."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import small
+
+import cascades
+from cascades import methods, verification
+from cascades.config import DecodingConfig
+from cascades.methods import processing
+from cascades.models import checkpoints
+from cascades.proof import enumeration, table_models
+from cascades.sampler import predicting
+
+_MODEL = table_models.TableModel.injective(3, 3)
+_PROMPT, _LENGTH, _GAMMAS = (1, 2), 3, (1, 2, 3)
+_TEXTS = tuple(itertools.product(range(3), repeat=_LENGTH))
+_PAIRS = {
+  'speed': (0.0, 0.4),
+  'opt': (0.1,),
+  'token_v3': (0.3,),
+  'cactus': (0.3,),
+  'typical': (0.3,),
+  'min_p': (0.5,),
+}
+
+
+@functools.cache
+def _tables():
+  keys = [jax.random.key(i) for i in range(2)]
+  verifier, drafter = table_models.random_tables(_MODEL, keys)
+  return verifier, drafter + 0.5 * verifier
+
+
+def _expected(kind, sampling, gamma):
+  """Chances of each text, and its mean calls, drafts accepted and examined.
+
+  By enumeration of all blocks; the first axis is that of `_PAIRS`.
+  """
+  verifier, drafter = _tables()
+  d = table_models.table_distributions(verifier, drafter, sampling)
+  pairs = [(methods.METHODS[x], y) for x, ys in _PAIRS.items() for y in ys]
+  table = table_models.Table.from_methods(pairs, d)
+  config = verification.VerificationConfig(kind)
+  pending = {(): np.array([np.ones(len(pairs)), *[np.zeros(len(pairs))] * 3])}
+  texts = dict.fromkeys(_TEXTS, 0.0)
+  while pending:
+    emitted = min(pending, key=len)
+    before = pending.pop(emitted)
+    if len(emitted) == _LENGTH:
+      texts[emitted] = before
+      continue
+    prefix = [*_PROMPT, *emitted]
+    for block, prob in enumeration.blocks(table, config, _MODEL, prefix, gamma):
+      text = (*emitted, *block)[:_LENGTH]
+      accepted = min(len(block) - 1, _LENGTH - len(emitted))
+      examined = min(len(block), gamma, _LENGTH - len(emitted))
+      chance = before[0] * prob
+      counts = [np.ones(1), np.full(1, accepted), np.full(1, examined)]
+      after = np.array([chance, *[chance * x for x in counts]])
+      after[1:] += before[1:] * prob
+      pending[text] = pending.get(text, 0) + after
+  return pairs, texts
+
+
+@pytest.mark.parametrize('temperature', [1.0, 0.0])
+@pytest.mark.parametrize('kind', ['token', 'block'])
+def test_of_a_rules_own_text_calls_and_acceptance_are_exact(kind, temperature):
+  pair = [checkpoints.Checkpoint(_MODEL, x, None) for x in _tables()]
+  config = DecodingConfig(verification=kind, temperature=temperature)
+  sampling = processing.SamplingParams(temperature=np.float32(temperature))
+  expected = {x: _expected(kind, sampling, x) for x in _GAMMAS}
+  compared = 0
+  for tokens in _TEXTS:
+    text = [(_PROMPT, tokens)]
+    prediction = cascades.predict(
+      *pair,
+      text,
+      rules=_PAIRS,
+      gammas=_GAMMAS,
+      config=config,
+      own_texts={(x, y): text for x, ys in _PAIRS.items() for y in ys},
+    )
+    points = {(x.method, x.lenience, x.gamma): x for x in prediction.points}
+    for gamma, (pairs, texts) in expected.items():
+      for (method, lenience), row in zip(pairs, texts[tokens].T, strict=True):
+        chance, calls, accepted, examined = row
+        if chance < 1e-6:
+          continue
+        point = points[method.name, lenience, gamma]
+        got = _LENGTH / point.tokens_per_call, point.acceptance_rate
+        want = calls / chance, accepted / examined
+        np.testing.assert_allclose(got, want, atol=2e-5)
+        compared += 1
+  assert compared >= (3 * 7 if temperature == 0 else 3 * 7 * 20)
+
+
+_PROMPTS = [f'The number {x} in words:' for x in range(100, 124)]
+
+
+def _decoded(temperature, **options):
+  sampler = small.sampler(*small.tables(), temperature=temperature, **options)
+  answers = sampler.sample(_PROMPTS, max_new_tokens=24, seed=1)
+  contexts = [sampler.encode(prompt) for prompt in _PROMPTS]
+  texts = [(x, y.tokens) for x, y in zip(contexts, answers, strict=True)]
+  return answers, texts
+
+
+def test_greedy_strict_decoding_is_predicted_without_tolerance():
+  _, texts = _decoded(0.0, gamma=0)
+  answers, _ = _decoded(0.0, lenience=-1.0)
+  config = DecodingConfig(temperature=0.0)
+  for answer, text in zip(answers, texts, strict=True):
+    prediction = cascades.predict(
+      *small.tables(), [text], rules={}, gammas=[4], config=config
+    )
+    (point,) = prediction.points
+    assert point.tokens_per_call == pytest.approx(
+      answer.block_efficiency, 1e-12
+    )
+    assert point.acceptance_rate == pytest.approx(answer.acceptance_rate, 1e-12)
+    assert prediction.notes == []
+
+
+def test_sampled_strict_decoding_is_within_its_interval():
+  _, texts = _decoded(1.0, gamma=0)
+  points = cascades.predict(*small.tables(), texts, rules={}).points
+  answers, _ = _decoded(1.0, lenience=-1.0)
+  calls = sum(x.counts['verifier_calls'] for x in answers)
+  point = points[3]
+  assert (point.gamma, point.basis) == (4, 'exact')
+  half = (point.high - point.low) / 2
+  tokens = sum(len(x.tokens) for x in answers) / calls
+  assert abs(tokens - point.tokens_per_call) < 2 * half
+  # A model accepts all of its own drafts.
+  own = cascades.predict(small.tables()[0], small.tables()[0], texts, rules={})
+  assert all(x == pytest.approx(1, abs=1e-5) for x in own.points[3].acceptance)
+
+
+def test_a_large_vocabulary_is_read_in_part(monkeypatch):
+  _, texts = _decoded(1.0, gamma=0)
+  rules = {'token_v3': (0.5,), 'opt': (0.3,)}
+  whole = cascades.predict(*small.tables(), texts, rules=rules, gammas=[4])
+  assert whole.rest == 0
+  monkeypatch.setattr(predicting, '_LIKELIEST', 300)
+  reading = predicting._reading
+  monkeypatch.setattr(predicting, '_reading', lambda *args: reading(*args))
+  part = cascades.predict(*small.tables(), texts, rules=rules, gammas=[4])
+  assert 0 < part.rest < 0.3
+  for x, y in zip(whole.points, part.points, strict=True):
+    assert abs(x.acceptance_rate - y.acceptance_rate) <= part.rest
+    assert abs(x.total_variation - y.total_variation) <= part.rest
+  assert whole.points[0].acceptance_rate == pytest.approx(
+    part.points[0].acceptance_rate, abs=1e-6
+  )
+
+
+def test_texts_of_others_are_noticed():
+  _, texts = _decoded(1.0, gamma=0)
+  assert cascades.predict(*small.tables(), texts, rules={}).notes == []
+  texts = [(context, tokens[::-1]) for context, tokens in texts]
+  for temperature in 1.0, 0.0:
+    config = DecodingConfig(temperature=temperature)
+    (note,) = cascades.predict(
+      *small.tables(), texts, rules={}, config=config
+    ).notes
+    assert note.startswith('texts: are not the verifier')
+
+
+@pytest.mark.parametrize(
+  ('texts', 'options', 'sentence'),
+  [
+    ([], {}, 'texts: hold no token'),
+    ([((1, 2), ())], {}, 'texts: hold no token'),
+    ([((1, 2), (3, 900))], {}, 'ids from 0 to 767'),
+    ([((1, 2), (3,))], dict(cache_length=12), 'gamma: a text of 3 tokens'),
+    ([((1, 2), (3,))], dict(bonus='verifier'), 'bonus: '),
+    ([((1, 2), (3,))], dict(verification='look_ahead'), 'not predicted'),
+    (
+      [((1, 2), (3,))],
+      dict(verification='match', drafts=2),
+      'with 2 drafts is not predicted',
+    ),
+  ],
+)
+def test_what_cannot_be_predicted_is_refused(texts, options, sentence):
+  config = DecodingConfig(**options)
+  with pytest.raises(ValueError, match=sentence):
+    cascades.predict(*small.tables(), texts, config=config)
