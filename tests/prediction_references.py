@@ -1,0 +1,172 @@
+"""Compares predictions with decoded answers; results are fixtures of a test.
+
+Run by hand: PYTHONPATH=. python tests/prediction_references.py tiny
+and `270m VERIFIER FILE`, with Gemma 3 270M and captions of Multi30k. It writes
+fixtures/predictions_NAME.json: a row for each point, and the coverage of the
+intervals, of 200 draws of 100 answers, of what 2,000 answers give.
+"""
+
+import json
+import pathlib
+import sys
+import time
+
+import numpy as np
+
+import cascades
+from cascades.sampler import predicting, scoring
+from experiments.tasks import TASKS
+
+_FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
+_DRAWS, _DRAWN = 200, 100
+
+
+def _totals(answers):
+  """Tokens per call with its half-width, and the acceptance, of answers."""
+  tokens, calls, accepted, examined = (
+    np.array([x.counts[name] if name else len(x.tokens) for x in answers])
+    for name in (None, 'verifier_calls', 'accepted', 'examined')
+  )
+  ratio, error = tokens.sum() / calls.sum(), tokens / tokens.sum()
+  error = np.linalg.norm(error - calls / calls.sum())
+  return ratio, 1.96 * ratio * error, accepted.sum() / examined.sum()
+
+
+def _compare(
+  pair, prompts, *, rules, temperatures, gammas, tokens, count, rows
+):
+  """Yields a row for each point: reference, prediction and their error."""
+  options = dict(max_new_tokens=tokens)
+  for temperature in temperatures:
+    config = cascades.DecodingConfig(temperature=temperature, batch_size=rows)
+
+    def decode(method, leniences, gamma, n, seed, config=config):
+      config = config.replace(method=method, lenience=leniences[0], gamma=gamma)
+      sampler = cascades.Sampler(*pair, config=config)
+      return sampler, sampler.sample_curve(
+        prompts[:n], leniences, seed=seed, **options
+      )
+
+    sampler, (answers,) = decode('speed', [0.0], 0, count, 1)
+    contexts = [sampler.encode(prompt) for prompt in prompts]
+
+    def texts_of(answers, contexts=contexts):
+      return [(x, y.tokens) for x, y in zip(contexts, answers, strict=False)]
+
+    own, own_count = (
+      {},
+      -(-1000 // (sum(len(x.tokens) for x in answers) // count)),
+    )
+    for name, leniences in rules.items():
+      few = [leniences[i * (len(leniences) - 1) // 3] for i in (1, 2, 3)]
+      _, points = decode(name, few, 4, own_count, 2)
+      own |= {(name, x): texts_of(y) for x, y in zip(few, points, strict=True)}
+    start = time.perf_counter()
+    prediction = cascades.predict(
+      *pair, texts_of(answers), rules=rules, config=config, own_texts=own
+    )
+    print(
+      f'{time.perf_counter() - start:.0f} s, {prediction.notes}', flush=True
+    )
+    predicted = {(x.method, x.lenience, x.gamma): x for x in prediction.points}
+    for gamma in gammas:
+      for name, leniences in rules.items():
+        _, points = decode(name, leniences, gamma, len(prompts), 3)
+        for lenience, of_point in zip(leniences, points, strict=True):
+          point = predicted[name, lenience, gamma]
+          ratio, half, acceptance = _totals(of_point)
+          row = point._asdict() | dict(temperature=temperature)
+          del row['acceptance']
+          row |= dict(decoded=ratio, decoded_half=half, rate=acceptance)
+          yield {
+            k: float(f'{x:.5g}') if isinstance(x, float) else x
+            for k, x in row.items()
+          }
+
+
+def _coverage(pair, prompts, tokens, count):
+  """Returns the share of draws whose interval holds the value of all answers.
+
+  Of each point of strict decoding, and of a rule corrected by its own texts.
+  """
+  config = cascades.DecodingConfig(gamma=0)
+  sampler = cascades.Sampler(*pair, config=config)
+  answers = sampler.sample(prompts, max_new_tokens=tokens, seed=4)
+  texts = [
+    (sampler.encode(x), y.tokens) for x, y in zip(prompts, answers, strict=True)
+  ]
+  rule = 'opt', 0.3
+  config = cascades.DecodingConfig(method=rule[0], lenience=rule[1])
+  lossy = cascades.Sampler(*pair, config=config)
+  answers = lossy.sample(prompts, max_new_tokens=tokens, seed=5)
+  own = [(x, y.tokens) for (x, _), y in zip(texts, answers, strict=True)]
+  # Read once: no draw has two answers to a prompt.
+  read, cache = scoring.map_tokens, {}
+
+  def map_tokens(decoder, requests, *args):
+    keys = [(tuple(x), tuple(y)) for x, y in requests]
+    new = [(x, y) for x, y in dict.fromkeys(keys) if (x, y) not in cache]
+    if new:
+      cache.update(zip(new, read(decoder, new, *args), strict=True))
+    return [cache[x] for x in keys]
+
+  scoring.map_tokens = map_tokens
+  options = dict(rules={rule[0]: rule[1:]}, gammas=(4, 12))
+
+  def predict(selected, count):
+    return cascades.predict(
+      *pair,
+      [texts[i] for i in selected],
+      own_texts={rule: [own[i] for i in selected[:count]]},
+      **options,
+    ).points
+
+  pool = predict(range(len(texts)), len(texts))
+  rng, covered = np.random.default_rng(0), np.zeros(len(pool))
+  for _ in range(_DRAWS):
+    drawn = predict(rng.permutation(len(texts))[:_DRAWN], count)
+    covered += [
+      x.low <= y.tokens_per_call <= x.high
+      for x, y in zip(drawn, pool, strict=True)
+    ]
+  return [
+    dict(
+      method=x.method, lenience=x.lenience, gamma=x.gamma, coverage=y / _DRAWS
+    )
+    for x, y in zip(pool, covered, strict=True)
+  ]
+
+
+def main(name: str, *paths: str) -> None:
+  """Writes the fixture of a pair."""
+  if name == 'tiny':
+    pair = 'tiny-verifier', 'tiny-drafter'
+    task, options = TASKS['word_problems'], dict(split='test')
+    rules = dict.fromkeys(predicting.RULES, predicting.LENIENCES)
+    shape = dict(temperatures=(1.0, 0.0), gammas=(4, 12), tokens=32)
+    shape |= dict(count=100, rows=64)
+    num_prompts = 500
+  else:
+    pair = paths[0], 'gemma3-270m-multi30k-de-en'
+    task, options = TASKS['multi30k_de_en'], dict(path=paths[1], shots=4)
+    rules = dict(speed=(0.0,), token_v3=(0.3, 0.5, 0.8), opt=(0.0, 0.1))
+    rules |= dict(chow=(0.2, 0.4))
+    shape = dict(temperatures=(1.0,), gammas=(4,), tokens=48, count=150, rows=8)
+    num_prompts = 200
+  pair = [cascades.load_model(x, 'int8' if paths else None) for x in pair]
+  examples, _ = task.read(num_examples=num_prompts, seed=0, **options)
+  prompts = [x.prompt for x in examples]
+  rows = []
+  for row in _compare(pair, prompts, rules=rules, **shape):
+    print(row, flush=True)
+    rows.append(row)
+  if name == 'tiny':
+    examples, _ = task.read(num_examples=2000, seed=0, **options)
+    rows += _coverage(pair, [x.prompt for x in examples], 32, 40)
+    print(rows[-6:])
+  path = _FIXTURES / f'predictions_{name}.json'
+  path.write_text('\n'.join(map(json.dumps, rows)) + '\n')
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
