@@ -319,7 +319,12 @@ def generate(
   models = decoding.Models(MODEL, bound.drafter)
   method, texts = methods.get_method(method), [prompts[i] for i in places]
   request = batching.BatchRequest(
-    texts, keys[places], leniences, new, return_logprobs=return_logprobs
+    texts,
+    keys[places],
+    leniences,
+    new,
+    return_logits=return_logits,
+    return_logprobs=return_logprobs,
   )
   states = sampled.decode_curve(
     decoding.StepConfig(models, method, gamma, config, drafts, tree_size),
@@ -327,7 +332,7 @@ def generate(
     request,
     sampling,
     stop_tokens=np.append(stops, [-1] * (2 - len(stops))),
-    **dict(capacity=room, return_logits=return_logits),
+    capacity=room,
   )
   return jax.tree.map(lambda x: x[:count].reshape(shape + x.shape[1:]), states)
 

@@ -48,13 +48,7 @@ def decode(
 
   def decode_block(row, params, sampling, stop_tokens):
     after, block = step(
-      row,
-      params,
-      sampling,
-      stop_tokens,
-      step_config=step_config,
-      with_logits=row.logits is not None,
-      with_logprobs=row.law_logprobs is not None,
+      row, params, sampling, stop_tokens, step_config=step_config
     )
     return record(row, after, block)
 

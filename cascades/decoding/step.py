@@ -39,10 +39,9 @@ class Block(NamedTuple):
     logprobs: The verifier's log-probability of each token at temperature 1.
     hidden: The verifier's hidden states that predict each token.
     verifier_cache: The cache; the accepted draft's slots follow the sequence's.
-    logits: The verifier's logits of each token; None if not requested.
-    law: The law of each token; None if not requested.
+    logits: The verifier's logits of each token; None if the row has none.
     law_logprobs: log q, log p and log law of each token, nan where q is
-      undefined; None if not requested.
+      undefined; None if the row has none.
     culprits: Whose distribution at each position is none: an index into
       `faults.CULPRITS`.
     counts: Blocks, drafted tokens, calls of the drafter, and tokens that the
@@ -56,7 +55,6 @@ class Block(NamedTuple):
   hidden: Float[Array, 'gamma_1 D']
   verifier_cache: PyTree
   logits: Float[Array, 'gamma_1 V'] | None
-  law: Float[Array, 'gamma_1 V'] | None
   law_logprobs: Float[Array, 'gamma_1 3'] | None
   culprits: Int[Array, 'gamma_1']
   counts: tuple[Int[Array, ''] | int, ...] = ()
@@ -70,9 +68,6 @@ def step(
   stop_tokens: Int[Array, 'K'],
   *,
   step_config: StepConfig,
-  with_logits: bool = False,
-  with_law: bool = False,
-  with_logprobs: bool = False,
 ) -> tuple[Row, Block]:
   """Drafts, verifies and commits one block of one sequence."""
   draft_key, verify_key = block_keys(state)
@@ -85,15 +80,7 @@ def step(
   # 2. Read the last token and all drafts with the verifier, in one call.
   # 3. Accept drafted tokens, and sample the token after them.
   verify = functools.partial(
-    verify_block,
-    state,
-    params,
-    sampling,
-    verify_key,
-    step_config,
-    with_logits=with_logits,
-    with_law=with_law,
-    with_logprobs=with_logprobs,
+    verify_block, state, params, sampling, verify_key, step_config
   )
   verifier_tokens = jnp.asarray(step_config.tree_tokens + 1)
   if step_config.allows_empty_draft:
@@ -227,10 +214,9 @@ def distributions(
   verifier_logits: Float[Array, 'V'],
   sampling: processing.SamplingParams,
   gate: str = 'raw',
-  drafter_sampling: processing.SamplingParams | None = None,
 ) -> methods.Distributions:
   """Computes the distributions that methods read at one position."""
-  q = processing.processed_probs(drafter_logits, drafter_sampling or sampling)
+  q = processing.processed_probs(drafter_logits, sampling)
   p = processing.processed_probs(verifier_logits, sampling)
   gates = q, p
   if gate == 'raw':
@@ -251,9 +237,6 @@ def verify_block(
   step_config: StepConfig,
   proposal: Proposal,
   empty_draft: bool = False,
-  with_logits: bool = False,
-  with_law: bool = False,
-  with_logprobs: bool = False,
 ) -> Block:
   """Reads a block with the verifier, in one call, and verifies it."""
   verifier, drafter = step_config.models
@@ -291,7 +274,7 @@ def verify_block(
     distributions_at=distributions_at,
     config=step_config.verification,
     empty_draft=empty_draft,
-    with_probs=with_logprobs,
+    with_probs=state.law_logprobs is not None,
   )
   verdict = verification.verify(inputs, key)
 
@@ -305,13 +288,6 @@ def verify_block(
     nodes = tree.node_indices[draft_index]
     cache = verifier.move(cache, at, at + nodes)
     logits, hidden = logits[nodes], hidden[nodes]
-
-  def law_at(i):
-    d = distributions_at(i, draft_index)
-    law = inputs.method.law(d, inputs.lenience)
-    has_bonus_probs = inputs.has_bonus_probs[draft_index]
-    bonus = inputs.bonus_distribution(d, law, has_bonus_probs)
-    return jnp.where(i == inputs.draft_lengths[draft_index], bonus, law)
 
   law_logprobs = verdict.probs
   if law_logprobs is not None:
@@ -334,8 +310,7 @@ def verify_block(
     logprobs=pad(logprobs),
     hidden=pad(hidden),
     verifier_cache=cache,
-    logits=pad(logits) if with_logits else None,
-    law=pad(jax.vmap(law_at)(index[:num_positions])) if with_law else None,
+    logits=None if state.logits is None else pad(logits),
     law_logprobs=law_logprobs,
     # The drafter may read the verifier's states, and a method depends on both.
     culprits=jnp.where(

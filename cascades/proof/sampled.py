@@ -34,7 +34,6 @@ def decode_curve(
   *,
   stop_tokens: Sequence[int] | np.ndarray = (-1,),
   capacity: int | None = None,
-  return_logits: bool = False,
 ) -> decoding.Row:
   """Decodes every prompt at every lenience in one compiled loop."""
   prompts, keys, leniences, new, *_ = request
@@ -49,13 +48,13 @@ def decode_curve(
   )
   # Prompts are padded to few lengths, so that few programs are compiled.
   longest = -(-max(map(len, prompts)) // 8) * 8
-  capacity = new if capacity is None else capacity
+  capacity = capacity or new
   rows = engine.prefill(
     prompts,
     keys,
     [len(prompt) + new for prompt in prompts],
     longest + capacity + step_config.cache_headroom,
-    logits_length=capacity + step_config.gamma + 1 if return_logits else 0,
+    logits_length=request.return_logits * (capacity + step_config.gamma + 1),
     with_logprobs=request.return_logprobs,
   )
   shape = (len(prompts),)

@@ -100,7 +100,6 @@ class TableModel:
 
   def init_cache(self, params: Any, cache_length: int) -> Cache:
     """Makes an empty cache of one sequence."""
-    del params
     slots = jnp.zeros((cache_length,), jnp.int32)
     zero = jnp.zeros((), jnp.int32)
     return {'tokens': slots, 'positions': slots, 'end_index': zero}
@@ -125,32 +124,6 @@ class TableModel:
     residues = (1 + tokens % base) % self.contexts
     return residues * powers[positions % len(powers)] % self.contexts
 
-  def __call__(
-    self,
-    params: Logits,
-    tokens: Int[Array, 'L'],
-    positions: Int[Array, 'L'],
-    mask: Bool[Array, 'L S'],
-    cache: Cache | None = None,
-  ) -> tuple[Float[Array, 'L V'], Cache]:
-    """Computes logits after each token, and appends the tokens to the cache."""
-    if cache is None:
-      cache = self.init_cache(params, tokens.shape[0])
-
-    def write(old, new):
-      return jax.lax.dynamic_update_slice(old, new, (cache['end_index'],))
-
-    slot_tokens = write(cache['tokens'], tokens)
-    slot_positions = write(cache['positions'], positions.astype(jnp.int32))
-    terms = jnp.where(mask, self._terms(slot_tokens, slot_positions)[None], 0)
-    context = terms.sum(-1) % self.contexts
-    end_index = cache['end_index'] + tokens.shape[0]
-    return params[context], {
-      'tokens': slot_tokens,
-      'positions': slot_positions,
-      'end_index': end_index,
-    }
-
   def with_hidden(
     self,
     params: Logits,
@@ -161,15 +134,29 @@ class TableModel:
     hidden_layers: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache]:
     """Computes logits and hidden states, and appends to the cache."""
-    logits, cache = self(params, tokens, positions, mask=mask, cache=cache)
+    if cache is None:
+      cache = self.init_cache(params, tokens.shape[0])
+    end_index = cache['end_index']
+
+    def write(old, new):
+      return jax.lax.dynamic_update_slice(old, new, (end_index,))
+
+    slot_tokens = write(cache['tokens'], tokens)
+    slot_positions = write(cache['positions'], positions.astype(jnp.int32))
+    terms = jnp.where(mask, self._terms(slot_tokens, slot_positions)[None], 0)
+    logits = params[terms.sum(-1) % self.contexts]
     states = [jnp.roll(logits, k, -1) for k in hidden_layers or (0,)]
+    cache = {
+      'tokens': slot_tokens,
+      'positions': slot_positions,
+      'end_index': end_index + tokens.shape[0],
+    }
     return logits, jnp.concatenate(states, -1), cache
 
   def hidden_size(
     self, params: Logits, hidden_layers: tuple[int, ...] = ()
   ) -> int:
     """Returns the width of the hidden states: V for each layer."""
-    del params
     return self.vocab_size * max(1, len(hidden_layers))
 
   def dtype(self, params: Logits) -> Any:
@@ -178,14 +165,12 @@ class TableModel:
 
   def embed(self, params: Logits, token: Int[Array, '']) -> Float[Array, 'V']:
     """Embeds a token as a one-hot vector."""
-    del params
     return jax.nn.one_hot(token, self.vocab_size)
 
   def unembed(
     self, params: Logits, hidden: Float[Array, 'V']
   ) -> Float[Array, 'V']:
     """Returns the logits of a hidden state, the state itself."""
-    del params
     return hidden
 
   def split_vocab_ids(self, params: Logits) -> tuple[Logits, None]:
@@ -209,7 +194,6 @@ class TableModel:
 
   def resize(self, params: Logits, cache: Cache, cache_length: int) -> Cache:
     """Extends a cache to `cache_length` slots."""
-    del params
     extra = cache_length - self.cache_length(cache)
     return cache | {
       name: jnp.pad(cache[name], (0, extra)) for name in ('tokens', 'positions')
@@ -218,13 +202,6 @@ class TableModel:
   def context_after(self, text: Sequence[int] | np.ndarray) -> int:
     """Returns the context after a whole text."""
     return int(self.context(np.array(text, int), np.arange(len(text))))
-
-  def logits(
-    self, params: Logits, tokens: Sequence[int] | Int[Array | np.ndarray, 'n']
-  ) -> Float[Array, 'V']:
-    """Computes the logits after a whole sequence, without a cache."""
-    tokens = jnp.asarray(tokens)
-    return params[self.context(tokens, jnp.arange(len(tokens)))]
 
 
 def draft_pairs(
@@ -353,17 +330,8 @@ def table_distributions(
   drafter_table: Float[Array, 'contexts V'],
   sampling: processing.SamplingParams,
   gate: str = 'raw',
-  verifier_sampling: processing.SamplingParams | None = None,
 ) -> methods.Distributions:
   """Computes the loop's distributions in each context of two models."""
-
-  def at_context(drafter_logits, verifier_logits):
-    return decoding.distributions(
-      drafter_logits,
-      verifier_logits,
-      verifier_sampling or sampling,
-      gate=gate,
-      drafter_sampling=sampling,
-    )
-
-  return jax.vmap(at_context)(drafter_table, verifier_table)
+  return jax.vmap(
+    lambda q, p: decoding.distributions(q, p, sampling, gate=gate)
+  )(drafter_table, verifier_table)

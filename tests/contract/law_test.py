@@ -458,7 +458,7 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind, of):
     **dict(bound=bound, config=config, filled=cases.MANY),
     **dict(drafts=cases.drafts_of(name, kind), prompts=[prompt] * cases.MANY),
   )
-  p_logits = cases.MODEL.logits(cases.VERIFIER, prompt)
+  p_logits = cases.VERIFIER[cases.MODEL.context_after(prompt)]
   q_logits = _first_logits(bound, prompt)
   for case in cases.FEW:
     sampling = cases.SAMPLING[case]
@@ -484,17 +484,6 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind, of):
       assert (sources[np.isnan(logprobs[..., 0])] == BONUS).all()
 
 
-def _prefilled(bound, prompt, rows, new):
-  """Models, parameters, and rows that have read a prompt."""
-  models = decoding.Models(cases.MODEL, bound.drafter)
-  params = decoding.Params(cases.VERIFIER, bound.params)
-  keys = jax.random.split(jax.random.key(5), rows)
-  lengths, tokens = np.full(rows, len(prompt)), np.tile(prompt, (rows, 1))
-  prompts = decoding.Prompts(tokens, lengths, keys, lengths + new)
-  rows = decoding.prefill(params, prompts, models=models, cache_length=16)
-  return models, params, rows
-
-
 def _first_logits(bound, prompt):
   """Logits of a drafter's first token; -inf is never drawn."""
 
@@ -507,33 +496,14 @@ def _first_logits(bound, prompt):
     )
     return found.logits_at(0, 0, cases.SIZE)
 
-  *_, rows = _prefilled(bound, prompt, 1, 4)
-  return jax.vmap(draft, axis_name=decoding.ROWS)(rows)[0]
-
-
-@pytest.mark.parametrize('bonus', BONUSES)
-def test_a_step_tells_the_law_of_its_tokens(bonus):
-  speed, rows, gamma = methods.METHODS['speed'], 32, 2
-  given = cases.drafter('apart').bound, cases.PROMPT, rows, gamma + 1
-  models, params, before = _prefilled(*given)
-  before = before.replace(lenience=np.full(rows, 0.3, np.float32))
-  config = decoding.StepConfig(models, speed, gamma, _Config(bonus=bonus))
-  run = functools.partial(decoding.step, step_config=config, with_law=True)
-  sampling, never = cases.sampling_of(2.0), jnp.array([-1])
-  step = jax.vmap(
-    lambda row: run(row, params, sampling, never), axis_name=decoding.ROWS
+  length, keys = np.array([len(prompt)]), jax.random.split(jax.random.key(5), 1)
+  rows = decoding.prefill(
+    decoding.Params(cases.VERIFIER, bound.params),
+    decoding.Prompts(np.array([prompt]), length, keys, length + 4),
+    models=decoding.Models(cases.MODEL, bound.drafter),
+    cache_length=16,
   )
-  after, stats = jax.device_get(jax.jit(step)(before))
-  d = cases.distributions(_TOKEN, sampling)
-  laws = np.asarray(jax.vmap(speed.law, (0, None))(d, 0.3))
-  kept = stats.verdict.num_accepted
-  assert {0, gamma} <= {*kept}
-  for row in range(rows):
-    for i in range(kept[row] + 1):
-      tokens = after.tokens[row, : len(cases.PROMPT) + i]
-      is_verifiers = i == gamma and bonus == 'verifier'
-      law = (d.p if is_verifiers else laws)[cases.MODEL.context_after(tokens)]
-      np.testing.assert_allclose(stats.law[row, i], law, atol=1e-6)
+  return jax.vmap(draft, axis_name=decoding.ROWS)(rows)[0]
 
 
 def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
@@ -637,7 +607,8 @@ def test_weighted_means_are_the_verifiers_where_the_law_covers_it(method):
   prompts = ['a'] * 2048
   answers = decoder.sample(prompts, max_new_tokens=1, return_logprobs=True)
   ids = decoder.encode('a')
-  p = np.asarray(jax.nn.softmax(verifier.model.logits(verifier.params, ids)))
+  p_logits = verifier.params[verifier.model.context_after(ids)]
+  p = np.asarray(jax.nn.softmax(p_logits))
   covered = p * (p >= 0.5 * p.max() if method == 'min_p' else p > 0)
   weights = np.array([x.weights().values[0] for x in answers])
   odd = np.array([x.tokens[0] % 2 for x in answers])
