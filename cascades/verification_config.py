@@ -4,7 +4,6 @@ The functions of `cascades.verification` are registered there.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -85,13 +84,6 @@ class VerificationConfig:
         f' write {example!r}.'
       )
     return window
-
-  @property
-  def decide(self) -> Callable:
-    """The function that verifies a block, with the window if there is one."""
-    if self.window is None:
-      return self.kind.decide
-    return functools.partial(self.kind.decide, window=self.window)
 
 
 # Token verification, with raw gates and the bonus token from the target.

@@ -62,7 +62,12 @@ def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
   if not gamma or inputs.empty_draft:
     verdict = single_draft.bonus_only(inputs, sample_uniforms)
   else:
-    verdict = config.decide(inputs, accept_uniforms, sample_uniforms)
+    options = {} if config.window is None else {'window': config.window}
+    verdict = config.kind.decide(
+      inputs, accept_uniforms, sample_uniforms, **options
+    )
+  if inputs.with_probs:
+    verdict = single_draft.report(inputs, verdict)
   drafts = jnp.append(inputs.tokens[verdict.draft_index], -1)
   if num_drafts > 1:
     # Each draft may have been examined where none was accepted.

@@ -105,15 +105,9 @@ class VerificationInputs:
     return self.config.bonus == 'target'
 
   def bonus_distribution(
-    self, d: methods.Distributions, law: Array, has_bonus_probs: Array
+    self, d: methods.Distributions, law: Array, draft: Array | int
   ) -> Array:
-    """Returns the distribution of the token after a fully accepted draft.
-
-    Args:
-      d: The distributions after the draft.
-      law: The method's law after the draft, [V].
-      has_bonus_probs: True if q is known after the draft.
-    """
+    """Returns the distribution of the token after a fully accepted draft."""
     if not self.bonus_from_target:
       return d.p
-    return jnp.where(has_bonus_probs, law, d.p)
+    return jnp.where(self.has_bonus_probs[draft], law, d.p)

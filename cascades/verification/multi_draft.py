@@ -172,18 +172,13 @@ def walk(
   )
   xs = jnp.arange(inputs.gamma), accept_uniforms.reshape(inputs.gamma, -1)
   end, (deferred, rejected) = jax.lax.scan(descend, start, xs)
-  n, draft = end.num_accepted, end.draft
-  is_rejected = rejected.any()
-  d = inputs.distributions_at(n, draft)
-  law = inputs.method.law(d, inputs.lenience)
   verdict = single_draft.make_verdict(
-    n,
-    is_rejected=is_rejected,
-    residual=end.residual,
-    bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[draft]),
+    inputs,
+    end.num_accepted,
+    is_rejected=rejected.any(),
+    residual=lambda *_: end.residual,
     sample_uniforms=sample_uniforms,
     deferred=deferred,
-    draft_index=draft,
+    draft_index=end.draft,
   )
-  verdict = single_draft.report(inputs, verdict, d, law)
   return verdict._replace(is_valid=verdict.is_valid & end.is_valid)

@@ -4,7 +4,7 @@
 acceptance, and uniform numbers for the token after the accepted ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -55,65 +55,50 @@ def bonus_only(
   inputs: VerificationInputs, sample_uniforms: Float[Array, 'n']
 ) -> Verdict:
   """Samples the token after an empty draft."""
-  zero = jnp.zeros((), jnp.int32)
-  d = inputs.distributions_at(zero, zero)
-  law = inputs.method.law(d, inputs.lenience)
-  bonus = inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0])
-  verdict = make_verdict(
-    zero,
+  draft_probs = jnp.zeros((inputs.gamma, 3)) if inputs.with_probs else None
+  return make_verdict(
+    inputs,
+    jnp.zeros((), jnp.int32),
     is_rejected=jnp.zeros((), bool),
-    residual=bonus,
-    bonus=bonus,
+    residual=lambda d, law: law,
     sample_uniforms=sample_uniforms,
     deferred=jnp.zeros(inputs.gamma),
-    bonus_deferred=_defers_at_bonus(inputs, d, zero),
-  )
-  nothing = [jnp.zeros(inputs.gamma)] * len(inputs.reported)
-  return report(inputs, verdict, d, law, nothing)
+  )._replace(probs=draft_probs)
 
 
-def report(
-  inputs: VerificationInputs,
-  verdict: Verdict,
-  d: methods.Distributions,
-  law: Float[Array, 'V'],
-  draft_probs: Sequence[Array] | None = None,
-) -> Verdict:
-  """Adds the requested probabilities of the emitted tokens to a verdict.
+def report(inputs: VerificationInputs, verdict: Verdict) -> Verdict:
+  """Adds the probabilities of the emitted tokens to a verdict.
 
-  `d` and `law` are those of the next token; `draft_probs` the values of
-  `inputs.reported` at the drafts, computed here if None.
+  It may have those of the drafts, [gamma, 3], which are computed here if not.
   """
-  if not inputs.with_probs:
-    return verdict
   draft, token = verdict.draft_index, verdict.next_token
+  draft_probs = verdict.probs
   if draft_probs is None:
     draft_probs = values_at_draft(inputs, inputs.reported, draft)
-  bonus = inputs.bonus_distribution(d, law, inputs.has_bonus_probs[draft])
+    draft_probs = jnp.stack(draft_probs, -1)
+  d = inputs.distributions_at(verdict.num_accepted, draft)
+  law = inputs.method.law(d, inputs.lenience)
+  bonus = inputs.bonus_distribution(d, law, draft)
   pi = jnp.where(verdict.next_source == BONUS, bonus, law)
   is_next = jnp.arange(inputs.gamma + 1) == verdict.num_accepted
-  probs = [
-    jnp.where(is_next, x[token], jnp.append(y, 0))
-    for x, y in zip((d.q, d.p, pi), draft_probs, strict=True)
-  ]
-  return verdict._replace(probs=jnp.stack(probs, -1))
+  next_probs = jnp.stack([x[token] for x in (d.q, d.p, pi)])
+  probs = jnp.pad(draft_probs, ((0, 1), (0, 0)))
+  probs = jnp.where(is_next[:, None], next_probs, probs)
+  return verdict._replace(probs=probs)
 
 
 def _defers_at_bonus(
-  inputs: VerificationInputs, d: methods.Distributions, n: Int[Array, '']
+  inputs: VerificationInputs, d: methods.Distributions, draft: Array | int
 ) -> Bool[Array, ''] | bool:
-  """Returns True if a rule about the whole position defers at the bonus.
-
-  Also True if q is unknown there, since the verifier then decides. False for
-  rules about single tokens, and for verifications other than `token`.
-  """
+  """Returns True if the bonus of `token` is deferred by a rule of no token."""
   rule, is_token = inputs.method.rule, inputs.config.verification == 'token'
   if rule is None or not (is_token and inputs.bonus_from_target):
     return False
   defers = rule(d, inputs.lenience)
   if jnp.ndim(defers):
     return False
-  return ~inputs.has_bonus_probs[0] | (defers > 0)
+  # Where q is unknown the verifier decides.
+  return ~inputs.has_bonus_probs[draft] | (defers > 0)
 
 
 def token(
@@ -135,46 +120,18 @@ def token(
   # u < 1 always: a draft with acceptance 1 is never rejected.
   in_draft = jnp.arange(inputs.gamma) < draft_length
   n = count_leading((accept_uniforms < acceptance) & in_draft)
-  # Only the position that is sampled is evaluated.
-  d = inputs.distributions_at(n, 0)
-  residual = method.residual(d, inputs.lenience)
-  law = method.law(d, inputs.lenience)
-  verdict = make_verdict(
+  return make_verdict(
+    inputs,
     n,
     is_rejected=n < draft_length,
-    residual=residual,
-    bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0]),
+    residual=lambda d, _: method.residual(d, inputs.lenience),
     sample_uniforms=sample_uniforms,
     deferred=deferred,
-    bonus_deferred=_defers_at_bonus(inputs, d, n),
-  )._replace(accept_uniforms=jnp.append(accept_uniforms, jnp.nan))
-  verdict = report(inputs, verdict, d, law, probs)
-  return check_acceptance(check_law(verdict, law), acceptance, in_draft)
-
-
-def check_acceptance(
-  verdict: Verdict,
-  acceptance: Float[Array, 'gamma'],
-  in_draft: Bool[Array, 'gamma'],
-) -> Verdict:
-  """Marks a verdict as invalid if an examined draft's acceptance is nan.
-
-  A comparison with nan is False, which looks like a rejection.
-  """
-  index = jnp.arange(len(acceptance))
-  examined = in_draft & (index <= verdict.num_accepted)
-  is_number = (jnp.isfinite(acceptance) | ~examined).all()
-  return verdict._replace(is_valid=verdict.is_valid & is_number)
-
-
-def check_law(verdict: Verdict, law: Float[Array, 'V']) -> Verdict:
-  """Marks a verdict as invalid if its residual's law is no distribution.
-
-  A residual is clipped at 0, which hides a law with negative values.
-  """
-  is_residual = verdict.next_source == RESIDUAL
-  is_valid = processing.has_mass(law) | ~is_residual
-  return verdict._replace(is_valid=verdict.is_valid & is_valid)
+    acceptance=acceptance,
+  )._replace(
+    accept_uniforms=jnp.append(accept_uniforms, jnp.nan),
+    probs=jnp.stack(probs, -1) if probs else None,
+  )
 
 
 def block(
@@ -217,17 +174,16 @@ def block(
   h = jnp.where(index == draft_length, w[1:], jnp.append(h[1:], 0.0)[:gamma])
   passes = (accept_uniforms < h) & (index <= draft_length)
   n = jnp.where(passes, index, 0).max(initial=0).astype(jnp.int32)
-  d = inputs.distributions_at(n, 0)
-  law = method.law(d, inputs.lenience)
-  verdict = make_verdict(
+  return make_verdict(
+    inputs,
     n,
     is_rejected=n < draft_length,
-    residual=methods.normalize(jnp.maximum(0, w[n] * law - d.q), law),
-    bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0]),
+    residual=lambda d, law: methods.normalize(
+      jnp.maximum(0, w[n] * law - d.q), law
+    ),
     sample_uniforms=sample_uniforms,
     deferred=deferred,
   )
-  return check_law(report(inputs, verdict, d, law), law)
 
 
 def look_ahead(
@@ -279,40 +235,56 @@ def look_ahead(
   _, run_after = jax.lax.scan(count_run, zero, is_strict, reverse=True)
   accepts = is_strict | (is_lenient & (run_after >= window - 1))
   n = count_leading(accepts)
-  d, has_bonus_probs = inputs.distributions_at(n, 0), inputs.has_bonus_probs[0]
-  law = method.law(d, inputs.lenience)
-  verdict = make_verdict(
+  return make_verdict(
+    inputs,
     n,
     is_rejected=n < draft_length,
-    residual=methods.normalize(jnp.maximum(0, d.p - d.q), d.p),
-    bonus=inputs.bonus_distribution(d, law, has_bonus_probs),
+    residual=lambda d, _: methods.normalize(jnp.maximum(0, d.p - d.q), d.p),
     sample_uniforms=sample_uniforms,
     deferred=deferred,
+    acceptance=acceptance,
   )
-  verdict = report(inputs, verdict, d, law)
-  return check_acceptance(verdict, acceptance, in_draft)
 
 
 def make_verdict(
+  inputs: VerificationInputs,
   num_accepted: Int[Array, ''],
   *,
   is_rejected: Bool[Array, ''],
-  residual: Float[Array, 'V'],
-  bonus: Float[Array, 'V'],
+  residual: Callable[[methods.Distributions, Array], Array],
   sample_uniforms: Float[Array, 'n'],
   deferred: Array,
-  bonus_deferred: Bool[Array, ''] | bool = False,
+  acceptance: Float[Array, 'gamma'] | None = None,
   draft_index: Int[Array, ''] | int = 0,
+  law: Float[Array, 'V'] | None = None,
 ) -> Verdict:
-  """Samples the token after the accepted ones, and returns the verdict."""
-  weights = jnp.where(is_rejected, residual, bonus)
+  """Samples the token after the accepted ones, and returns the verdict.
+
+  Only the position that is sampled is evaluated. `residual` is a function of
+  its distributions and law; the latter is the method's if it is None.
+  """
+  d = inputs.distributions_at(num_accepted, draft_index)
+  if law is None:
+    law = inputs.method.law(d, inputs.lenience)
+  bonus = inputs.bonus_distribution(d, law, draft_index)
+  weights = jnp.where(is_rejected, residual(d, law), bonus)
+  is_valid = processing.has_mass(weights)
+  if inputs.config.kind.keeps_law:
+    # A residual is clipped at 0, which hides a law with negative values.
+    is_valid &= processing.has_mass(law) | ~is_rejected
+  if acceptance is not None:
+    # A comparison with nan is False, which looks like a rejection.
+    index = jnp.arange(inputs.gamma)
+    is_examined = (index < inputs.draft_lengths[0]) & (index <= num_accepted)
+    is_valid &= (jnp.isfinite(acceptance) | ~is_examined).all()
   deferred = jnp.append(deferred > 0, False)
   is_bonus = (jnp.arange(len(deferred)) == num_accepted) & ~is_rejected
+  bonus_deferred = _defers_at_bonus(inputs, d, draft_index)
   return Verdict(
     num_accepted=num_accepted,
     next_token=processing.sample_from_uniforms(sample_uniforms, weights),
     next_source=jnp.where(is_rejected, RESIDUAL, BONUS),
     deferred=jnp.where(is_bonus, bonus_deferred, deferred),
     draft_index=jnp.asarray(draft_index, jnp.int32),
-    is_valid=processing.has_mass(weights),
+    is_valid=is_valid,
   )

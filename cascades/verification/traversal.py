@@ -154,41 +154,20 @@ def traversal(
     start,
   )
   n, draft = end.depth, end.draft
-  d = inputs.distributions_at(n, draft)
-  ends_early = n < inputs.draft_lengths[draft]
-  has_bonus_probs = inputs.has_bonus_probs[draft] | ends_early
-  verdict = single_draft.make_verdict(
-    n,
-    is_rejected=end.first_drafts[n] >= 0,
-    residual=end.targets[n],
-    bonus=inputs.bonus_distribution(d, end.targets[n], has_bonus_probs),
-    sample_uniforms=sample_uniforms,
-    deferred=_deferred(inputs, n, draft, end.first_drafts[n]),
-    draft_index=draft,
+  is_rejected = end.first_drafts[n] >= 0
+  # The draft that was rejected first begins with the accepted tokens.
+  examined = jnp.where(is_rejected, end.first_drafts[n], draft)
+  (deferred,) = single_draft.values_at_draft(
+    inputs, [inputs.method.rule], examined
   )
-  if inputs.with_probs:
-    law = inputs.method.law(d, inputs.lenience)
-    verdict = single_draft.report(inputs, verdict, d, law)
+  verdict = single_draft.make_verdict(
+    inputs,
+    n,
+    is_rejected=is_rejected,
+    residual=lambda *_: end.targets[n],
+    sample_uniforms=sample_uniforms,
+    deferred=jnp.where(jnp.arange(gamma) < n + is_rejected, deferred, 0),
+    draft_index=draft,
+    law=end.targets[n],
+  )
   return verdict._replace(is_valid=verdict.is_valid & end.is_valid)
-
-
-def _deferred(
-  inputs: VerificationInputs,
-  num_accepted: Int[Array, ''],
-  draft: Int[Array, ''],
-  first_draft: Int[Array, ''],
-) -> Bool[Array, 'gamma']:
-  """Returns where the rule defers accepted tokens and the first rejected."""
-
-  def defers(i):
-    is_first = (i == num_accepted) & (first_draft >= 0)
-    is_examined = (i < num_accepted) | is_first
-    owner = jnp.where(i < num_accepted, draft, jnp.maximum(first_draft, 0))
-    x = inputs.tokens[owner, i]
-    d = inputs.distributions_at(i, draft)
-    rule = single_draft.value_at_token(
-      inputs.method.rule, d, inputs.lenience, x
-    )
-    return is_examined & (rule > 0)
-
-  return jax.lax.map(defers, jnp.arange(inputs.gamma))
