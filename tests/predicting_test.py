@@ -168,7 +168,7 @@ def test_texts_of_others_are_noticed():
     (note,) = cascades.predict(
       *small.tables(), texts, rules={}, config=config
     ).notes
-    assert note.startswith('texts: are not the verifier')
+    assert note.startswith("texts: are not the verifier's own answers")
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def _differences(
   if is_own:
     return []
   return [
-    f"texts: are not the verifier's by_rule answers at temperature"
+    f"texts: are not the verifier's own answers at temperature"
     f' {config.temperature:g} ({text}), so that predictions are off; let it'
     ' decode them, with the same template.'
   ]
