@@ -104,14 +104,6 @@ def as_list(name: str, values: Any, kind: str) -> list:
     ) from None
 
 
-def text_tuple(name: str, values: Any) -> tuple[str, ...]:
-  """Returns a tuple of texts, none of which is empty."""
-  texts = tuple(as_list(name, values, 'texts'))
-  if not all(isinstance(text, str) and text for text in texts):
-    raise ValueError(f'{name}: must be non-empty texts, got {quote(values)}.')
-  return texts
-
-
 def instance(name: str, value: Any, kind: Any, expected: str) -> Any:
   """Returns a value if it is of a type; refuses it otherwise."""
   if not isinstance(value, kind):

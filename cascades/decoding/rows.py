@@ -43,13 +43,10 @@ def _read_prompt(
   models: Models,
   is_new: bool,
 ) -> Row:
-  """Reads the next prompt of a sequence with both models, in one pass each.
-
-  The models read [last, prompt] and the padding on its right, which is hidden
-  by rewinding the caches to the sequence's length.
-  """
+  """Reads the next prompt of a sequence with both models, in one pass each."""
   verifier, drafter = models
   at = state.length - 1
+  # The padding on its right is hidden as the caches are rewound.
   block = jnp.concatenate([state.tokens[at][None], prompt])
   _, hidden, cache = reading.read_hidden(
     verifier,
@@ -101,11 +98,7 @@ def _read_prompt(
 def _catch_up(
   state: Row, params: Params, block: Int[Array, 'L'], drafter: Drafter
 ) -> PyTree:
-  """Returns a drafter's state after a block that begins with the last token.
-
-  After a fully accepted draft the state may lack the token before the last one,
-  which is read again.
-  """
+  """Reads a block, and again the token before it, which a drafter may lack."""
   at = state.length - 1
   start = jnp.maximum(at - 1, 0)
   tokens = jnp.append(state.tokens[start], block)

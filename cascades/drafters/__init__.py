@@ -30,36 +30,15 @@ from cascades.drafters.language_model import (
 )
 from cascades.drafters.ngram import NgramDrafter
 from cascades.drafters.recurrent import RecurrentDrafter, RecurrentHead
-from cascades.drafters.unbound import (
-  NamedDrafter,
-  NoDrafter,
-  UnboundDrafter,
-)
+from cascades.drafters.unbound import NamedDrafter, NoDrafter, UnboundDrafter
 from cascades.models import checkpoints, hub
 
-__all__ = [
-  'DRAFTERS',
-  'Assistant',
-  'BoundDrafter',
-  'DraftContext',
-  'DraftModel',
-  'EagleDrafter',
-  'EagleHead',
-  'ModelDrafter',
-  'NamedDrafter',
-  'NgramDrafter',
-  'NoDrafter',
-  'RecurrentDrafter',
-  'RecurrentHead',
-  'SelfDrafter',
-  'SelfSpeculative',
-  'UnboundDrafter',
-  'bind_drafter',
-  'declared_options',
-  'kind_of',
-  'load',
-  'parse',
-]
+__all__ = (
+  'DRAFTERS Assistant BoundDrafter DraftContext DraftModel EagleDrafter'
+  ' EagleHead ModelDrafter NamedDrafter NgramDrafter NoDrafter RecurrentDrafter'
+  ' RecurrentHead SelfDrafter SelfSpeculative UnboundDrafter bind_drafter'
+  ' declared_options kind_of load parse'
+).split()
 
 # Names are claimed in this order. Language models come last: the folder of any
 # drafter may look like one.

@@ -43,12 +43,7 @@ from cascades.decoding.state import write
 from cascades.drafters import stepwise
 from cascades.drafters.unbound import UnboundDrafter
 from cascades.files import Count, Positive, Schema, Size, one_of
-from cascades.models import (
-  checkpoints,
-  config_json,
-  hub,
-  tensor_files,
-)
+from cascades.models import checkpoints, config_json, hub, tensor_files
 
 _EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
 # Prefixes of the tensors that decide the drafts.

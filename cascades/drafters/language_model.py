@@ -15,12 +15,7 @@ from cascades.decoding.reading import parallel_drafts_mask, read_hidden
 from cascades.drafters.stepwise import draft_tokens
 from cascades.drafters.unbound import UnboundDrafter, parse_argument
 from cascades.methods import processing
-from cascades.models import (
-  checkpoints,
-  config_json,
-  tensor_files,
-  tokenizers,
-)
+from cascades.models import checkpoints, config_json, tensor_files, tokenizers
 
 # Names of the checkpoints of the gemma library, such as 'gemma2-2b-it', and of
 # their repositories on the hub, such as 'google/gemma-2-2b-it@main'.
@@ -225,11 +220,7 @@ def _draft(
   reads_last_two: bool = False,
   threshold: Float[Array, ''] | None = None,
 ) -> tuple[Draft, PyTree]:
-  """Drafts with a language model.
-
-  Several drafts are tokens of one tree in the cache: level i of the tree holds
-  token i of each draft, and each level is one forward pass.
-  """
+  """Drafts with a language model, token i of all drafts in one pass."""
   params, draft_vocab_ids = model.split_vocab_ids(params)
   vocab_size = model.vocab_size
   if draft_vocab_ids is not None:

@@ -1,6 +1,6 @@
 """From logits to the distribution that is sampled, and the sampling.
 
-`SamplingParams` holds temperature, top-k, top-p, min-p and the forbidden
+`SamplingParams` holds temperature, top-k, top-p and the forbidden
 tokens. Forbidden tokens are removed first; the others apply in that order. The
 numbers are traced, so that changing one compiles nothing. A value that is None
 adds no computation.
@@ -38,8 +38,6 @@ class SamplingParams:
     top_k: Keeps the k most probable tokens; None keeps all.
     top_p: Keeps the fewest most probable tokens that hold this mass (Holtzman
       et al. 2020); None keeps all.
-    min_p: Keeps tokens with at least this share of the largest probability
-      (Nguyen et al. 2024); None keeps all.
     forbidden: [V], True for tokens that must never be emitted; None forbids
       none.
   """
@@ -47,7 +45,6 @@ class SamplingParams:
   temperature: RealScalar = 1.0
   top_k: IntScalar | None = None
   top_p: RealScalar | None = None
-  min_p: RealScalar | None = None
   forbidden: Bool[Array | np.ndarray, 'V'] | None = None
 
   def restrict_vocab(self, token_ids: Int[Array, 'N'] | None) -> Self:
@@ -212,7 +209,6 @@ def processed_probs(
       jax.nn.softmax(scaled.astype(jnp.float32), axis=-1),
       top_k=sampling.top_k,
       top_p=sampling.top_p,
-      min_p=sampling.min_p,
     )
 
   # For a large vocabulary either branch takes a CPU as long as a layer of a

@@ -323,11 +323,8 @@ def _full_attention_heads(
 
 
 def _ropes(file: _File) -> dict[str, Rope]:
-  """Returns the rotary embedding of each attention type.
-
-  transformers 5 keeps their fields in `rope_parameters`, and transformers 4 in
-  `rope_theta`, `rope_local_base_freq` and `rope_scaling`.
-  """
+  """Returns the rotary embedding of each attention type."""
+  # transformers 5 keeps the fields in `rope_parameters`, 4 in flat fields.
   parameters, scaling = file.rope_parameters or {}, file.rope_scaling or {}
   sliding = full = scaling or parameters
   theta = file.rope_theta

@@ -89,10 +89,8 @@ def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
-  """Returns products of states with an embedding table, in float32.
-
-  In bfloat16, tokens with similar logits would have equal ones.
-  """
+  """Returns products of states with an embedding table, in float32."""
+  # In bfloat16, tokens with similar logits would have equal ones.
   if hasattr(table, 'einsum'):
     return table.dot(x, jnp.float32)
   return jnp.dot(x, table.T, preferred_element_type=jnp.float32)
@@ -312,7 +310,6 @@ class LanguageModel:
     self, params: Params, hidden_layers: tuple[int, ...] = ()
   ) -> int:
     """Returns the size of a hidden state of `with_hidden`."""
-    del params
     return self.module.config.embed_dim * max(1, len(hidden_layers))
 
   def dtype(self, params: Params) -> Any:

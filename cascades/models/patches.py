@@ -34,10 +34,7 @@ def import_checkpoints() -> None:
 
 @contextlib.contextmanager
 def _placeholder(name: str, **attributes: Any) -> Iterator[None]:
-  """Provides a module of a few attributes while other modules are imported.
-
-  A module that keeps it finds the real module's attributes in it afterwards.
-  """
+  """Provides a module of a few attributes while others are imported."""
   if name in sys.modules:
     yield
     return
@@ -55,7 +52,7 @@ def _placeholder(name: str, **attributes: Any) -> Iterator[None]:
       delattr(sys.modules[package], child)
     for attribute in attributes:
       delattr(module, attribute)
-    # Python calls it for attributes that a module lacks (PEP 562).
+    # Modules that keep it find the real attributes in it (PEP 562).
     module.__dict__['__getattr__'] = lambda attribute: getattr(
       importlib.import_module(name), attribute
     )
@@ -77,12 +74,6 @@ def vmap_as_batch(batched: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
   @run.def_vmap
   def rule(size, is_batched, params, *rows):
-    if any(jax.tree.leaves(is_batched[0])):
-      raise ValueError(
-        'params: several sets at once are not supported by a mixture of'
-        ' experts; give one set after the other.'
-      )
-
     def merge(x, has_axis):
       if not has_axis:
         x = jnp.broadcast_to(x, (size, *x.shape))

@@ -159,11 +159,7 @@ def blocks(
 def _by_token(
   start: BlockStart, accepted: tuple[int, ...], prob: np.ndarray
 ) -> Iterator[Block]:
-  """Enumerates blocks of token verification after some accepted drafts.
-
-  A drafted token is x and is accepted with probability q(x) a(x). With the
-  remaining probability a token of the residual ends the block.
-  """
+  """Enumerates blocks of token verification after some accepted drafts."""
   table, c = start.table, start.context(accepted)
   if len(accepted) == start.gamma:
     yield from end_block(accepted, prob, start.bonus[:, c])
@@ -323,10 +319,7 @@ def _tree_blocks(
 
 
 def _levels(paths: Sequence[tuple[int, ...]], size: int) -> int:
-  """Counts the levels of a tree of drafts that the verifier reads.
-
-  A level is read if it would fit even if no two drafts agreed in it.
-  """
+  """Counts the levels of a tree that fit even if no two drafts agree there."""
   gamma, nodes = len(paths[0]), 0
   for level in range(gamma):
     if nodes + len(paths) > size:

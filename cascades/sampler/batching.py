@@ -95,11 +95,6 @@ class DecodeStats:
   rows: int = 0
   batch_size: int | None = None
 
-  @property
-  def utilization(self) -> float:
-    """Share of decoded blocks of unfinished rows; nan before decoding."""
-    return self.active_rows / self.rows if self.rows else float('nan')
-
 
 class Job(NamedTuple):
   """One answer to decode."""

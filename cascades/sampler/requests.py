@@ -72,12 +72,16 @@ class SampleRequest:
   apply_chat_template: bool = False
 
   def __post_init__(self):
+    strings = arguments.as_list('stop_strings', self.stop_strings, 'texts')
+    if not all(isinstance(x, str) and x for x in strings):
+      got = arguments.quote(self.stop_strings)
+      raise ValueError(f'stop_strings: must be non-empty texts, got {got}.')
     checked = dict(
       max_new_tokens=arguments.integer(
         'max_new_tokens', self.max_new_tokens, 1
       ),
       seed=arguments.integer('seed', self.seed, 0, 2**64 - 1),
-      stop_strings=arguments.text_tuple('stop_strings', self.stop_strings),
+      stop_strings=tuple(strings),
     )
     flags = 'echo', 'return_logits', 'return_logprobs', 'apply_chat_template'
     for name in flags:

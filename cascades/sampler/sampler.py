@@ -534,16 +534,13 @@ class Sampler:
       return str(error)
     return None
 
-  def max_prompt_tokens(self, tokens: int) -> int:
-    """Returns the most tokens of a prompt if its answer has `tokens` tokens."""
-    return self.config.cache_length - tokens - self._step_config.cache_headroom
-
   def _check_length(self, name: str, length: int, max_new_tokens: int) -> None:
-    if length > self.max_prompt_tokens(max_new_tokens):
+    block, limit = self._step_config.cache_headroom, self.config.cache_length
+    if length + max_new_tokens + block > limit:
       raise ValueError(
         f'{name}: its {length} tokens, {max_new_tokens} new tokens and a block'
-        f' of {self._step_config.cache_headroom} do not fit into cache_length'
-        f' {self.config.cache_length}; shorten it or raise cache_length.'
+        f' of {block} do not fit into cache_length {limit}; shorten it or raise'
+        ' cache_length.'
       )
 
   def _fit_batch(
@@ -596,16 +593,20 @@ class Sampler:
     logprobs: dict[str, Any] = {}
     if row.law_logprobs is not None:
       log_q, log_p, log_pi = row.law_logprobs[new].T.tolist()
+      keeps_law = config.verification_config.kind.keeps_law
+      is_of_text = keeps_law and config.bonus == 'target'
+      if config.method.law_uses_q:
+        is_of_text &= is_language_model(self.bound_drafter)
       if is_strict:
         # But for rounding they are.
         log_pi = log_p
-      elif not config.verification_config.kind.keeps_law:
+      elif not keeps_law:
         log_pi = [None] * len(log_p)
       logprobs = dict(
         verifier_logprobs=log_p,
         drafter_logprobs=[None if math.isnan(x) else x for x in log_q],
         target_logprobs=log_pi,
-        law_given='text' if is_strict or self._has_text_law() else 'path',
+        law_given='text' if is_strict or is_of_text else 'path',
       )
     return SampleOutput(
       text=''.join(strings),
@@ -623,13 +624,6 @@ class Sampler:
       ],
       **logprobs,
     )
-
-  def _has_text_law(self) -> bool:
-    """True if a lossy law depends on the text before a token alone."""
-    config, reads_q = self.config, self.config.method.law_uses_q
-    keeps_law = config.verification_config.kind.keeps_law
-    has_text_q = not reads_q or is_language_model(self.bound_drafter)
-    return keeps_law and has_text_q and config.bonus == 'target'
 
 
 def is_language_model(bound_drafter: drafters.BoundDrafter | None) -> bool:

@@ -350,10 +350,7 @@ def _read(
   gate: str,
   token_fn: TokenFn,
 ) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
-  """Applies a function to the distributions at scored tokens, and finds faults.
-
-  Rows are tokens, the position before the first scored token, and the latter.
-  """
+  """Reads rows of tokens, the position before the scored ones, and these."""
   pairs = list(zip(models, params, strict=True))
 
   def read_row(tokens, start, scored):
