@@ -3,13 +3,15 @@
 import functools
 import itertools
 
+import cases
 import jax
 import numpy as np
 import pytest
 import small
+import tiers
 
 import cascades
-from cascades import methods, verification
+from cascades import decoding, methods, verification
 from cascades.config import DecodingConfig
 from cascades.methods import processing
 from cascades.models import checkpoints
@@ -67,8 +69,11 @@ def _expected(kind, sampling, gamma):
   return pairs, texts
 
 
+_KINDS = 'token', 'block'
+
+
 @pytest.mark.parametrize('temperature', [1.0, 0.0])
-@pytest.mark.parametrize('kind', ['token', 'block'])
+@pytest.mark.parametrize('kind', _KINDS)
 def test_of_a_rules_own_text_calls_and_acceptance_are_exact(kind, temperature):
   pair = [checkpoints.Checkpoint(_MODEL, x, None) for x in _tables()]
   config = DecodingConfig(verification=kind, temperature=temperature)
@@ -102,27 +107,47 @@ def test_of_a_rules_own_text_calls_and_acceptance_are_exact(kind, temperature):
 _PROMPTS = [f'The number {x} in words:' for x in range(100, 124)]
 
 
-def _decoded(temperature, **options):
-  sampler = small.sampler(*small.tables(), temperature=temperature, **options)
+def _decoded(temperature, pair=None, **options):
+  sampler = small.sampler(
+    *pair or small.tables(), temperature=temperature, **options
+  )
   answers = sampler.sample(_PROMPTS, max_new_tokens=24, seed=1)
   contexts = [sampler.encode(prompt) for prompt in _PROMPTS]
   texts = [(x, y.tokens) for x, y in zip(contexts, answers, strict=True)]
   return answers, texts
 
 
-def test_greedy_strict_decoding_is_predicted_without_tolerance():
-  _, texts = _decoded(0.0, gamma=0)
-  answers, _ = _decoded(0.0, lenience=-1.0)
+@pytest.mark.parametrize(
+  ('verifier', 'drafter'),
+  tiers.first(
+    [
+      ('tables', 'tables'),
+      ('tiny-verifier', 'tiny-recurrent'),
+      ('tiny-verifier', 'ngram:1'),
+      ('hf_gemma3', 'eagle3_joined'),
+      ('hf_gemma4_dense', 'hf_gemma4_dense_assistant'),
+    ]
+  ),
+)
+def test_greedy_strict_decoding_is_predicted_without_tolerance(
+  verifier, drafter
+):
+  pair = small.tables()
+  if verifier != 'tables':
+    pair = cascades.load_model(cases.named(verifier)), cases.named(drafter)
+  _, texts = _decoded(0.0, pair, gamma=0)
+  answers, _ = _decoded(0.0, pair, lenience=-1.0)
   config = DecodingConfig(temperature=0.0)
   for answer, text in zip(answers, texts, strict=True):
     prediction = cascades.predict(
-      *small.tables(), [text], rules={}, gammas=[4], config=config
+      *pair, [text], rules={}, gammas=[4], config=config
     )
     (point,) = prediction.points
     assert point.tokens_per_call == pytest.approx(
       answer.block_efficiency, 1e-12
     )
-    assert point.acceptance_rate == pytest.approx(answer.acceptance_rate, 1e-12)
+    accepted = point.acceptance_rate * answer.counts['examined']
+    assert accepted == pytest.approx(answer.counts['accepted'], 1e-12)
     assert prediction.notes == []
 
 
@@ -139,6 +164,57 @@ def test_sampled_strict_decoding_is_within_its_interval():
   # A model accepts all of its own drafts.
   own = cascades.predict(small.tables()[0], small.tables()[0], texts, rules={})
   assert all(x == pytest.approx(1, abs=1e-5) for x in own.points[3].acceptance)
+
+
+@pytest.mark.parametrize(
+  ('name', 'kind'),
+  tiers.first(
+    itertools.product(
+      ('recurrent', 'ngram', 'eagle', 'partial recurrent'), _KINDS
+    )
+  ),
+)
+def test_drafters_whose_q_depends_on_where_a_block_begins(name, kind):
+  table = checkpoints.Checkpoint(cases.MODEL, cases.VERIFIER, None)
+  bound = cases.drafter(name).bound
+  prompts = 20 * list(itertools.product(range(cases.SIZE), repeat=2))
+  state = cases.generate(
+    'min_p',
+    (0.0, 0.5),
+    prompts=prompts,
+    new=cases.ROOM,
+    bound=bound,
+    config=verification.VerificationConfig(kind),
+  )
+  texts, by_rule = (
+    [(x, cases.new_tokens(state, j, i)) for j, x in enumerate(prompts)]
+    for i in range(2)
+  )
+  predict = functools.partial(
+    cascades.predict,
+    table,
+    bound,
+    texts,
+    gammas=[3],
+    config=DecodingConfig(verification=kind, temperature=1.0),
+  )
+  points = predict(
+    rules={'min_p': (0.5,)}, own_texts={('min_p', 0.5): by_rule}
+  ).points
+  assert [x.basis for x in points] == ['exact', 'own text']
+  with pytest.raises(ValueError, match='is not a language model'):
+    predict(rules={'chow': (0.3,)})
+  counts = jax.tree.map(lambda x: x.sum(0), decoding.count(state))
+  rate = np.array([x.acceptance_rate for x in points])
+  calls = counts.drafter_calls / counts.blocks
+  np.testing.assert_array_equal(calls, [x.drafter_calls for x in points])
+  # In a text of known tokens it is certain which n-grams are kept.
+  spread = np.sqrt(counts.examined * rate * (1 - rate))
+  limit = 1e-6 if name == 'ngram' else 4 * spread
+  assert (abs(counts.accepted - rate * counts.examined) < limit).all()
+  tokens_per_call = np.array([x.tokens_per_call for x in points])
+  blocks = len(prompts) * cases.ROOM / tokens_per_call
+  assert (abs(counts.blocks - blocks) < limit).all()
 
 
 def test_a_large_vocabulary_is_read_in_part(monkeypatch):

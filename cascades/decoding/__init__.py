@@ -39,12 +39,12 @@ from cascades.decoding.rows import (
   resize_caches,
 )
 from cascades.decoding.state import Models, Params, Row
-from cascades.decoding.step import distributions, propose, step
+from cascades.decoding.step import distributions, end_drafts, propose, step
 from cascades.decoding.step_config import StepConfig, tree_tokens
 
 __all__ = (
   'ROWS BoundDrafter Draft DraftContext Drafter Model Models Params Prompts Row'
-  ' StepConfig build_tree count decode distributions extend full_length_draft'
-  ' gather_rows prefill propose read_hidden refill_rows resize_caches step'
-  ' summarize_counts tree_tokens'
+  ' StepConfig build_tree count decode distributions end_drafts extend'
+  ' full_length_draft gather_rows prefill propose read_hidden refill_rows'
+  ' resize_caches step summarize_counts tree_tokens'
 ).split()

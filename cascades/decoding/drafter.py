@@ -34,6 +34,7 @@ class DraftContext(NamedTuple):
     needs_bonus_probs: True if the bonus token's target depends on q after the
       last draft. Otherwise those logits may be anything, and a drafter saves
       the forward pass if no row of the batch needs them.
+    forced: Tokens that heads draft in place of draws from q; None draws.
   """
 
   tokens: Int[Array, 'T']
@@ -43,6 +44,7 @@ class DraftContext(NamedTuple):
   key: jax.Array
   sampling: processing.SamplingParams
   needs_bonus_probs: Bool[Array, '']
+  forced: Int[Array, 'gamma'] | None = None
 
 
 class Draft(NamedTuple):

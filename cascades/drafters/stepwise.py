@@ -60,6 +60,8 @@ def draft_tokens(
     )(uniforms[level], logits)
     if draft_vocab_ids is not None:
       tokens = draft_vocab_ids[tokens]
+    if context.forced is not None:
+      tokens = jnp.broadcast_to(context.forced[level], tokens.shape)
     asks = is_drafting.any() & (level < gamma + needs_bonus)
     any_drafting = carry['any_drafting']
     if threshold is not None:

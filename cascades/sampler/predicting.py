@@ -21,6 +21,9 @@ This needs a text that the rule itself emitted. On the verifier's text a lossy
 rule has sum_x q(x) a(x) in place of w_t: right at each position, but not along
 the path. Texts of the rule itself show the error, which is corrected where it
 exceeds two of its standard errors.
+
+The q of n-grams and of heads depends on where a block begins too: they draft
+from each position along the text, and w is that of a position and a block.
 """
 
 import functools
@@ -36,10 +39,12 @@ from jax.scipy import special
 from jaxtyping import Array, Float, Int
 from scipy.special import stdtrit
 
-from cascades import methods
+from cascades import decoding, drafters, methods
 from cascades.config import DecodingConfig
+from cascades.drafters.stepwise import StepwiseDrafter
 from cascades.methods import processing
-from cascades.sampler import sampler, scoring
+from cascades.models import sharding
+from cascades.sampler import batching, sampler, scoring
 
 # A context and the answer after it, in token ids.
 Text = tuple[Sequence[int], Sequence[int]]
@@ -51,6 +56,8 @@ RULES = 'speed chow opt token_v2 token_v3'.split()
 _LIKELIEST = 512
 # Positions that a rule is evaluated at together.
 _CHUNK = 512
+# Blocks that are drafted together.
+_BLOCKS = 16
 # Standard errors beyond which texts are not the verifier's, and beyond which a
 # lossy rule is corrected.
 _NOT_OWN, _CORRECTED = 3, 2
@@ -66,7 +73,7 @@ class Point(NamedTuple):
     lenience: Its lenience.
     gamma: Drafted tokens per block.
     basis: 'exact' if strict, 'verifier text', 'corrected' by texts of the rule,
-      or 'own text', for lossy block verification.
+      or 'own text', for lossy block verification, n-grams and heads.
     tokens_per_call: Emitted tokens per verifier call.
     low: Lower end of its 95 % interval over answers.
     high: Upper end.
@@ -130,8 +137,8 @@ def predict(
     verifier: As for `Sampler`.
     drafter: As for `Sampler`.
     texts: Answers that the verifier decoded alone.
-    rules: Leniences of each method; None for `RULES` at `LENIENCES`. Strict
-      decoding is always predicted.
+    rules: Leniences of each method; None for `RULES` at `LENIENCES`, of which
+      n-grams and heads have none. Strict decoding is always predicted.
     gammas: Drafted tokens per block.
     config: Temperature, truncation, gate, verification and batch size; its
       method, lenience and gamma are not read.
@@ -142,12 +149,14 @@ def predict(
     ValueError: There is no token, a text does not fit with a block after it, or
       the law depends on where blocks begin; one sentence says which.
   """
-  rules = dict.fromkeys(RULES, LENIENCES) if rules is None else rules
   gammas, own_texts = sorted({*gammas}), own_texts or {}
   config = (config or DecodingConfig()).replace(
     method='speed', lenience=0.0, gamma=max(gammas)
   )
   decoder = sampler.Sampler(verifier, drafter, config=config)
+  has_text_q = sampler.is_language_model(decoder.bound_drafter)
+  if rules is None:
+    rules = dict.fromkeys(RULES if has_text_q else (), LENIENCES)
   # Each lenience once, those of texts too.
   leniences_of = {'speed': [0.0]}
   for name, values in rules.items():
@@ -156,19 +165,21 @@ def predict(
     values = map(float, values if method.has_lenience else [0.0])
     earlier = leniences_of.get(method.name, [])
     leniences_of[method.name] = [*dict.fromkeys([*earlier, *values])]
-  is_lossy = any(
-    not methods.METHODS[name].is_strict(x)
+  lossy = [
+    methods.METHODS[name]
     for name, leniences in leniences_of.items()
-    for x in leniences
-  )
-  _check(decoder, is_lossy, [*texts, *itertools.chain(*own_texts.values())])
-  trie = _Trie()
+    if not all(map(methods.METHODS[name].is_strict, leniences))
+  ]
+  _check(decoder, lossy, [*texts, *itertools.chain(*own_texts.values())])
+  trie = _Trie(has_text_q)
   indices = [trie.add(*text) for text in texts]
   by_rule = {x: [trie.add(*z) for z in y] for x, y in own_texts.items()}
   target = scoring.explained_target(decoder)
   rows = scoring.map_tokens(decoder, trie.requests, _reading, target)
   arrays = [np.concatenate(x) for x in zip(*rows, strict=True)]
   readings = _Readings(methods.Distributions(*arrays[:5]), *arrays[5:])
+  if not has_text_q:
+    readings = readings._replace(q=_draft_along(decoder, trie.requests))
   points = []
   for name, leniences in leniences_of.items():
     own_indices = {y: texts for (x, y), texts in by_rule.items() if x == name}
@@ -181,6 +192,9 @@ def predict(
       indices,
       own_indices,
     )
+  bound: Any = decoder.bound_drafter
+  if isinstance(bound.drafter, drafters.NgramDrafter):
+    points = [x._replace(drafter_calls=0) for x in points]
   of_texts = readings.at(np.concatenate(indices))
   return Prediction(
     points,
@@ -191,9 +205,11 @@ def predict(
   )
 
 
-def _check(decoder, is_lossy: bool, texts: Sequence[Text]) -> None:
+def _check(decoder, lossy: Sequence[methods.Method], texts: Sequence[Text]):
   """Refuses what has no text, or no probability of acceptance along a text."""
-  config = decoder.config
+  config, drafter = decoder.config, decoder.bound_drafter.drafter
+  is_head = isinstance(drafter, StepwiseDrafter | drafters.NgramDrafter)
+  can_draft = is_head and not any(method.law_uses_q for method in lossy)
   longest = max((len(x) + len(y) for x, y in texts if len(y)), default=0)
   size = longest + config.gamma + 1
   if not longest:
@@ -203,12 +219,18 @@ def _check(decoder, is_lossy: bool, texts: Sequence[Text]) -> None:
       f'verification: {config.verification!r} with {config.drafts} drafts is'
       " not predicted; take 'token' or 'block', and 1 draft."
     )
-  elif is_lossy and config.bonus == 'verifier':
+  elif lossy and config.bonus == 'verifier':
     error = (
       "bonus: with 'verifier' the law of a lossy rule depends on where blocks"
       " begin; take 'target', or strict leniences."
     )
-  elif getattr(decoder.bound_drafter.drafter, 'adaptive', False):
+  elif not (can_draft or sampler.is_language_model(decoder.bound_drafter)):
+    error = (
+      f'drafter: {type(drafter).__name__} is not a language model; n-grams and'
+      ' heads are predicted at strict leniences, and for rules such as min_p'
+      ' whose law does not read q.'
+    )
+  elif getattr(drafter, 'adaptive', False):
     error = (
       'stop_below: drafts that stop early are not predicted; leave it out.'
     )
@@ -224,15 +246,17 @@ def _check(decoder, is_lossy: bool, texts: Sequence[Text]) -> None:
 
 
 class _Trie:
-  """Texts to read, without the prefixes that earlier texts have."""
+  """Texts to read; if shared, without the prefixes that earlier texts have."""
 
-  def __init__(self):
+  def __init__(self, is_shared: bool):
+    self.is_shared = is_shared
     self.requests: list[Text] = []
     self._nodes: dict[Any, int] = {}
 
   def add(self, context: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
     """Adds a text; returns the index of the reading at each token."""
-    parent, nodes, new = tuple(context), [], len(self._nodes)
+    nodes, new = [], len(self._nodes)
+    parent = tuple(context) if self.is_shared else (new,)
     for token in tokens:
       parent = self._nodes.setdefault((parent, token), len(self._nodes))
       nodes.append(parent)
@@ -247,7 +271,9 @@ class _Readings(NamedTuple):
 
   `rest` is the larger probability of the tokens read as one, `entropy` that of
   p, `logprob` log p of the text's token, and `gap` how much less likely it is
-  than the likeliest, in nats of the verifier's logits.
+  than the likeliest, in nats of the verifier's logits. Where q depends on the
+  block, `q` [N, gamma] is that of the text's tokens in a block that begins
+  here, and -1 behind its draft.
   """
 
   distributions: Any
@@ -256,6 +282,7 @@ class _Readings(NamedTuple):
   entropy: Any
   logprob: Any
   gap: Any
+  q: Any = None
 
   def at(self, indices: np.ndarray) -> '_Readings':
     """Returns some of the readings."""
@@ -332,13 +359,18 @@ def _standard_error(influences: np.ndarray) -> np.ndarray:
 def _values(
   d: methods.Distributions,
   token: Int[Array, 'N'],
+  q: Float[Array, 'N'] | None,
   lenience: Float[Array, ''] | np.float32,
   *,
   method: methods.Method,
 ) -> Float[Array, '6 N']:
   """Returns q / pi and w of the text's token, sum q a, sum q r, TV and KL."""
 
-  def at_position(d, token):
+  def at_position(d, token, q):
+    if q is not None:
+      # Of q only the text's token is read.
+      rest = jnp.zeros_like(d.q).at[token - 1].set(1 - q)
+      d = d._replace(q=rest.at[token].set(q))
     pi = method.law(d, lenience)
     accepted = d.q * method.acceptance(d, lenience)
     deferral = jnp.nan
@@ -356,7 +388,62 @@ def _values(
       ]
     )
 
-  return jax.vmap(at_position, out_axes=-1)(d, token)
+  return jax.vmap(at_position, out_axes=-1)(d, token, q)
+
+
+def _draft_along(decoder, requests: Sequence[Text]) -> np.ndarray:
+  """Drafts from each token of texts on; returns `_Readings.q`."""
+  bound, gamma = decoder.bound_drafter, decoder.config.gamma
+  models = decoding.Models(decoder.verifier.model, bound.drafter)
+  params = decoding.Params(decoder.verifier.params, bound.params)
+  sampling = decoder.sampling_params(decoder.suppress_tokens)
+  size = batching.bucket(max(len(x) + len(y) for x, y in requests) + gamma, 64)
+  parts = []
+  for context, tokens in requests:
+    (text,), _ = batching.pad([[*context, *tokens]], size, size)
+    index = np.arange(batching.bucket(len(tokens), 2 * _BLOCKS))
+    starts = len(context) + index.reshape(-1, _BLOCKS)
+    q = _draft(params, text, starts, sampling, models=models, gamma=gamma)
+    parts.append(sharding.fetch(q)[: len(tokens)])
+  return np.concatenate(parts)
+
+
+@functools.partial(jax.jit, static_argnames=('models', 'gamma'))
+def _draft(params, tokens, starts, sampling, *, models, gamma):
+  """Returns q of a text's tokens in blocks that begin at `starts`."""
+  (verifier, drafter), size = models, len(tokens)
+  no_bonus, zero = jnp.zeros((), bool), jnp.zeros((), jnp.int32)
+  cache = verifier.init_cache(params.verifier, size)
+  _, hidden, cache = decoding.read_hidden(
+    verifier, params.verifier, cache, tokens, zero, None, drafter.hidden_layers
+  )
+  # Later tokens are hidden from a block by its length.
+  state = drafter.init(params.drafter, size)
+  state = drafter.observe(
+    params.drafter, state, tokens[1:], hidden[:-1], zero, zero + size - 1
+  )
+
+  def draft_block(start):
+    forced, key = tokens[start + jnp.arange(gamma)], jax.random.key(0)
+    last = hidden[jnp.maximum(start - 2, 0)]
+    rewound = verifier.rewind(cache, start - 1)
+    context = decoding.DraftContext(
+      tokens, start, last, rewound, key, sampling, no_bonus, forced
+    )
+    draft, *_ = drafter.propose(
+      params.drafter, state, context, gamma=gamma, drafts=1
+    )
+    draft, _ = decoding.end_drafts(draft, sampling, no_bonus)
+
+    def q_at(i):
+      logits = draft.logits_at(i, 0, verifier.vocab_size)
+      q = processing.processed_probs(logits, sampling)[forced[i]]
+      return jnp.where(i < draft.lengths[0], q, -1)
+
+    return jax.vmap(q_at)(jnp.arange(gamma))
+
+  blocks = jax.vmap(draft_block, axis_name=decoding.ROWS)
+  return jnp.concatenate(jax.lax.map(blocks, starts))
 
 
 class _Counts(NamedTuple):
@@ -389,65 +476,63 @@ def _evaluate(
   leniences: Sequence[float],
   readings: _Readings,
   indices: Sequence[np.ndarray],
-  room: int,
-) -> tuple[Any, Any]:
-  """Evaluates a method along texts of at most L tokens.
+  gamma: int,
+) -> tuple[np.ndarray, ...]:
+  """Evaluates a method along A texts of at most L tokens.
 
   Returns:
-    `_values`, [6, L + room, S, A], 0 behind a text, and [6, S, N].
+    The first four of `_values` for token k of the block at t, [4, gamma, L, S,
+    A], 0 behind a text; the means of the others, [2, S]; and True where there
+    is a draft, [gamma, L, A].
   """
-  positions = np.concatenate(indices)
+  positions, q = np.concatenate(indices), None
+  lengths = np.array([len(x) for x in indices])
+  k = np.arange(gamma)[:, None, None]
+  t = k + np.arange(lengths.max())[:, None]
+  index = np.where(t < lengths, np.cumsum(lengths) - lengths + t, -1)
+  in_draft = in_text = index >= 0
+  if readings.q is not None:
+    # The values of first tokens come first, at each position.
+    q_of_block = readings.q[positions][np.maximum(index - k, 0), k]
+    in_draft = in_text & (q_of_block >= 0)
+    positions = positions[index[in_text]]
+    q = np.maximum(q_of_block[in_text], 0)
+    index[in_text] = np.arange(len(positions))
   parts: list[list] = [[] for _ in leniences]
   for first in range(0, len(positions), _CHUNK):
     # Of one size, so that a method is compiled once.
-    chunk = readings.at(np.resize(positions[first : first + _CHUNK], _CHUNK))
-    d, token = jax.device_put((chunk.distributions, chunk.token))
+    chunk = np.arange(first, first + _CHUNK) % len(positions)
+    d, token, *_ = readings.at(positions[chunk])
+    inputs = jax.device_put((d, token, None if q is None else q[chunk]))
     for part, lenience in zip(parts, leniences, strict=True):
-      part.append(_values(d, token, np.float32(lenience), method=method))
+      part.append(_values(*inputs, np.float32(lenience), method=method))
   flat = np.array([np.concatenate(part, -1) for part in parts], float)
   flat = flat[..., : len(positions)].swapaxes(0, 1)
-  lengths = np.array([len(x) for x in indices])
-  size = lengths.max() + room
-  values = np.zeros((*flat.shape[:2], len(indices), size))
-  values[..., np.arange(size) < lengths[:, None]] = flat
-  return np.moveaxis(values, -1, 1), flat
-
-
-def _keep_probs(accepted: np.ndarray, ratios: np.ndarray | None, gamma: int):
-  """Returns K_t(k), [gamma + 1, L + gamma, S, A], of w, or of q / pi."""
-  keep_probs = np.zeros((gamma + 1, *accepted.shape))
-  keep_probs[0] = weight = product = np.ones(accepted.shape)
-  shifted = accepted if ratios is None else ratios
-  for k in range(gamma):
-    if ratios is None:
-      keep_probs[k + 1] = keep_probs[k] * shifted
-    else:
-      inverse = np.where(shifted > 0, 1 / np.maximum(shifted, 1e-300), 0)
-      weight, product = np.minimum(1, weight * inverse), product * shifted
-      keep_probs[k + 1] = weight * product
-    # Row t is that of position t + k.
-    shifted = np.append(shifted[1:], shifted[-1:], 0)
-  return keep_probs
+  values = np.append(flat[:4], np.zeros((4, len(leniences), 1)), -1)[..., index]
+  means = flat[4:, :, : lengths.sum()].mean(-1)
+  return np.moveaxis(values, 1, 3), means, in_draft
 
 
 def _count(
-  keep_probs: np.ndarray, deferral: np.ndarray, lengths: np.ndarray, gamma: int
+  keep_probs: np.ndarray,
+  deferral: np.ndarray,
+  in_draft: np.ndarray,
+  lengths: np.ndarray,
+  gamma: int,
 ) -> list[_Counts]:
   """Counts the blocks of A texts at each of S leniences, from K_t(k)."""
-  index = np.arange(gamma)[:, None, None]
   starts = np.zeros((lengths.max() + gamma + 1, *keep_probs.shape[2:]))
   starts[0] = 1
   calls, deferred = np.zeros((2, *starts.shape[1:]))
   examined, accepted = np.zeros((2, gamma, *starts.shape[1:]))
   for t in range(lengths.max()):
     # No block begins behind the end.
-    begins = starts[t] * (t < lengths)
+    begins, drafted = starts[t] * (t < lengths), in_draft[:gamma, t, None]
     reached = begins * keep_probs[: gamma + 1, t]
-    in_text = reached[:-1] * (t + index < lengths)
     calls += begins
-    examined += in_text
-    accepted += reached[1:] * (t + index < lengths)
-    deferred += (in_text * deferral[t : t + gamma]).sum(0)
+    examined += reached[:-1] * drafted
+    accepted += reached[1:] * drafted
+    deferred += (reached[:-1] * drafted * deferral[:gamma, t]).sum(0)
     starts[t + 1 : t + gamma + 1] += reached[:-1] - reached[1:]
     starts[t + gamma + 1] += reached[-1]
   return [
@@ -483,13 +568,19 @@ def _curve(
   is_block, max_gamma = config.verification == 'block', gammas[-1]
 
   def counts_of(leniences, indices, is_exact):
-    values, flat = _evaluate(method, leniences, readings, indices, max_gamma)
-    ratios, exact, mean, deferral = values[:4]
+    values, distances, in_draft = _evaluate(
+      method, leniences, readings, indices, max_gamma
+    )
+    ratios, exact, mean, deferral = values
     accepted = np.where(np.array(is_exact)[:, None], exact, mean)
-    keep_probs = _keep_probs(accepted, ratios if is_block else None, max_gamma)
+    products = np.cumprod(ratios if is_block else accepted, 0)
+    # v_k prod q / pi is the least of the first k products.
+    keep_probs = np.minimum.accumulate(np.insert(products, 0, 1, 0), 0)
     lengths = np.array([len(x) for x in indices])
-    counts = {x: _count(keep_probs, deferral, lengths, x) for x in gammas}
-    return counts, flat[4:].mean(-1)
+    counts = {
+      x: _count(keep_probs, deferral, in_draft, lengths, x) for x in gammas
+    }
+    return counts, distances
 
   is_strict = [method.is_strict(x) for x in leniences]
   counts, (distances, divergences) = counts_of(leniences, indices, is_strict)
@@ -501,7 +592,7 @@ def _curve(
   points = []
   for (i, lenience), gamma in itertools.product(enumerate(leniences), gammas):
     base, basis, change = counts[gamma][i], 'exact', np.zeros((2, 2))
-    if not is_strict[i] and is_block:
+    if not is_strict[i] and (is_block or readings.q is not None):
       if i not in own_counts:
         continue
       base, basis = own_counts[i][gamma][0], 'own text'
