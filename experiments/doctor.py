@@ -1,0 +1,325 @@
+"""Names why drafts are rejected, from second readings of answers.
+
+Strict decoding accepts a draft with probability sum_v min(q, p). Both models
+read answers of the verifier. Then the drafter reads them in other ways: at
+another temperature, with another first token, template, position or window; a
+head from other hidden states. A way is the cause if its gain per token is large
+enough, and if the intervals over answers of the gain, and of its lead over the
+other causes, exclude 0, at level 1 % for all ways together.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from cascades import Sampler, decoding
+from cascades.methods.processing import SamplingParams
+from cascades.models.language import LanguageModel
+from cascades.models.tokenizers import BOS, SPACE
+from cascades.sampler import batching, sampler, scoring
+
+# Level of all tests of a kind, and permutations of one.
+_LEVEL, _PERMUTATIONS = 0.01, 1_000
+# Least gains; any drafter gains a little at another temperature.
+_GAIN, _TEMPERATURE_GAIN, _CHANGE = 0.01, 0.03, 0.1
+# Temperatures of the drafter, relative to the sampler's.
+_RATIOS = 1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1 / 0.9, 1.25, 1 / 0.7, 1 / 0.6, 2.0
+# Acceptance of equal models, and relative differences of their hidden states.
+_EQUAL, _DIFFERENT = 0.95, 0.1
+
+
+class Diagnosis(NamedTuple):
+  """A cause of low acceptance, and a sentence with figures and advice."""
+
+  cause: str
+  sentence: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Head:
+  """A head as a model; its states are the logits of drafts after each token."""
+
+  model: Any
+  drafter: Any
+  layers: tuple[int, ...]
+
+  def init_cache(self, params, cache_length):
+    return self.model.init_cache(params[0], cache_length)
+
+  def cache_length(self, cache):
+    return self.model.cache_length(cache)
+
+  def unembed(self, params, hidden):
+    return hidden
+
+  def with_hidden(self, params, tokens, positions, mask, cache, **_):
+    (verifier, head), zero = params, positions[0]
+    _, hidden, cache = self.model.with_hidden(
+      verifier, tokens, positions, mask, cache, self.layers
+    )
+    state, size = self.drafter.init(head, len(tokens)), zero + len(tokens)
+    observed = tokens[1:], hidden[:-1], zero, size - 1
+    state = self.drafter.observe(head, state, *observed)
+
+    def draft_at(index):
+      text = tokens, index + 1, hidden[index - 1], cache
+      options = jax.random.key(0), SamplingParams(), zero > 0
+      context = decoding.DraftContext(*text, *options)
+      draft, *_ = self.drafter.propose(head, state, context, gamma=1, drafts=1)
+      return draft.logits_at(0, 0, self.model.vocab_size)
+
+    logits = jax.vmap(draft_at, axis_name=decoding.ROWS)(positions)
+    return None, logits, cache
+
+
+@functools.partial(jax.jit, static_argnames='model')
+def _read(params, tokens, indices, *, model):
+  """Returns the states of texts at some indices, [A, N, D]."""
+
+  def read_row(tokens, indices):
+    cache = model.init_cache(params, len(tokens))
+    read = decoding.read_hidden(model, params, cache, tokens, jnp.int32(0))
+    return read[1][indices]
+
+  return jax.vmap(read_row)(tokens, indices)
+
+
+@functools.partial(jax.jit, static_argnames='models')
+def _overlap(params, sampling, tokens, p_states, *layout, models):
+  """Returns sum_v min(q, p) at each ratio, and min(1, q / p) of tokens."""
+  q_states = _read(params[1], *layout, model=models[1])
+
+  def values(x):
+    token, *states = x
+    p, q = (f.unembed(*y) for f, *y in zip(models, params, states, strict=True))
+    d = decoding.distributions(q, p, sampling)
+    q = jax.nn.softmax(jnp.log(d.q) / jnp.array(_RATIOS)[:, None])
+    accepted = jnp.minimum(1, d.q[token] / d.p[token])
+    return jnp.minimum(q, d.p).sum(-1), accepted
+
+  rows = [x.reshape(-1, *x.shape[2:]) for x in (tokens, p_states, q_states)]
+  size = min(tokens.size, max(1, 2**20 // models[0].vocab_size))
+  out = jax.lax.map(values, tuple(rows), batch_size=size)
+  return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), out)
+
+
+def _layout(texts, contexts, offset=0):
+  """Returns tokens, [A, L], and the indices of states, [A, N]."""
+  joined = [[*x, *y] for x, (_, y) in zip(contexts, texts, strict=True)]
+  size = batching.bucket(max(map(len, joined)))
+  count = batching.bucket(max(len(y) for _, y in texts), 32)
+  before = np.array([[len(x) - 1] for x in contexts])
+  indices = np.clip(before + offset + np.arange(count), 0, size - 1)
+  return batching.pad(joined, size, size)[0], indices
+
+
+def _by_rows(fn, rows, *arrays):
+  """Applies a function to some rows at a time."""
+  last, parts = len(arrays[0]) - 1, []
+  rows = min(rows, last + 1)
+  for i in range(0, last + 1, rows):
+    index = np.minimum(np.arange(i, i + rows), last)
+    parts.append(jax.device_get(fn(*(x[index] for x in arrays))))
+  return jax.tree.map(lambda *x: np.concatenate(x)[: last + 1], *parts)
+
+
+def diagnose(
+  decoder: Sampler,
+  texts: Sequence[scoring.Request],
+  other_contexts: Sequence[Sequence[int]] | None = None,
+) -> tuple[list[Diagnosis], pd.DataFrame]:
+  """Names what lowers the acceptance of a language model or a head.
+
+  Args:
+    decoder: The verifier and the drafter, at the temperature of the answers.
+    texts: Contexts and the verifier's own answers, in token ids; 40 or more.
+    other_contexts: The contexts without the chat template if they have it, else
+      with it; None if there is no template.
+
+  Returns:
+    Causes, none for a sound pair; and the ten tokens and kinds of tokens with
+    the most rejections, with their count and acceptance.
+  """
+  contexts, answers = zip(*texts, strict=True)
+  reader, tree, ways = _ways(decoder, contexts, other_contexts)
+  model, params, _ = decoder.verifier
+  # A row of a head has logits at all its positions.
+  size = 1 if isinstance(reader, _Head) else decoder.config.batch_size
+  read = functools.partial(_read, params, model=model)
+  states = _by_rows(read, size, *_layout(texts, contexts))
+  tokens, _ = batching.pad(answers, states.shape[1], states.shape[1])
+  is_answer = np.arange(tokens.shape[1]) < [[len(y)] for y in answers]
+  fixed = (params, tree), decoder.sampling_params(decoder.suppress_tokens)
+
+  def accept(reader=reader, contexts=contexts, **options):
+    fn = functools.partial(_overlap, *fixed, models=(model, reader))
+    rows = tokens, states, *_layout(texts, contexts, **options)
+    return [x[is_answer] for x in _by_rows(fn, size, *rows)]
+
+  overlaps, accepted = accept()
+  rows, before = np.nonzero(is_answer)[0], overlaps[:, 0]
+  names = [f'temperature {decoder.config.temperature * x:.2g}' for x in _RATIOS]
+  results = [('temperature', *x) for x in zip(names, overlaps.T, strict=True)]
+  results += [(x, y, accept(**z)[0][:, 0]) for x, y, z in ways]
+  pairs = (model, params), (reader, tree)
+  diagnoses = _loading(pairs, texts[0], before.mean())
+  diagnoses += _clear_cause(results, rows)
+  diagnoses += _change(before, rows, np.array([*map(len, contexts)]))
+  pieces = [decoder.tokenizer.piece(i) for x in answers for i in x]
+  names = [*map(repr, pieces), *map(_kind, pieces)]
+  frame = pd.DataFrame(dict(name=names, accepted=np.tile(accepted, 2)))
+  table = frame.groupby('name').accepted.agg(count='size', acceptance='mean')
+  rejections = table['count'] * (1 - table.acceptance)
+  return diagnoses, table.loc[rejections.nlargest(10).index]
+
+
+def _ways(decoder, contexts, other_contexts):
+  """Returns the drafter as a model, its parameters and other ways to read."""
+  bound, (model, params, _) = decoder.bound_drafter, decoder.verifier
+  drafter, tree = bound
+  if not sampler.is_language_model(bound):
+    layers, config = drafter.hidden_layers, model.module.config
+    last = config.num_layers
+    near = [tuple(x + i for x in layers or (last,)) for i in (-1, 0, 1)]
+    near = {x for x in near if 0 <= min(x) <= max(x) <= last}
+    near = {*near, *[()] * (len(layers) == 1)} - {layers}
+    # Layers of Gemma 3n pass on several states; n-grams read none.
+    if hasattr(config, 'num_altup_inputs') or not drafter.needs_hidden:
+      near = set()
+    change = 'hidden states after layers {}'.format
+    head = functools.partial(_Head, model, drafter)
+    ways = [('layers', change(x or 'all'), dict(reader=head(x))) for x in near]
+    return head(layers), (params, tree), ways
+  model, half = drafter.model, int(np.median([*map(len, contexts)])) // 2
+  never = [x[x[0] == BOS :] for x in contexts]
+  twice = [[BOS, *x] for x in contexts]
+  cut = [[*x[:1], *x[1:][-half:]] for x in contexts]
+  ways = [
+    ('first token', 'no <bos>', dict(contexts=never)),
+    ('first token', 'one more <bos>', dict(contexts=twice)),
+    ('prompts', f'the last {half} tokens of prompts', dict(contexts=cut)),
+    ('positions', 'states of previous tokens', dict(offset=-1)),
+    ('positions', 'states of next tokens', dict(offset=1)),
+  ]
+  if other_contexts is not None:
+    form = dict(contexts=other_contexts)
+    ways.append(('chat template', 'the other form of prompts', form))
+  config = model.module.config if isinstance(model, LanguageModel) else None
+  window = getattr(config, 'sliding_window_size', None)
+  for size in (window // 2, 2 * window) if window else ():
+    changed = dataclasses.replace(config, sliding_window_size=size)
+    module = dataclasses.replace(model.module, config=changed)
+    wide = dataclasses.replace(model, module=module)
+    ways.append(('sliding window', f'a window of {size}', dict(reader=wide)))
+  if getattr(drafter, 'adaptive', False):
+    tree, _ = tree
+  return model, tree, ways
+
+
+def _gain(difference, rows, comparisons=1):
+  """Returns a mean difference per token, and its interval over answers."""
+  sums, sizes = np.bincount(rows, difference), np.bincount(rows)
+  count, gain = len(sums), difference.mean()
+  error = np.linalg.norm(sums - gain * sizes) / len(rows)
+  error *= (count / (count - 1)) ** 0.5
+  reach = error * stats.t.ppf(1 - _LEVEL / comparisons / 2, count - 1)
+  return gain, gain - reach, gain + reach
+
+
+def _clear_cause(results, rows) -> list[Diagnosis]:
+  """Names the way with the largest gain over the first, if it is clear."""
+  test = functools.partial(_gain, rows=rows, comparisons=len(results))
+  (*_, before), *_ = results
+  bounds = {'temperature': _TEMPERATURE_GAIN}
+  ways = [(*test(x[-1] - before), *x) for x in results]
+  ways = [x for x in ways if x[0] >= bounds.get(x[3], _GAIN) and x[1] > 0]
+  if not ways:
+    return []
+  gain, low, high, cause, change, best = max(ways, key=lambda x: x[0])
+  rivals = [x[-1] for x in ways if x[3] != cause]
+  if not all(test(best - x)[1] > 0 for x in rivals):
+    return []
+  sentence = (
+    f'With {change} the drafter is accepted at {best.mean():.2f} per token, not'
+    f' {before.mean():.2f} (gain {gain:.3f} [{low:.3f}, {high:.3f}],'
+    f' {rows[-1] + 1} answers): correct its {cause}.'
+  )
+  return [Diagnosis(cause, sentence)]
+
+
+def _change(before, rows, starts) -> list[Diagnosis]:
+  """Names a position at which acceptance changes within answers."""
+  frame = pd.DataFrame(dict(row=rows, value=before))
+  index = frame.groupby('row').cumcount().to_numpy()
+  # All answers may change alike at their n-th tokens.
+  frame.value += before.mean() - frame.groupby(index).value.transform('mean')
+  rest = frame.value - frame.groupby('row').value.transform('mean')
+
+  def largest(starts):
+    at = starts[rows] + index
+    count, sums = np.bincount(at).cumsum(), np.bincount(at, rest).cumsum()
+    scores = sums**2 / np.maximum(count * (len(at) - count), 1)
+    return scores.max(), scores.argmax() + 1
+
+  (score, position), rng = largest(starts), np.random.default_rng(0)
+  draws = [largest(rng.permutation(starts))[0] for _ in range(_PERMUTATIONS)]
+  frame['late'] = starts[rows] + index >= position
+  means = frame.groupby(['row', 'late']).value.mean().unstack().dropna()
+  if np.mean(draws >= score) > _LEVEL / 2 or means.size < 4:
+    return []
+  early, late = means.to_numpy().T
+  gain, low, high = _gain(late - early, np.arange(len(late)))
+  if abs(gain) < _CHANGE:
+    return []
+  sentence = (
+    f'The drafter is accepted at {late.mean():.2f} from position {position} on,'
+    f' and at {early.mean():.2f} before it, beyond what answers share (change'
+    f' {gain:.3f} [{low:.3f}, {high:.3f}], {len(late)} answers): check its'
+    ' window, its positions and its cache.'
+  )
+  return [Diagnosis('change at a position', sentence)]
+
+
+def _loading(pairs, text, acceptance) -> list[Diagnosis]:
+  """Names the first layer that differs, of two models of one shape."""
+  configs = [x.module.config for x, _ in pairs if isinstance(x, LanguageModel)]
+  # Layers of Gemma 3n pass on several states.
+  configs = [x for x in configs if not hasattr(x, 'num_altup_inputs')]
+  shapes = {(x.num_layers, x.embed_dim) for x in configs}
+  if acceptance >= _EQUAL or not len(configs) > len(shapes) == 1:
+    return []
+  ((depth, width),) = shapes
+  tokens, layers = np.array([*text[0], *text[1]]), tuple(range(depth + 1))
+  states = []
+  for x, y in pairs:
+    read = functools.partial(decoding.read_hidden, x, hidden_layers=layers)
+    cache = x.init_cache(y, len(tokens))
+    _, hidden, _ = jax.jit(read)(y, cache, tokens, jnp.int32(0))
+    states.append(np.float32(hidden).reshape(-1, depth + 1, width))
+  change = np.linalg.norm(states[1] - states[0], axis=(0, 2))
+  far = change > _DIFFERENT * np.linalg.norm(states[0], axis=(0, 2))
+  layer = f'layer {far.argmax()}' if far.any() else 'the last norm'
+  sentence = (
+    "The drafter has the verifier's shape, but is accepted at"
+    f' {acceptance:.2f} per token, and its hidden states differ after {layer}:'
+    ' if they are one model, check how each is loaded.'
+  )
+  return [Diagnosis('loading', sentence)]
+
+
+def _kind(piece: str) -> str:
+  """Returns the kind of a token."""
+  text = piece.replace(SPACE, ' ')
+  if len(text) > 1 and text[0] + text[-1] in ('<>', '[]'):
+    return 'special tokens'
+  if '\n' in text:
+    return 'line ends'
+  tests = dict(digits=str.isdigit, letters=str.isalpha, punctuation=str.strip)
+  return next((k for k, f in tests.items() if any(map(f, text))), 'spaces')
