@@ -38,8 +38,9 @@ def measure(
   repeats: int = 5,
   seconds: float = 4.0,
   tree_size: int | None = None,
+  rows: int = 1,
 ) -> CostRange:
-  """Times the decoding loop itself, for one sequence at temperature 1.
+  """Times the decoding loop itself, on a batch of rows at temperature 1.
 
   The time of a call includes sampling, verification and counting as in strict
   decoding, which is a large part of the time of small models.
@@ -53,16 +54,18 @@ def measure(
   longest = max((gamma for gamma, _ in shapes), default=1)
   # Keys: 'verifier', drafts per block (1 is the model alone), or a block.
   loops: dict[Hashable, TimedLoop] = {}
-  loops['verifier'], _ = strict_loop(verifier, context)
+  loops['verifier'], _ = strict_loop(verifier, context, rows=rows)
   for drafts in {drafts for _, drafts in shapes}:
-    loop = proposal_loop(verifier, bound_drafter, longest, drafts, context)
+    loop = proposal_loop(
+      verifier, bound_drafter, longest, drafts, context, rows
+    )
     loops[drafts] = loop._replace(calls=loop.calls * (longest + 1))
   if drafter is not None:
-    loops[1], _ = strict_loop(drafter, context)
+    loops[1], _ = strict_loop(drafter, context, rows=rows)
   drafter_calls = {}
   for block in shapes:
     loops[block], drafter_calls[block] = strict_loop(
-      verifier, context, bound_drafter, *block, tree_size=tree_size
+      verifier, context, bound_drafter, *block, tree_size=tree_size, rows=rows
     )
   times = time_in_turns(loops, repeats, seconds)
 
@@ -103,10 +106,12 @@ def strict_loop(
   gamma: int = 0,
   drafts: int = 1,
   tree_size: int | None = None,
+  rows: int = 1,
 ) -> tuple[TimedLoop, float]:
   """Returns a loop of strict blocks, and the drafter's calls per block.
 
-  Without a drafter it is the model alone, one token per call.
+  Without a drafter it is the model alone, one token per call. The calls of a
+  batch are those of a row.
   """
   bound_drafter = bound_drafter or drafters.BoundDrafter(
     drafters.NoDrafter(), ()
@@ -132,15 +137,15 @@ def strict_loop(
   # One token, which neither model has read. The shapes are those of short
   # answers, so that their compiled programs are shared.
   prompt = engine.prefill(
-    [np.array([5], np.int32)],
-    jax.random.split(jax.random.key(0), 1),
-    [_NO_LIMIT],
+    [np.array([5], np.int32)] * rows,
+    jax.random.split(jax.random.key(0), rows),
+    [_NO_LIMIT] * rows,
     engine.cache_length(1, context),
   )
 
   def run():
     # A copy, since the loop reuses the memory of its argument.
-    copy = decoding.gather_rows(prompt, np.zeros(1, np.int32))
+    copy = decoding.gather_rows(prompt, np.arange(rows, dtype=np.int32))
     return engine.decode(copy, max_blocks=count)
 
   decoded_rows, _ = run()
@@ -154,6 +159,7 @@ def proposal_loop(
   gamma: int,
   drafts: int,
   context: int,
+  rows: int = 1,
 ) -> TimedLoop:
   """Returns a loop of proposals at temperature 1."""
   model, drafter = verifier.model, bound_drafter.drafter
@@ -200,6 +206,6 @@ def proposal_loop(
     jax.vmap(propose_all, (None, None, 0), axis_name=decoding.ROWS)
   )
   run = functools.partial(
-    batched, bound_drafter.params, verifier.params, np.full(1, 5)
+    batched, bound_drafter.params, verifier.params, np.full(rows, 5)
   )
   return TimedLoop(run, count)
