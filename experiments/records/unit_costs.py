@@ -4,8 +4,11 @@ They are the units of the modelled latency. A workdir keeps its measurements in
 `costs.json`.
 """
 
-from typing import Annotated
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+import numpy as np
 import pydantic
 
 from cascades import files
@@ -16,7 +19,9 @@ _Number = Annotated[files.Count, pydantic.BeforeValidator(int)]
 
 
 class Costs(Schema):
-  """Measured unit costs of the decoding loop, in seconds for one sequence.
+  """Measured unit costs of the decoding loop, in seconds for a batch.
+
+  A workdir has those of one row.
 
   Attributes:
     verifier_token_s: Time of a token that the verifier decodes alone.
@@ -64,6 +69,30 @@ class Costs(Schema):
       more = self.verify(gamma) - self.verifier_token_s
       seconds += (tokens - calls) * more / gamma
     return seconds
+
+  def speedup(self, tokens_per_call: Any, drafter_calls: Any, gamma: Any):
+    """Returns the modelled speed-up over the verifier alone; takes arrays.
+
+      tokens_per_call * verifier_token_s
+        / (drafter_calls * drafter_token_s + verify(gamma))
+
+    verify is linear between measured gammas, and nan above them.
+    """
+    blocks = sorted(({0: self.verifier_token_s} | self.verify_s).items())
+    verify = np.interp(gamma, *np.transpose(blocks), right=math.nan)
+    call_s = drafter_calls * self.drafter_token_s + verify
+    return tokens_per_call * self.verifier_token_s / call_s
+
+  def break_even(self, gammas: Sequence[int]) -> float:
+    """Returns the least acceptance with which strict decoding pays, or inf.
+
+    It is that of all positions, so that a call emits 1 + a + ... + a^gamma
+    tokens, at the best gamma.
+    """
+    rates, sizes = np.linspace(0, 1, 1001), np.array(gammas)
+    tokens = np.cumsum(rates[:, None] ** np.arange(sizes.max() + 1), axis=1)
+    pays = (self.speedup(tokens[:, sizes], sizes, sizes) >= 1).any(1)
+    return float(rates[pays].min(initial=math.inf))
 
 
 class CostRange(Schema):
