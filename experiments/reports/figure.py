@@ -128,5 +128,31 @@ def quality(
   return handles
 
 
+def prediction(
+  axes: Axes, frame: pd.DataFrame, curve_styles: tables.CurveStyles
+) -> dict[str, Any]:
+  """Predicted speed-up against the distance to the verifier.
+
+  Up and to the left is better; a speed-up below 1 is slower than the verifier
+  alone. A line is the front of a method over leniences and gammas, with 95 %
+  intervals: no point of the method is both faster and closer.
+  """
+  handles, fields = {}, ('total_variation', 'speedup')
+  for variant, curve in frame.groupby('variant', sort=False):
+    style = curve_styles[variant]
+    look = dict(color=style.colour, marker=style.marker)
+    axes.plot(*fields, data=curve, **look, ls='', ms=3, alpha=0.3)
+    curve = curve.assign(quality=-curve[fields[0]], latency=1 / curve.speedup)
+    front = comparisons.front(curve)
+    (line,) = axes.plot(*fields, data=front, **look, ls=style.line)
+    ends = front.speedup_low, front.speedup_high
+    axes.vlines(front[fields[0]], *ends, color=style.colour, alpha=0.4)
+    handles[style.label] = line
+  axes.axhline(1, **_DASHED)
+  axes.set_xlabel('total variation from the verifier')
+  axes.set_ylabel('modelled speed-up (verifier alone = 1)')
+  return handles
+
+
 # With the fields of a point that a figure shows.
 FIGURES = {quality: ('latency', 'quality')}
