@@ -21,6 +21,7 @@ _USUAL = {
   'accelerator': ['--tiny', '--workdir={}/w'],
   'audit': ['--workdir={}/w'],
   'export': ['--model=tiny-verifier'],
+  'predict': [],
   'report': [],
   'sample': [],
   'sweep': ['--workdir={}/w', '--config=configs/quickstart.py'],
@@ -38,6 +39,18 @@ _MISTAKES = {
     (['--method=chow', '--trace=x', '--function=y:z'], 'cannot be combined'),
   ],
   'export': [(['--folder=/proc'], 'folder: /proc cannot be written')],
+  'predict': [
+    ([], 'prompt: give prompts by one of --data=mine.jsonl, --task='),
+    (['--prompt=x', '--task=numerals'], 'prompt: give prompts by one of'),
+    (['--task=numeral'], "did you mean 'numerals'"),
+    (['--data={}/none.jsonl'], 'none.jsonl'),
+    (['--prompt=x', '--method=tokenv3'], 'did you mean'),
+    (['--prompt=x', '--gamma=0'], 'flag --gamma=0: 0 is not a positive'),
+    (['--prompt=x', '--costs={}/none'], '/none: No such file'),
+    (['--prompt=x', '--figure=x.pdf'], 'flag --figure=x.pdf: no .svg or .png'),
+    (['--prompt=x', '--drafter=ngram'], 'must be a model or self:N'),
+    (['--prompt=x', '--gamma=4000'], 'do not fit into cache_length 4096'),
+  ],
   'report': [
     (['--workdir={}'], 'has no records; run'),
     (['--workdir={}/none'], 'there is no folder'),
@@ -91,7 +104,8 @@ def test_a_mistake_is_one_sentence(command, flags, said, tmp_path):
   assert said in sentence
   # What the models must be loaded for.
   assert all(line.startswith(('loading tiny-', 'compil')) for line in steps)
-  assert not steps or said.startswith(('is not a language', 'chat:'))
+  after = 'is not a language', 'chat:', 'must be a model', 'do not fit'
+  assert not steps or said.startswith(after)
   # Nothing was written.
   assert [*tmp_path.rglob('*')] == [tmp_path / 'records']
 
@@ -154,12 +168,13 @@ _PROMPT = '--prompt=The number 4302 in words:'
 
 
 @pytest.mark.parametrize(
-  'command', 'sample sweep train benchmark export'.split()
+  'command', 'sample sweep train benchmark export predict'.split()
 )
 def test_help_comes_without_importing_a_model_library(command):
   module = f'experiments.{command}'
   done = launching.python('-X', 'importtime', '-m', module, '--help')
   flags = {'sample': 'prompt method gamma stop_below dtype', 'export': 'dtype'}
+  flags['predict'] = 'verifier task gamma temperature figure'
   for flag in flags.get(command, 'config workdir').split():
     assert f'--{flag}: ' in done.stdout
   imported = {line.split('|')[-1].strip() for line in done.stderr.split('\n')}

@@ -8,6 +8,7 @@ worker         A pair of models that decodes points.
 workdirs       Files of a sweep.
 sequence       Cascades of whole answers.
 costs          Measured seconds of a call of each model.
+prediction     Predicted points and their speed-ups.
 deciding       The decision of a sweep.
 multihost      Several processes that decode together.
 ray_cluster    Shards as tasks of a Ray cluster.
