@@ -74,8 +74,10 @@ class SampleRequest:
   def __post_init__(self):
     strings = arguments.as_list('stop_strings', self.stop_strings, 'texts')
     if not all(isinstance(x, str) and x for x in strings):
-      got = arguments.quote(self.stop_strings)
-      raise ValueError(f'stop_strings: must be non-empty texts, got {got}.')
+      raise ValueError(
+        'stop_strings: must be non-empty texts, got'
+        f' {arguments.quote(self.stop_strings)}.'
+      )
     checked = dict(
       max_new_tokens=arguments.integer(
         'max_new_tokens', self.max_new_tokens, 1
