@@ -90,7 +90,8 @@ def _diagnose(fault, texts, temperature=1.0, verifier='tiny-verifier'):
     model = dataclasses.replace(model, module=module)
   elif fault == 'loading':
     model, params = verifier.model, dict(verifier.params)
-    params['layer_1'] = params['layer_1'] | {'mlp': params['layer_4']['mlp']}
+    layers = {f'layer_{i}': params[f'layer_{5 - i}'] for i in range(6)}
+    params |= layers
   else:
     model = _Faulty(model, fault)
   drafter = Checkpoint(model, params, tokenizer)
@@ -113,7 +114,7 @@ def test_a_planted_fault_is_named(fault):
   named, worst = _diagnose(fault, _texts())
   # A change at a position has no remedy among the ways to read.
   assert named[-1 if fault == _FAULTS[-1] else 0].cause == fault
-  assert fault != 'loading' or 'differ after layer 2' in named[0].sentence
+  assert fault != 'loading' or 'differ after layer 1' in named[0].sentence
   assert len(worst) == 10
 
 
