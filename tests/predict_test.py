@@ -85,7 +85,7 @@ def test_a_pair_is_predicted(tmp_path):
     '',
     f'Read: 5 answers of {facts["num_positions"]} tokens.',
   ]
-  for step in ('decoding verifier_only: 5 of 5', 'decoding token_v3: 5 of 5'):
+  for step in ('decoding verifier_only: 5 of 5', 'decoding token_v3: 10 of 10'):
     assert step in done.stderr
   assert ', compiling ' in done.stderr.splitlines()[-1]
   assert 'TokenV3' in paths['svg'].read_text()

@@ -8,10 +8,9 @@ import jax
 import numpy as np
 import pandas as pd
 
-import cascades
 from cascades import methods
 from cascades.models.chat import Prompt
-from cascades.sampler import sampler
+from cascades.sampler import predicting, sampler
 from cascades.sampler.predicting import Prediction, Text
 from experiments import cli
 from experiments.analysis import comparisons
@@ -36,7 +35,8 @@ def run(
   unit costs are those of a batch, by its rows.
   """
   models = pair.verifier, pair.drafter
-  prediction = cascades.predict(*models, texts, config=pair.config, **options)
+  options |= dict(config=pair.config)
+  prediction = predicting.predict(*models, texts, **options)
   points, frames = pd.DataFrame(prediction.points), []
   gammas = points.gamma.unique()
   for batch, unit in unit_costs.items():
@@ -59,11 +59,12 @@ def sentence(frame: pd.DataFrame) -> str:
   """Returns the speed-up of strict decoding in words."""
   best = fastest(frame)
   strict = best[(best.method == 'speed') & (best.lenience == 0)]
+  rows: Any = strict.itertuples()
   parts = [
     f'{x.speedup:.2f} [{x.speedup_low:.2f}, {x.speedup_high:.2f}] times as fast'
     f' at batch {x.batch} (gamma {x.gamma}, acceptance'
     f' {x.acceptance_rate:.2f}, break-even {x.break_even:.2f})'
-    for x in strict.itertuples()
+    for x in rows
   ]
   sizes = np.arange(1, strict.batch.max() + 1)
   slow = sizes[np.interp(sizes, strict.batch, strict.speedup) < 1]
