@@ -176,7 +176,7 @@ def predict(
   by_rule = {x: [trie.add(*z) for z in y] for x, y in own_texts.items()}
   target = scoring.explained_target(decoder)
   rows = scoring.map_tokens(decoder, trie.requests, _reading, target)
-  arrays = [np.concatenate(x) for x in zip(*rows, strict=True)]
+  arrays: list[Any] = [np.concatenate(x) for x in zip(*rows, strict=True)]
   readings = _Readings(methods.Distributions(*arrays[:5]), *arrays[5:])
   if not has_text_q:
     readings = readings._replace(q=_draft_along(decoder, trie.requests))
@@ -289,7 +289,7 @@ class _Readings(NamedTuple):
     return jax.tree.map(lambda x: x[indices], self)
 
 
-def _reading(method, d: methods.Distributions, lenience, token):
+def _reading(method, d: methods.Distributions, lenience, token) -> Any:
   """Reads one position: `_Readings`, with the distributions spread out."""
   facts = (
     special.entr(d.p).sum(),
@@ -521,10 +521,11 @@ def _count(
   gamma: int,
 ) -> list[_Counts]:
   """Counts the blocks of A texts at each of S leniences, from K_t(k)."""
-  starts = np.zeros((lengths.max() + gamma + 1, *keep_probs.shape[2:]))
+  shape = keep_probs.shape[2:]
+  starts = np.zeros((lengths.max() + gamma + 1, *shape))
   starts[0] = 1
-  calls, deferred = np.zeros((2, *starts.shape[1:]))
-  examined, accepted = np.zeros((2, gamma, *starts.shape[1:]))
+  calls, deferred = np.zeros(shape), np.zeros(shape)
+  examined, accepted = np.zeros((gamma, *shape)), np.zeros((gamma, *shape))
   for t in range(lengths.max()):
     # No block begins behind the end.
     begins, drafted = starts[t] * (t < lengths), in_draft[:gamma, t, None]
@@ -537,7 +538,7 @@ def _count(
     starts[t + gamma + 1] += reached[-1]
   return [
     _Counts(lengths, calls[s], examined[:, s], accepted[:, s], deferred[s])
-    for s in range(calls.shape[0])
+    for s in range(len(calls))
   ]
 
 
