@@ -20,6 +20,7 @@ from experiments import records, tasks
 from experiments.analysis import comparisons, runs
 from experiments.reports import AnalysisConfig, tables, write_report
 from experiments.reports import answers as page_answers
+from experiments.reports import page as report_page
 
 LENIENCES = {x: [math.nan] for x in ('verifier_only', 'drafter_only')}
 LENIENCES |= {'opt': [-math.inf, 0.0, math.inf], 'token_v3': [-1.0, 0.25, 1.0]}
@@ -239,6 +240,28 @@ def test_what_fails_is_left_out_of_a_page_alone(tmp_path):
   assert race.startswith('the race cannot be made (ValueError: costs: drafts_s')
   # The first reason.
   assert 'there is no example 0' in example
+
+
+def test_predicted_points_are_lines_beside_the_decoded(tmp_path):
+  workdir = make_workdir(tmp_path, make_records(['sums'], ['opt']))
+  row = dict(task='sums', method='opt', gamma=2, drafter_calls=2)
+  row |= dict(tokens_per_call=2, speedup=4, speedup_low=3, speedup_high=5)
+  rows = [row | dict(lenience=x, total_variation=x) for x in (0.0, 0.5)]
+  path = workdir / 'predicted.csv'
+  pd.DataFrame(rows).to_csv(path, index=False)
+  run = runs.read(workdir)
+  frame = comparisons.compare(runs.gather(run), USUAL)
+  drawn = report_page._predicted(run, frame)
+  # The page's unit costs: two calls of the drafter, and a block of two.
+  assert drawn.speedup.tolist()[:2] == pytest.approx(
+    [2 * 10 / (2 * 1 + 12)] * 2
+  )
+  assert drawn.tokens_per_call.isna().tolist() == [False, False, True]
+  assert drawn.total_variation.iloc[-1] == drawn.lenience.iloc[-1] == 0
+  assert 'lines are predicted: both models read answers' in read_page(workdir)
+  assert (workdir / 'report/figures/prediction.svg').exists()
+  path.write_text('task\nsums\n')
+  assert 'Left out: the prediction cannot be made' in read_page(workdir)
 
 
 def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):

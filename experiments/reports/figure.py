@@ -133,21 +133,25 @@ def prediction(
 ) -> dict[str, Any]:
   """Predicted speed-up against the distance to the verifier.
 
-  Up and to the left is better; a speed-up below 1 is slower than the verifier
-  alone. A line is the front of a method over leniences and gammas, with 95 %
-  intervals: no point of the method is both faster and closer.
+  Dashed lines are predicted: both models read answers of the verifier, and
+  nothing was drafted. Up and to the left is better; a speed-up below 1 is
+  slower than the verifier alone. A line is the front of a method over leniences
+  and gammas, with 95 % intervals: no point of the method is both faster and
+  closer. Marks are decoded points, at their gamma and the predicted distance.
   """
   handles, fields = {}, ('total_variation', 'speedup')
   for variant, curve in frame.groupby('variant', sort=False):
     style = curve_styles[variant]
     look = dict(color=style.colour, marker=style.marker)
-    axes.plot(*fields, data=curve, **look, ls='', ms=3, alpha=0.3)
+    # Decoded points lack the columns of predicted ones.
+    is_decoded = curve.tokens_per_call.isna()
+    axes.plot(*fields, data=curve[is_decoded], **look, ls='')
     curve = curve.assign(quality=-curve[fields[0]], latency=1 / curve.speedup)
-    front = comparisons.front(curve)
-    (line,) = axes.plot(*fields, data=front, **look, ls=style.line)
+    front = comparisons.front(curve[~is_decoded])
+    axes.plot(*fields, data=front, color=style.colour, ls='--', lw=1)
     ends = front.speedup_low, front.speedup_high
     axes.vlines(front[fields[0]], *ends, color=style.colour, alpha=0.4)
-    handles[style.label] = line
+    (handles[style.label],) = axes.plot([], [], **look, ls='--', lw=1)
   axes.axhline(1, **_DASHED)
   axes.set_xlabel('total variation from the verifier')
   axes.set_ylabel('modelled speed-up (verifier alone = 1)')
@@ -155,4 +159,7 @@ def prediction(
 
 
 # With the fields of a point that a figure shows.
-FIGURES = {quality: ('latency', 'quality')}
+FIGURES = {
+  quality: ('latency', 'quality'),
+  prediction: ('total_variation', 'speedup'),
+}

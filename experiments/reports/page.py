@@ -71,14 +71,17 @@ def write_report(
   files.check_tree(run.path)
   cli.say('drawing the page')
   frame = comparisons.compare(runs.gather(run), config)
-  curves = zip(frame.variant, frame.method, strict=True)
-  curve_styles = tables.styles(
-    {name: name for name in runs.BASELINES} | dict(curves)
-  )
+  predicted = make('the prediction', _predicted, run, frame)
+  frames = [frame] if predicted is None else [frame, predicted]
+  curves = {x: x for x in frames[-1].variant}
+  curves |= dict(zip(frame.variant, frame.method, strict=True))
+  curve_styles = tables.styles({x: x for x in runs.BASELINES} | curves)
   pictures = [
-    make('the figure', figure.draw, *entry, frame, curve_styles)
-    for entry in figure.FIGURES.items()
+    make('the figure', figure.draw, *entry, x, curve_styles)
+    for entry, x in zip(figure.FIGURES.items(), frames, strict=False)
   ]
+  points = {*(run.config.get('points') or ())} - {*run.records}
+  lacking = [f'{len(points)} points are not decoded yet.'] if points else []
   decision = make('the decision', _decision, path)
   by_kind = make('the kinds', comparisons.best_of_kinds, frame)
   timed = make('the race', comparisons.race, run, config)
@@ -97,7 +100,7 @@ def write_report(
     figures=pictures,
     frame=frame,
     left_out=list(map(files.sentence, left_out.values())),
-    notices=[*run.mixed, *comparisons.unsolved(frame)],
+    notices=[*lacking, *run.mixed, *comparisons.unsolved(frame)],
     run=run,
     settings=json.dumps(run.config, indent=2),
     formats=tables,
@@ -152,6 +155,23 @@ def _tables(
     output.append(Table('race', title, timed, [*point, *tables.RACE]))
   columns = [tables.TASK, *point, *tables.RESULTS]
   return [*output, Table('points', 'All points', frame, columns)]
+
+
+def _predicted(run: Run, frame: pd.DataFrame) -> pd.DataFrame | None:
+  """Returns predicted points and, at their distances, decoded ones."""
+  path = run.path / 'predicted.csv'
+  if not path.is_file():
+    return None
+  points = pd.read_csv(path)
+  # At the unit costs of the decoded points.
+  calls = points.tokens_per_call, points.drafter_calls, points.gamma
+  ratio = run.costs.speedup(*calls) / points.speedup
+  for name in ('speedup', 'speedup_low', 'speedup_high'):
+    points[name] *= ratio
+  points = points.assign(variant=points.method.astype(str))
+  keys = ['task', 'variant', 'lenience']
+  distances = points[[*keys, 'total_variation']].drop_duplicates(keys)
+  return pd.concat([points, frame.merge(distances, on=keys)])
 
 
 def _decision(path: pathlib.Path) -> Any:

@@ -3,6 +3,7 @@
   config.json        the plan: resolved config, curves and names of points
   provenance.json    for each start: command, commit, versions, device, data
   costs.json         unit costs
+  predicted.csv      points that are predicted from the verifier's answers
   examples/, records/, traces/, race.jsonl
                      see `experiments.records`
   summary.csv        a row for each point
