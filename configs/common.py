@@ -74,11 +74,12 @@ def sweep(*optional: str, **changes) -> ml_collections.ConfigDict:
     KeyError: There is no such field.
   """
   names = [*fields.SHARED, *optional, *(x for x in changes if x in _FIELDS)]
-  # Several values are allowed instead of one.
-  gamma = ml_collections.FieldReference(_FIELDS['gamma'], field_type=object)
-  c = ml_collections.ConfigDict(
-    {x: _FIELDS[x] for x in names} | dict(gamma=gamma)
-  )
+  # These may be a number, several, or 'predicted'.
+  free = {
+    x: ml_collections.FieldReference(_FIELDS[x], field_type=object)
+    for x in ('lenience', 'gamma')
+  }
+  c = ml_collections.ConfigDict({x: _FIELDS[x] for x in names} | free)
   c.lock()
   c.update(changes)
   return c.unlock()

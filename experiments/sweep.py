@@ -15,6 +15,7 @@ module:function and others; by default only speed is measured) are short for
 """
 
 import contextlib
+import functools
 import pathlib
 import re
 import sys
@@ -103,9 +104,11 @@ def main() -> None:
   if place := _DISTRIBUTED.value:
     joining = multihost.joined(place)
   with joining as process:
-    curves = curve_plan.plan_curves(config, module, overrides)
+    args = config, module, overrides
+    curves = curve_plan.plan_curves(*args)
     options = dict(quiet=_QUIET.value, fresh=_FRESH.value, process=process)
     options |= dict(shard=shard, launcher=_LAUNCHER.value)
+    options |= dict(replan=functools.partial(curve_plan.plan_curves, *args))
     run(typed, curves, path, **options)
 
 

@@ -233,6 +233,44 @@ def test_options_are_made_once_of_what_the_config_says():
   assert answers.confidence == answers.method == 'sequence_mean'
 
 
+def test_predicted_values_are_those_of_the_front():
+  # Faster the more lenient, but for the last; beyond .1 with gamma 8.
+  distances = {0.0: 0.0, 0.1: 0.01, 0.2: 0.2, 0.3: 0.21, 0.5: 0.4, 0.9: 0.4}
+  points = pd.DataFrame(
+    dict(method='opt', lenience=lenience, gamma=gamma, total_variation=x)
+    | dict(speedup=(1 + 5 * x) * (1.5 if (gamma == 8) == (x > 0.1) else 1))
+    for lenience, x in distances.items()
+    for gamma in (2, 8)
+  )
+  select = functools.partial(curve_plan.select_points, points)
+  config = {'gamma': 8, 'method': 'opt', 'lenience': 'predicted'}
+  value, requests, opt = 'predicted', [], functools.partial(_curve, 'opt')
+  module = _added(
+    ('opt', value, {'gamma': value, 'num_examples': 9}),
+    ('cascade_opt', value, {'gamma': 2, 'gate': 'processed'}),
+    ('opt', (0.1, 0.2), {'gamma': value, 'bonus': 'verifier'}),
+  )
+  make = functools.partial(curve_plan.plan_curves, config, module, {})
+  verifier = _curve('verifier_only', ())
+  assert make(lambda *request: requests.append(request)) == [verifier]
+  methods_of, leniences, gammas = zip(*requests, strict=True)
+  assert {*methods_of} == {'opt'}
+  assert leniences == ((value,), (value,), (0.1, 0.2))
+  assert gammas == ((value,), (2,), (value,))
+  assert make(select) == [
+    verifier,
+    opt((0.0, 0.1), gamma=2, num_examples=9),
+    opt((0.2, 0.5), gamma=8, num_examples=9),
+    opt((0.0, 0.2, 0.3, 0.5), gamma=2, gate='processed'),
+    opt((0.1,), gamma=2, bonus='verifier'),
+    opt((0.2,), gamma=8, bonus='verifier'),
+  ]
+  curves = curve_plan.plan_curves(config, None, {'lenience': value}, select)
+  assert curves == [verifier, opt((0.0, 0.1, 0.2, 0.5), gamma=8)]
+  with pytest.raises(ValueError, match='predicted: chow is not; give another'):
+    select('chow', (value,), (value,))
+
+
 def test_the_models_alone_are_added():
   config, decided = common.sweep(), common.sweep('decision')
 

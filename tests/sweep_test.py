@@ -23,6 +23,7 @@ import small
 
 from cascades import Conversation, decisions, decoding, drafters
 from cascades.models import checkpoints, tokenizers
+from cascades.sampler import predicting
 from configs import common
 from experiments import cli, records, sweep
 from experiments.records import metrics, results_version, unit_costs
@@ -30,6 +31,7 @@ from experiments.reports import answers as page_answers
 from experiments.sweeps import (
   curve_plan,
   plan,
+  prediction,
   ray_cluster,
   workdirs,
   worker,
@@ -402,6 +404,46 @@ def test_shards_leave_the_plan_and_each_others_points(
   capsys.readouterr()
   assert run(tmp_path / 'a') == ['drafter_only']
   assert 'of another commit' not in capsys.readouterr().err
+
+
+def test_predicted_values_are_numbers_of_the_plan(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(predicting, 'RULES', ('speed', 'token_v3'))
+  monkeypatch.setattr(predicting, 'LENIENCES', (0.0, 0.5))
+  # As compiled for other tests of this file.
+  monkeypatch.setattr(worker, 'COST_GAMMAS', (2, 4))
+  config = small.config(num_examples=3)
+  added = lambda add: add('token_v3', (0.5, 1.0), gamma='predicted')  # noqa: E731
+  replan = functools.partial(
+    curve_plan.plan_curves, config, types.SimpleNamespace(sweep=added), {}
+  )
+  run = functools.partial(_count_decoded, config, replan(), tmp_path)
+  options = dict(replan=replan)
+  monkeypatch.setattr(prediction, 'ANSWERS', 2)
+  # The first shard to come predicts, whatever its points are.
+  first = run(shard=(1, 2), **options)
+  file = tmp_path / 'config.json'
+  saved = small.read_json(file)['curves']
+  assert saved[0]['method'] == 'verifier_only'
+  lossy = [(x['gamma'], lam) for x in saved[1:] for lam in x['leniences']]
+  assert sorted(lam for _, lam in lossy) == [0.5, 1.0]
+  assert {gamma for gamma, _ in lossy} <= {2, 4}
+  before = file.read_bytes()
+  rest = run(shard=(0, 2), **options) + run(**options)
+  assert sorted(first + rest) == sorted({*first, *rest})
+  assert len(rest) == len(saved) - len(first)
+  assert run(**options) == []
+  assert file.read_bytes() == before
+  said = capsys.readouterr().err
+  assert 'numerals, predicted: Compared with the verifier alone' in said
+  rows = re.findall(r'^ *(?:speed|token_v3) .*', said, re.MULTILINE)
+  assert 3 <= len(rows) == len({*rows})
+  page = tmp_path / 'report/index.html'
+  assert 'lines are predicted: both models' in page.read_text()
+  config = small.config(drafter='ngram')
+  with pytest.raises(ValueError, match='predicted: needs a drafter that is a'):
+    sweep.run(config, replan(), tmp_path / 'a', **options)
 
 
 def test_ray_deletes_points_once_and_passes_on_errors(tmp_path, monkeypatch):

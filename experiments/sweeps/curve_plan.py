@@ -9,14 +9,18 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from cascades import arguments, drafters, methods
 from cascades.config import DecodingConfig
 from cascades.methods import processing
 from experiments import records
-from experiments.sweeps.fields import SweepConfig
+from experiments.analysis import comparisons
+from experiments.sweeps.fields import PREDICTED, SweepConfig
 from experiments.sweeps.sequence import CONFIDENCES
 
 # Methods of one model alone, which have no gamma, options or lenience.
@@ -27,6 +31,8 @@ _NO_LENIENCE = (*MODEL_BASELINES, 'always_accept')
 _OPTIONS = ('gamma', *records.OPTIONS)
 # Options that all curves of a sweep share.
 _SHARED = ('temperature', 'top_k', 'top_p', 'cache_length', 'tree_size')
+# Most points of a predicted front that are decoded.
+_MAX_SELECTED = 4
 # Fields of a config that become curves.
 CURVE_FIELDS = ('method', 'lenience', *_OPTIONS)
 
@@ -181,11 +187,17 @@ def plan_curves(
   config: Mapping[str, Any],
   module: types.ModuleType | None,
   overrides: Mapping[str, Any],
+  select: Callable[..., pd.DataFrame | None] = lambda *request: None,
 ) -> list[Curve]:
-  """Returns the curves of a sweep, which its config's `sweep(add)` names."""
+  """Returns the curves of a sweep, which its config's `sweep(add)` names.
+
+  `select` has the points of a method whose leniences or gammas are predicted;
+  None leaves them out. They need the verifier alone.
+  """
   overridden = {*CURVE_FIELDS, 'num_examples'} & {*overrides}
   only = _canonical_name(config['method']) if 'method' in overridden else None
   curves: list[Curve] = []
+  predicted: list[str] = []
 
   def add(method, lenience=(), gamma=None, num_examples=None, **options):
     """Adds a curve for each gamma."""
@@ -193,7 +205,7 @@ def plan_curves(
     if only not in (None, method):
       return
     if 'lenience' in overridden and leniences:
-      leniences = config['lenience']
+      leniences = _as_tuple(config['lenience'])
     options = {
       name: value
       for name, value in options.items()
@@ -204,9 +216,17 @@ def plan_curves(
     if 'num_examples' in overridden:
       num_examples = None
     fields = dict(num_examples=num_examples, **options)
-    for value in _as_tuple(gamma if _makes_drafts(method) else 0):
+    gammas = _as_tuple(gamma if _makes_drafts(method) else 0)
+    pairs = [(x, leniences) for x in gammas]
+    if PREDICTED in (*gammas, *leniences):
+      predicted.append(method)
+      points = select(method, leniences, gammas)
+      by_gamma = () if points is None else points.groupby('gamma').lenience
+      pairs = [(gamma, sorted(x)) for gamma, x in by_gamma]
+      curves.append(Curve.from_config(config, 'verifier_only', ()))
+    for value, of_gamma in pairs:
       curves.append(
-        Curve.from_config(config, method, leniences, gamma=value, **fields)
+        Curve.from_config(config, method, of_gamma, gamma=value, **fields)
       )
 
   if (sweep := getattr(module, 'sweep', None)) is None:
@@ -217,12 +237,39 @@ def plan_curves(
     sweep(add)
   if only and not curves:
     add(only, config['lenience'])
-  return _merged(curves) if overridden else curves
+  return _merged(curves) if overridden or predicted else curves
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
   """Returns a value, or each of several, in a tuple."""
-  return tuple(value) if isinstance(value, Iterable) else (value,)
+  is_several = isinstance(value, Iterable) and not isinstance(value, str)
+  return tuple(value) if is_several else (value,)
+
+
+def select_points(
+  points: pd.DataFrame, method: str, leniences: Sequence, gammas: Sequence
+) -> pd.DataFrame:
+  """Selects predicted points of a method at leniences and gammas.
+
+  A lenience has its fastest gamma. If leniences are predicted, they are those
+  of the front of speed-up and distance, evenly over its latencies.
+  """
+  points = points.query('method == @method')
+  if points.empty:
+    raise ValueError(f'predicted: {method} is not; give another --workdir.')
+  by_point: Any = points.groupby(['lenience', 'gamma'], as_index=False)
+  points = by_point.mean(numeric_only=True).assign(method=method)
+  points['latency'] = 1 / points.speedup
+  points['quality'] = -points.total_variation
+  if PREDICTED not in gammas:
+    points = points.query('gamma in @gammas')
+  if PREDICTED not in leniences:
+    points = points.query('lenience in @leniences')
+    return points.sort_values('latency').drop_duplicates('lenience')
+  front = comparisons.front(points)
+  latency = front.latency.to_numpy()
+  levels = np.linspace(latency[0], latency[-1], _MAX_SELECTED)
+  return front.iloc[sorted({*np.abs(latency[:, None] - levels).argmin(0)})]
 
 
 def _merged(curves: Sequence[Curve]) -> list[Curve]:

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from types import NoneType
-from typing import Any, Self, get_args, get_origin
+from typing import Any, Literal, Self, get_args, get_origin
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -30,6 +30,9 @@ class _LiteralParser(flags.ArgumentParser):
     except (SyntaxError, ValueError):
       return argument
 
+
+# A value of `lenience` and `gamma`: those of the predicted front.
+PREDICTED = 'predicted'
 
 # By default, the command line sets no field that is None, and sets one of any
 # type without a value.
@@ -140,13 +143,16 @@ class SweepConfig(_Fields):
     ('word_problems',), "Keys of experiments.tasks.TASKS, or 'lm_eval:NAME'."
   )
   num_examples: int = option(100, 'Held-out examples per task.', low=1)
-  lenience: tuple[float, ...] = option(
-    (0.3,), 'Leniences of `method`, for configs without sweep(add).'
+  lenience: float | tuple[float, ...] | Literal['predicted'] = option(
+    (0.3,),
+    "Leniences of `method`, for configs without sweep(add); 'predicted' selects"
+    ' those of the predicted front of speed-up and distance to the verifier.',
   )
-  gamma: int | tuple[int, ...] = option(
+  gamma: int | tuple[int, ...] | Literal['predicted'] = option(
     4,
     'Tokens drafted per block, unless sweep(add) gives a gamma; of several,'
-    ' such as (2, 4, 6), each is a curve of the report.',
+    " such as (2, 4, 6), each is a curve of the report; 'predicted' selects the"
+    ' fastest.',
     low=0,
   )
   ray: RayFields | None = option(RayFields, 'Cluster of --launcher=ray.')
@@ -268,7 +274,9 @@ def _convert(
     named = dataclasses.replace(options[name], name=f'{prefix}{name}')
     kind = types.get(name, named.kind)
     parts, is_several = get_args(kind), isinstance(value, list | tuple)
-    if value is None and NoneType in parts:
+    if (value is None and NoneType in parts) or (
+      value == PREDICTED and Literal['predicted'] in parts
+    ):
       pass
     elif issubclass(named.kind, Declared):
       table = options_of(named.kind)

@@ -5,20 +5,21 @@ sweep that was stopped in any way, and ends with the same records.
 """
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import math
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import pandas as pd
 import tqdm
 
-from cascades import arguments, files
+from cascades import arguments, drafters, files
 from experiments import cli, records, reports
 from experiments.analysis import comparisons, runs
 from experiments.records import metrics, results_version, unit_costs
@@ -27,11 +28,12 @@ from experiments.sweeps import (
   deciding,
   multihost,
   plan,
+  prediction,
   workdirs,
   worker,
 )
 from experiments.sweeps.curve_plan import Curve
-from experiments.sweeps.fields import SweepConfig
+from experiments.sweeps.fields import PREDICTED, SweepConfig
 from experiments.sweeps.plan import Point
 
 
@@ -47,12 +49,15 @@ class Sweep:
     fresh: bool = False,
     process: int | None = None,
     shard: tuple[int, int] | None = None,
+    replan: Callable[..., list[Curve]] = lambda select: [],
   ):
     """Checks all that the user chose, and reads the examples.
 
     A shard, an index below a count, is each count-th point: it is decoded by
     itself, beside others in the same workdir, and nothing is reported. That of
     index -1, before the others, is without points and may be fresh.
+
+    `replan` returns all curves, with those of values that are predicted.
     """
     self.config, self.workdir = SweepConfig.convert(config), workdir
     self._process, self._shard, self._quiet = process, shard, quiet
@@ -66,6 +71,26 @@ class Sweep:
       examples, data = plan.load_examples(self.config, task)
       self._examples[name], self._data[name] = examples, data
     self._settings = plan.run_settings(self.config, self.curves, self._data)
+    self._requests: list[tuple[str, tuple, tuple]] = []
+    self._replan = replan
+    # Nothing is predicted yet.
+    replan(lambda *request: self._requests.append(request))
+    self._start: dict[str, Any] = {}
+    self._index: int | None = None
+    is_model = drafters.kind_of(self.config.drafter).is_language_model
+    is_model &= process is None and math.prod(self.config.mesh) == 1
+    if self._requests and not is_model:
+      raise ValueError(
+        'predicted: needs a drafter that is a model, and one device; give'
+        ' numbers.'
+      )
+    # With fewer answers the interval of a prediction would be wide.
+    is_large = min(map(len, self._examples.values())) >= prediction.ANSWERS
+    is_large &= any(x.baseline_model == 'verifier' for x in self.curves)
+    self._gammas: list[int] = []
+    if is_model and (self._requests or is_large):
+      numbers = {x for _, _, gammas in self._requests for x in gammas}
+      self._gammas = [*worker.COST_GAMMAS, *(numbers - {PREDICTED})]
     if process is not None:
       self._check_processes()
     line = deciding.shortfall(
@@ -83,7 +108,9 @@ class Sweep:
     # Points of shards are apart, and a point that is made twice is the same.
     with contextlib.nullcontext() if self._is_beside else self._files.lock():
       self._load()
-      self._decode()
+      if self._gammas and not self._shard:
+        self._show_prediction()
+      self._decode(self._assigned)
       if not self._shard:
         self._collect()
       self._share()
@@ -141,6 +168,8 @@ class Sweep:
     self._worker = worker.Worker(self.config, self.curves, self._tasks, _say)
     self._facts = facts = self._worker.facts()
     self._points = self.planned(facts)
+    if self._requests:
+      self._select()
     index, count = self._shard or (0, 1)
     # Cascades of whole answers are made of the answers of the models alone.
     self._assigned = [
@@ -154,7 +183,11 @@ class Sweep:
     # Shards leave the plan to others, which may be at work.
     replaceable += [] if self._is_beside else ['points']
     # Made of the points by whoever makes the report.
-    derived = [self.workdir / name for name in ('costs.json', 'race.jsonl')]
+    names = ['costs.json', 'race.jsonl', 'predicted.csv']
+    # Curves are selected once.
+    derived = [
+      self.workdir / name for name in names[: 2 if self._requests else 3]
+    ]
     shard = '--shard=0/1 ' if self._shard else ''
     with self._files.lock_plan():
       replaced = records.claim(
@@ -201,6 +234,70 @@ class Sweep:
       derived[1].unlink(missing_ok=True)
       self._measure_costs([])
 
+  def _select(self) -> None:
+    """Adds the curves of predicted values to the plan."""
+    names = 'predicted.csv', 'config.json'
+    path, saved = [self.workdir / name for name in names]
+    if not path.exists():
+      if saved.exists() and not self._fresh:
+        # The plan of another sweep, which will be refused.
+        return
+      self._predict(self._worker.costs(self._gammas).low)
+    points = pd.read_csv(path)
+    # Gammas whose unit costs are measured.
+    points = points[points.gamma.isin(self._gammas)]
+    curves = self._replan(functools.partial(curve_plan.select_points, points))
+    self.curves = curve_plan.complete_curves(curves, self.config)
+    self._settings = plan.run_settings(self.config, self.curves, self._data)
+    self._points = self.planned(self._facts)
+
+  def _predict(self, costs: unit_costs.Costs) -> None:
+    """Predicts points from the first answers of the verifier alone."""
+    path, frames = self.workdir / 'predicted.csv', []
+    first = [
+      point
+      for point in self._points
+      if point.curve.baseline_model == 'verifier' and not point.first
+    ]
+    self._decode(first)
+    for point in first:
+      cli.say(f'predicting {point.task}')
+      traces = records.read_traces(self.workdir, point.name)
+      examples = self._examples[point.task][: point.last]
+      answers = zip(examples, traces, strict=True)
+      frame = self._worker.predict(answers, costs, self._requests)
+      frames.append(frame.drop(columns='acceptance').assign(task=point.task))
+    text = pd.concat(frames).to_csv(index=False)
+    with self._files.lock_plan():
+      # Of several shards the first one's counts.
+      if not path.exists():
+        records.write_text(path, text)
+
+  def _show_prediction(self) -> None:
+    """Prints predicted points, and makes a page before others are decoded."""
+    names = 'predicted.csv', 'report/index.html'
+    path, page = [self.workdir / name for name in names]
+    try:
+      if not path.exists():
+        self._predict(self._measured.costs)
+      elif page.exists():
+        return
+    except ValueError as error:
+      _say(f'not predicted: {error}')
+      return
+    frame = pd.read_csv(path)
+    for task, points in frame.groupby('task', sort=False):
+      fronts = [
+        curve_plan.select_points(points, x, (PREDICTED,), (PREDICTED,))
+        for x in points.method.unique()
+      ]
+      table = prediction.table(pd.concat(fronts, ignore_index=True))
+      _say(f'{task}, predicted: {prediction.sentence(points)}\n{table}')
+    done = [x for x in self._points if self._files.is_done(x)]
+    decoded = {x.name: self._files.read_records(x) for x in done}
+    page = reports.write_report(runs.read(self.workdir, decoded))
+    _say(f'Predicted:  {page}')
+
   def _warn(self, starts: Sequence[Mapping[str, Any]]) -> None:
     """Says which points lie in the workdir."""
     present = {path.stem for path in self.workdir.glob('records/*.jsonl')}
@@ -222,15 +319,15 @@ class Sweep:
     """Measures unit costs, and adds them to earlier measurements."""
     cli.say('measuring unit costs')
     self._share('costs')
-    times = [*times, self._worker.costs()]
+    times = [*times, self._worker.costs(self._gammas)]
     self._measured = unit_costs.CostMeasurements(times=times)
     text = self._measured.model_dump_json(indent=2) + '\n'
     records.write_text(self.workdir / 'costs.json', text)
 
-  def _decode(self) -> None:
-    """Decodes the points that are missing."""
+  def _decode(self, points: Sequence[Point]) -> None:
+    """Decodes those of some points that are missing."""
     done = {point for point in self._points if self._files.is_done(point)}
-    missing = [point for point in self._assigned if point not in done]
+    missing = [point for point in points if point not in done]
     # Cascades of whole answers are made of the others.
     missing.sort(key=lambda point: bool(point.curve.confidence))
     is_new = not (done or self._shard)

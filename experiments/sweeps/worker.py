@@ -3,22 +3,30 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 
 from cascades import decisions, drafters
 from cascades.arguments import options_of
 from cascades.decoding import faults
 from cascades.models import chat, checkpoints, hub, sharding
-from cascades.sampler import sampler
+from cascades.sampler import predicting, sampler
 from cascades.verification_config import RESIDUAL
 from experiments import cli, measuring, records
 from experiments.records import results_version, unit_costs
-from experiments.sweeps import costs, curve_plan, plan, sequence, workdirs
-from experiments.sweeps.fields import SweepConfig
+from experiments.sweeps import (
+  costs,
+  curve_plan,
+  plan,
+  prediction,
+  sequence,
+  workdirs,
+)
+from experiments.sweeps.fields import PREDICTED, SweepConfig
 from experiments.tasks import Example, Task, answer_metrics
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
@@ -26,6 +34,8 @@ from experiments.tasks import Example, Task, answer_metrics
 # verifier would answer just where its draws are as unlucky as the drafter's.
 _DRAFTER_SEED = 1_000_000
 
+# Gammas whose unit costs are measured for predictions.
+COST_GAMMAS = 1, 2, 4, 8, 16
 # Number of tasks' curves whose compiled programs are kept. Each takes some 600
 # memory maps on a CPU, and a process may have 65,530.
 _MAX_COMPILED = 60
@@ -85,16 +95,54 @@ class Worker:
       **({} if is_exact else {'batch_size': config.values['batch_size']}),
     }
 
-  def costs(self) -> unit_costs.CostRange:
+  def costs(self, gammas: Sequence[int] = ()) -> unit_costs.CostRange:
     """Measures the seconds of one call of each model."""
     kind = drafters.kind_of(self._config.drafter)
+    blocks = {(x.config.gamma, x.config.drafts) for x in self._curves}
     return costs.measure(
       self._verifier,
       self._drafter.checkpoint if kind.is_language_model else None,
       self._bound_drafter,
-      sorted({(x.config.gamma, x.config.drafts) for x in self._curves}),
+      sorted(blocks | {(gamma, 1) for gamma in gammas}),
       tree_size=self._config.values.get('tree_size'),
     )
+
+  def predict(
+    self,
+    answers: Iterable[tuple[Example, records.Trace]],
+    costs: unit_costs.Costs,
+    requests: Iterable[tuple[str, Iterable, Iterable]],
+  ) -> pd.DataFrame:
+    """Predicts points from answers of the verifier; see `prediction.run`."""
+    names = [*predicting.RULES]
+    names += [x.method for x in self._curves if x.config.method.rule]
+    rules = dict.fromkeys(names, predicting.LENIENCES)
+    gammas = {*range(1, max(COST_GAMMAS) + 1)}
+    for method, leniences, of_method in requests:
+      before = rules.get(method, predicting.LENIENCES)
+      rules[method] = tuple(sorted({*before, *leniences} - {PREDICTED}))
+      gammas |= {*of_method} - {PREDICTED}
+    # With the options that a curve has by default.
+    options = dict(verification='token', bonus='target', drafts=1)
+    curve = curve_plan.Curve.from_config(
+      self._config.values, 'token_v3', (0.0,), gamma=max(gammas), **options
+    )
+    pair, _ = self._sampler(curve, batch_size=self.batch_size)
+    texts, count = [], 0
+    for example, trace in answers:
+      if len(texts) >= prediction.ANSWERS and count >= prediction.POSITIONS:
+        break
+      context = pair.encode(example.prompt, self._config.chat)
+      size = len(context) + len(trace.tokens) + max(gammas)
+      if trace.tokens and size < pair.config.cache_length:
+        texts.append((context, trace.tokens))
+        count += len(trace.tokens)
+    predicted, frame = prediction.run(
+      pair, texts, {1: costs}, rules=rules, gammas=sorted(gammas)
+    )
+    for line in predicted.notes:
+      self._say(line)
+    return frame
 
   def decode(
     self,
