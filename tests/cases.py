@@ -276,8 +276,8 @@ FORMATS = {
 # What all small runs have in common, so that they are one program: rows are
 # filled up to so many, caches have room for so many new tokens.
 ROWS, ROOM = 256, 12
-# Rows of the programs that sample at length.
-MANY = 20_480
+# Rows of the programs that sample at length, and of each of their batches.
+MANY = 2100
 # Least p-value of a loop with a sampling: .01 for all, of which there are 400.
 LEVEL = 0.01 / 400
 
@@ -337,7 +337,22 @@ def generate(
   return jax.tree.map(lambda x: x[:count].reshape(shape + x.shape[1:]), states)
 
 
-def from_functions(pairs):
+def one_branch(index, branches, *args):
+  """`lax.switch` by the first row of a batch: others' branches do not run."""
+  switch = jax.custom_batching.custom_vmap(
+    lambda i, *x: jax.lax.switch(i, branches, *x)
+  )
+
+  @switch.def_vmap
+  def _(_, is_batched, index, *args):
+    first, *axes = jax.tree.map(lambda x: 0 if x else None, is_batched)
+    inner = [jax.vmap(branch, axes) for branch in branches]
+    return one_branch(index if first is None else index[0], inner, *args), True
+
+  return switch(index, *args)
+
+
+def from_functions(pairs, select=jax.lax.switch):
   """A method for which the lenience i selects the i-th of some methods."""
   # A method with several leniences is compiled once.
   unique = {method.name: method for method, _ in pairs}
@@ -356,8 +371,7 @@ def from_functions(pairs):
     def run(d, i):
       i = i.astype(jnp.int32)
       lenience = jnp.asarray(leniences, d.q.dtype)[i]
-      index = jnp.asarray(branch_indices)[i]
-      return jax.lax.switch(index, branches, d, lenience)
+      return select(jnp.asarray(branch_indices)[i], branches, d, lenience)
 
     return run
 
@@ -370,13 +384,9 @@ def from_functions(pairs):
 
 def mixed(method, *args, **options):
   """Final states of many rows, of a method of `from_functions`."""
-  usual = dict(filled=8192, return_logprobs=True)
+  usual = dict(filled=MANY, return_logprobs=True)
   with conftest.optimised():
     return generate(method, *args, **usual | options)
-
-
-# Of the verifier alone.
-plain = functools.partial(generate, 'token_v3', gamma=0, filled=4096)
 
 
 def new_tokens(state, *index):
@@ -404,3 +414,14 @@ def check_samples(tokens, methods_of_rows, laws, name=''):
   statistics, degrees = np.array([*tests, np.sum(tests, 0)]).T
   p_values = special.chdtrc(degrees, statistics)
   assert p_values.min() > LEVEL / len(p_values), (name, p_values)
+
+
+def check_drawn(run, laws, case, indices, prompt=PROMPT):
+  """That the rows of batches, of the laws of such indices, follow these."""
+  options = dict(sampling=SAMPLING[case], prompts=[prompt] * MANY)
+  states = [run(x, seed=seed, **options) for seed, x in enumerate(indices)]
+  new = slice(len(prompt), len(prompt) + laws.ndim - 1)
+  tokens = np.concatenate([x.tokens[:, new] for x in states])
+  assert not options['sampling'].forbidden[tokens].any()
+  check_samples(tokens, np.concatenate(indices), laws, case)
+  return states

@@ -295,50 +295,38 @@ def _law(table, config, gamma):
 
 
 def check_loop(name, config, gamma=3, drafts=1, tree_size=None, of=cases.FEW):
-  """Samples methods of every family through one loop, in one batch."""
+  """Samples methods of every family through one loop, a batch of each."""
   bound, table = cases.drafter(name)
-  pairs, rows = cases.LENIENT, 8192
-  run = functools.partial(
-    cases.mixed,
-    *(cases.from_functions(pairs), np.arange(rows) % len(pairs)),
-    **dict(gamma=gamma, rows=rows, config=config, drafts=drafts, bound=bound),
-    **dict(tree_size=tree_size, room=2 * cases.NEW, return_logits=False),
-  )
-  for case in of:
+  pairs, options = cases.LENIENT, dict(gamma=gamma, config=config, bound=bound)
+  options |= dict(drafts=drafts, tree_size=tree_size, room=2 * cases.NEW)
+  method = cases.from_functions(pairs, cases.one_branch)
+  run = functools.partial(cases.mixed, method, **options, return_logits=False)
+  indices = [np.full(cases.MANY, i) for i in range(len(pairs))]
+  for turn, case in enumerate(of):
     d = cases.distributions(config, cases.SAMPLING[case], table)
     laws = table_models.Table.from_methods(pairs, d)
-    law, seeds = _law(laws, config, gamma), 20 if case == 'plain' else 3
-    states = check_drawn(run, law, case, seeds)
-    # Longer than a block; some end inside one.
-    options = dict(sampling=cases.SAMPLING[case], seed=20, stops=(4,))
-    states.append(run(**options, new=2 * cases.NEW))
-    check_logprobs(states, laws, config)
+    law, repeats = _law(laws, config, gamma), 6 if case == 'plain' else 1
+    states = cases.check_drawn(run, law, case, repeats * indices)[: len(pairs)]
+    # Longer than a block, each method with a sampling; some end inside one.
+    options = dict(sampling=cases.SAMPLING[case], new=2 * cases.NEW, stops=(4,))
+    longer = indices[turn :: len(of)]
+    states += [run(x, rows=len(x), seed=80 + x[0], **options) for x in longer]
+    check_logprobs(states, indices + longer, laws, config)
 
 
-def check_drawn(run, laws, case, seeds, prompt=cases.PROMPT):
-  """That what rows, of one method after the other, emit follows each law."""
-  sampling = cases.SAMPLING[case]
-  states = [run(sampling=sampling, seed=seed) for seed in range(seeds)]
-  new = slice(len(prompt), len(prompt) + laws.ndim - 1)
-  tokens = np.concatenate([x.tokens[:, new] for x in states])
-  assert not sampling.forbidden[tokens].any()
-  methods_of_rows = np.tile(np.arange(len(tokens) // seeds) % len(laws), seeds)
-  cases.check_samples(tokens, methods_of_rows, laws, case)
-  return states
-
-
-def check_logprobs(states, table, config, prompt=cases.PROMPT, depth=6):
+def check_logprobs(states, laws, table, config, prompt=cases.PROMPT, depth=6):
   """That log q, log p and log pi of each token are those of a table.
 
   So are sources: an emitted token, where a draft stood, is an accepted draft
   with w = q a / pi; and so is the mean of -log pi, the law's mean entropy.
   """
   emitted, first = [], len(prompt)
-  for state, at in itertools.product(states, range(first, first + depth)):
-    i = np.flatnonzero(state.length > at)
-    c = cases.MODEL.context(state.tokens[i, :at], np.arange(at))
-    columns = state.tokens, state.source, state.logprob, state.law_logprobs
-    emitted.append((i % len(table.law), c, *(x[i, at] for x in columns)))
+  for state, rows in zip(states, laws, strict=True):
+    for at in range(first, first + depth):
+      i = np.flatnonzero(state.length > at)
+      c = cases.MODEL.context(state.tokens[i, :at], np.arange(at))
+      columns = state.tokens, state.source, state.logprob, state.law_logprobs
+      emitted.append((rows[i], c, *(x[i, at] for x in columns)))
   m, c, x, source, raw, found = map(np.concatenate, zip(*emitted, strict=True))
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
   # Those of a model alone are a forward pass's of the whole text.
@@ -434,14 +422,14 @@ def test_the_loop_emits_the_declared_law(
 
 
 _BY_BLOCK = [
+  # Its law does not read q: it holds where nothing is drafted.
+  ('ngram', 'token', [(methods.METHODS['min_p'], 0.9)]),
   *(('ngram', kind, cases.LENIENT) for kind in ('token', 'block', 'k_seq')),
   *(('recurrent', kind, cases.LENIENT) for kind in ('multi_round', 'token')),
   ('beam', 'match', cases.LENIENT),
   ('partial recurrent', 'multi_round', cases.LENIENT),
   *(('eagle', x, cases.LENIENT) for x in ('token', 'multi_round', 'match')),
 ]
-# Its law does not read q: it holds where nothing is drafted.
-_BY_BLOCK.insert(0, ('ngram', 'token', [(methods.METHODS['min_p'], 0.9)]))
 
 
 @pytest.mark.parametrize(('name', 'kind', 'of'), tiers.first(_BY_BLOCK, 2))
@@ -451,13 +439,12 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind, of):
   # was 3: so n-grams say, and at a mask's word nothing at all.
   prompt, bound = (1, 2, 3, 1, 2), cases.drafter(name).bound
   pairs = [(method, y) for method, x in of for y in (-np.inf, x, np.inf)]
-  method, config = cases.from_functions(pairs), _Config(kind)
-  run = functools.partial(
-    cases.mixed,
-    *(method, np.arange(cases.MANY) % len(pairs)),
-    **dict(bound=bound, config=config, filled=cases.MANY),
-    **dict(drafts=cases.drafts_of(name, kind), prompts=[prompt] * cases.MANY),
-  )
+  method, config = cases.from_functions(pairs, cases.one_branch), _Config(kind)
+  options = dict(bound=bound, drafts=cases.drafts_of(name, kind))
+  run = functools.partial(cases.mixed, method, config=config, **options)
+  # Batches of a method each, as many whatever the number of methods.
+  indices = np.arange(cases.MANY) % 3 + 3 * np.arange(len(of))[:, None]
+  indices = 26 // len(of) * [*indices]
   p_logits = cases.VERIFIER[cases.MODEL.context_after(prompt)]
   q_logits = _first_logits(bound, prompt)
   for case in cases.FEW:
@@ -475,8 +462,8 @@ def test_the_first_token_of_a_block_follows_its_law(name, kind, of):
     if case == 'plain':
       assert can_draft
       assert np.abs(table.law - table.p).max() > 0.02
-    states = check_drawn(run, table.law[:, 0], case, 2, prompt)
-    check_logprobs(states, table, config, prompt, 1)
+    states = cases.check_drawn(run, table.law[:, 0], case, indices, prompt)
+    check_logprobs(states, indices, table, config, prompt, 1)
     # Later blocks begin anywhere: q is unknown without a draft alone.
     for state in states:
       logprobs, sources = state.law_logprobs[:, 5:8], state.source[:, 5:8]
@@ -512,12 +499,15 @@ def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
   for pairs in [(speed, 0.0)], [(speed, 0.0), (speed, 0.5)]:
     d = cases.distributions(_TOKEN, cases.SAMPLING['plain'])
     laws = _law(table_models.Table.from_methods(pairs, d), _TOKEN, 3)
-    leniences = 0.5 * (np.arange(8192) % len(pairs))
-    run = functools.partial(cases.mixed, speed, leniences, rows=8192)
-    check_drawn(run, laws, 'plain', 8)
-    counts = decoding.count(run())
+    rows = np.arange(cases.MANY) % len(pairs)
+
+    def run(indices, **options):
+      return cases.mixed(speed, 0.5 * indices, **options)
+
+    state, *_ = cases.check_drawn(run, laws, 'plain', 16 * [rows])
+    counts = decoding.count(state)
     np.testing.assert_array_equal(
-      counts.drafter_calls, (3 + (leniences > 0)) * counts.blocks
+      counts.drafter_calls, (3 + (rows > 0)) * counts.blocks
     )
 
 
