@@ -385,25 +385,25 @@ def test_three_wrong_laws_are_caught():
 def _loops():
   """Drafters, configs, gammas, drafts, trees and samplings."""
   every = tuple(cases.SAMPLING)
-  yield 'apart', _TOKEN, 3, 1, None, cases.FEW
-  yield 'apart', _BLOCK, 3, 1, None, cases.FEW
-  yield 'partial', _TOKEN, 3, 1, None, cases.FEW
+  # Each verification is enumerated for any q. Adaptive blocks have any length.
+  for name, kind in itertools.product(('apart', 'adaptive'), SINGLE_DRAFT):
+    yield name, _Config(kind), 3, 1, None, cases.FEW
+  for name in 'partial', 'self':
+    yield name, _TOKEN, 3, 1, None, cases.FEW
+    yield name, _Config('multi_round'), 2, 2, None, cases.FEW
   yield 'apart', _Config('look_ahead:2'), 2, 1, None, ('plain',)
   yield 'apart', _Config('look_ahead:3'), 3, 1, None, cases.FEW
   for kind, gate, bonus in itertools.product(SINGLE_DRAFT, GATES, BONUSES):
     config = _Config(kind, gate, bonus)
-    yield 'apart', config, 1, 1, None, cases.FEW
+    # Each pair of a gate, a bonus and a gamma.
+    gamma = 3 if (gate == GATES[0]) == (bonus == BONUSES[0]) else 1
     if config not in (_TOKEN, _BLOCK):
-      yield 'apart', config, 3, 1, None, cases.FEW
-  yield 'partial', _BLOCK, 3, 1, None, cases.FEW
-  for name, kind in itertools.product(('adaptive', 'self'), SINGLE_DRAFT):
-    yield name, _Config(kind), 3, 1, None, cases.FEW
+      yield 'apart', config, gamma, 1, None, cases.FEW
   for kind in _MULTI:
     yield 'apart', _Config(kind), 2, 3, None, every
+  for kind in 'multi_round', 'traversal':
     yield 'apart', _Config(kind), 3, 3, 4, ('plain', 'forbidden, truncated')
-    yield 'partial', _Config(kind), 2, 2, None, cases.FEW
   yield 'adaptive', _Config('multi_round'), 2, 2, None, every
-  yield 'self', _Config('multi_round'), 2, 2, None, cases.FEW
 
 
 def _named(x):
