@@ -9,19 +9,14 @@ import itertools
 
 import cases
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
 import tiers
 
-from cascades import (
-  decoding,
-  load_model,
-  methods,
-  verification,
-)
+from cascades import decoding, load_model, methods, verification
 from cascades.proof import enumeration, table_models
+from cascades.sampler import batching
 from experiments import tasks
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -121,15 +116,15 @@ def test_models_are_the_verifier_whatever_is_drafted(verifier, name, options):
   assert turns[0] == turns[1]
   # What is sampled has the verifier's log-probabilities too; and random heads
   # are not always wrong.
+  read = jax.jit(checkpoint.model.with_hidden)
   for by in samplers(1.0):
     drawn = by.sample(texts, max_new_tokens=new)
-    for text, answer in zip(texts, drawn, strict=True):
-      tokens = np.array([*by.encode(text), *answer.tokens])
-      logits, *_ = jax.jit(checkpoint.model.with_hidden)(
-        checkpoint.params, jnp.asarray(tokens), *small.causal(len(tokens))
-      )
-      at = np.arange(len(tokens) - len(answer.tokens), len(tokens))
-      logprobs = np.asarray(jax.nn.log_softmax(logits))[at - 1, tokens[at]]
+    rows = [by.encode(x) + y.tokens for x, y in zip(texts, drawn, strict=True)]
+    rows = zip(*batching.pad(rows, 512), drawn, strict=True)
+    for row, length, answer in rows:
+      logits, *_ = read(checkpoint.params, row, *small.causal(len(row)))
+      at = np.arange(length - len(answer.tokens), length)
+      logprobs = np.asarray(jax.nn.log_softmax(logits))[at - 1, row[at]]
       np.testing.assert_allclose(answer.logprobs, logprobs, atol=2e-4)
   assert sum(a.counts['accepted'] for a in (*answers, *drawn)) > 0
 
