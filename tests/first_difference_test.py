@@ -3,6 +3,7 @@
 import functools
 import json
 
+import conftest
 import jax
 import launching
 import numpy as np
@@ -73,31 +74,37 @@ def test_a_bad_row_is_named(row, said, tmp_path):
     first_difference.compare(path, 'tiny-drafter', 'float32')
 
 
+@functools.cache
+def _reader(model):
+  return jax.jit(jax.vmap(model.with_hidden, (None, 0, 0, None)))
+
+
 def _engine(checkpoint, prompts, early=0, shift=0, count=16):
   """Greedy answers; of logits some positions early, or at shifted positions."""
   tokens, lengths = batching.pad([[*x, *[0] * count] for x in prompts], 4096)
   starts, rows = lengths - count, np.arange(len(prompts))
   slots, mask = small.causal(tokens.shape[1])
   positions = slots + shift * (slots >= starts[:, None])
-  read = functools.partial(checkpoint.model.with_hidden, mask=mask)
-  read = jax.jit(jax.vmap(read, (None, 0, 0)))
+  read = _reader(checkpoint.model)
   for ends in starts + np.arange(count)[:, None]:
-    logits, *_ = read(checkpoint.params, tokens, positions)
+    logits, *_ = read(checkpoint.params, tokens, positions, mask)
     tokens[rows, ends] = logits[rows, ends - 1 - early].argmax(-1)
   answers = [tokens[i, starts[i] : lengths[i]].tolist() for i in rows]
   return [x[: [*x, tokenizers.EOS].index(tokenizers.EOS) + 1] for x in answers]
 
 
+@conftest.optimised()
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int8'])
-def test_planted_faults_are_named(dtype, tmp_path):
+def test_planted_faults_are_named(dtype, tmp_path, monkeypatch):
+  monkeypatch.setattr(batching, 'width', lambda rows, batch_size: batch_size)
   path, draw = tmp_path / 'model', np.random.default_rng(1).integers
   checkpoints.save_model(path, small.load('tiny-verifier'))
   template = '{{ bos_token }}{{ messages[0].content }} So:'
   (path / 'chat_template.jinja').write_text(template)
   checkpoint = checkpoints.load_model(path, dtype)
   # The model has learnt the former alone: gaps are of any size.
-  prompts = [f'The number {draw(999)} in {x}:' for x in 30 * ['words', 'runes']]
+  prompts = [f'The number {draw(999)} in {x}:' for x in 15 * ['words', 'runes']]
 
   def audit(answers, is_chat=False, dtype=dtype):
     rows = [*map(lambda x, y: dict(prompt=x, ids=y), prompts, answers)]
