@@ -112,13 +112,7 @@ def test_a_mistake_is_one_sentence(command, flags, said, tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_says_each_step_in_a_line(tmp_path):
-  verifier, drafter = small.pair()
-  flags = [
-    *('--config=configs/quickstart.py', f'--workdir={tmp_path}'),
-    *('--config.tasks=("numerals",)', '--config.method=token_v3'),
-    *('--config.lenience=(0.0, 1.0)', '--config.num_examples=4'),
-    *(f'--config.verifier={verifier}', f'--config.drafter={drafter}'),
-  ]
+  quiet, *flags = small.flags(tmp_path, num_examples=4, shard_size=4)
   done = launching.run('experiments.sweep', *flags)
   assert done.returncode == 0, done.stderr
   assert '\r' not in done.stderr
@@ -127,12 +121,12 @@ def test_a_sweep_says_each_step_in_a_line(tmp_path):
   assert max(map(len, lines)) <= 240
   steps = iter(lines)
   for step in (
-    *(f'loading {verifier}', f'loading {drafter}'),
+    *(f'loading {name}' for name in small.pair()),
     *('measuring unit costs', '0 of 3 points: 0 of ', '3 of 3 points: '),
     *('timing points', 'drawing the page'),
   ):
     assert any(line.startswith(step) for line in steps), (step, lines)
-  done = launching.run('experiments.sweep', '--quiet', *flags)
+  done = launching.run('experiments.sweep', quiet, *flags)
   assert done.returncode == 0
   assert not re.search('loading|measuring|drawing', done.stderr)
 

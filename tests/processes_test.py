@@ -25,37 +25,21 @@ def wait_for(condition) -> None:
 
 def start(workdir: pathlib.Path, *flags: str, devices=2) -> subprocess.Popen:
   """Starts a process of a sweep of four points."""
-  verifier, drafter = small.pair()
   return subprocess.Popen(
-    [
-      *(sys.executable, '-m', 'experiments.sweep', '--quiet', *flags),
-      *(f'--workdir={workdir}', '--config.num_examples=8'),
-      *(f'--config.verifier={verifier}', f'--config.drafter={drafter}'),
-      '--config.shard_size=2',
-    ],
+    [sys.executable, '-m', 'experiments.sweep', *small.flags(workdir), *flags],
     cwd=small.ROOT,
-    # Compiled once for all starts.
-    env=launching.on_devices(devices)
-    | dict(XDG_CACHE_HOME=str(workdir.parent / 'cache')),
+    env=launching.on_devices(devices),
     stdout=subprocess.DEVNULL,
     stderr=subprocess.PIPE,
     text=True,
   )
 
 
-NUMERALS = (
-  *('--config=configs/quickstart.py', '--config.tasks=("numerals",)'),
-  *('--config.method=token_v3', '--config.lenience=(0.0, 1.0)'),
-)
-
-
-def _start_two(
-  workdir: pathlib.Path, *flags: str, mesh: str = '(2, 2)', seeds=(1, 1)
-) -> list[subprocess.Popen]:
-  flags += (f'--config.mesh={mesh}',)
+def _start_two(workdir, mesh='(2, 2)', seeds=(1, 1)) -> list[subprocess.Popen]:
+  mesh = f'--config.mesh={mesh}'
   place = f'--distributed=localhost:{launching.free_port()},2'
   return [
-    start(path, *flags, f'{place},{i}', f'--config.seed={seeds[i]}')
+    start(path, mesh, f'{place},{i}', f'--config.seed={seeds[i]}')
     for i, path in enumerate([workdir, workdir.with_name('of_nobody')])
   ]
 
@@ -79,7 +63,7 @@ def files_of(workdir: pathlib.Path) -> dict[str, bytes]:
 
 def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
   alone, broken = tmp_path / 'alone', tmp_path / 'broken'
-  flags = *NUMERALS, '--config.mesh=(2, 2)', '--config.seed=1'
+  flags = '--config.mesh=(2, 2)', '--config.seed=1'
   finish(start(alone, *flags, devices=4))
 
   def points() -> int:
@@ -90,14 +74,14 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
     (lambda: (broken / '.lock').exists(), 0, signal.SIGTERM),
     (lambda: points() >= 1, 1, signal.SIGKILL),
   ):
-    processes = _start_two(broken, *NUMERALS)
+    processes = _start_two(broken)
     wait_for(is_there)
     assert processes[victim].poll() is None
     processes[victim].send_signal(number)
     messages = launching.finish(*processes, timeout=60)
     assert processes[1 - victim].returncode, messages
     assert points() < 4
-  messages = finish(*_start_two(broken, *NUMERALS))
+  messages = finish(*_start_two(broken))
   assert files_of(broken) == files_of(alone)
   assert len(small.read_json(broken / 'costs.json')['times']) == 2
   assert records.read_starts(broken)[-1]['ended']
@@ -108,8 +92,8 @@ def test_killed_at_any_point_two_processes_end_as_one_that_was_not(tmp_path):
 
 def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
   whole, broken = tmp_path / 'whole', tmp_path / 'broken'
-  finish(start(whole, *NUMERALS, devices=1))
-  process = start(broken, *NUMERALS, devices=1)
+  finish(start(whole, devices=1))
+  process = start(broken, devices=1)
   wait_for(
     lambda: process.poll() is not None or any(broken.glob('records/*.jsonl'))
   )
@@ -120,11 +104,11 @@ def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
   assert 'lacks ' in done.stdout
   # Shards decode side by side what is left.
   shards = ('--shard=1/2', '--shard=2/2')
-  finish(*(start(broken, *NUMERALS, x, devices=1) for x in shards))
+  finish(*(start(broken, x, devices=1) for x in shards))
   assert not records.read_plan(broken)[1]
   points = {path.name for path in broken.glob('records/*')}
   assert not (broken / 'summary.csv').exists()
-  finish(start(broken, *NUMERALS, devices=1))
+  finish(start(broken, devices=1))
   assert {path.name for path in broken.glob('records/*')} >= points
   assert small.answers(broken) == small.answers(whole)
   assert files_of(broken) == files_of(whole)
@@ -138,7 +122,7 @@ def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
   ],
 )
 def test_what_two_processes_cannot_do_is_refused(tmp_path, fields, message):
-  processes = _start_two(tmp_path / 'run', *NUMERALS, **fields)
+  processes = _start_two(tmp_path / 'run', **fields)
   messages = launching.finish(*processes)
   assert all(process.returncode for process in processes)
   assert any(f'error: {message}' in text for text in messages), messages

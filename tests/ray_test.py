@@ -17,15 +17,7 @@ pytestmark = pytest.mark.slow
 
 def _sweep(workdir, *flags):
   """Runs a sweep of eight points."""
-  verifier, drafter = small.pair()
-  return launching.run(
-    'experiments.sweep',
-    *('--quiet', f'--workdir={workdir}', '--config=configs/quickstart.py'),
-    *('--config.tasks=("numerals",)', '--config.method=token_v3'),
-    '--config.lenience=(0.0, 1.0)',
-    *(f'--config.verifier={verifier}', f'--config.drafter={drafter}'),
-    *('--config.num_examples=8', '--config.shard_size=2', *flags),
-  )
+  return launching.run('experiments.sweep', *small.flags(workdir), *flags)
 
 
 _LISTENING = """

@@ -82,6 +82,16 @@ def pair() -> tuple[str, str]:
   return str(root / 'verifier'), str(root / 'drafter')
 
 
+def flags(workdir, **fields) -> list[str]:
+  """Those of a sweep of that pair, on eight numbers, with changes."""
+  usual = dict(zip(('verifier', 'drafter'), pair(), strict=True))
+  usual |= dict(tasks='("numerals",)', num_examples=8, shard_size=2, clock=1)
+  usual |= dict(method='token_v3', lenience='(0.0, 1.0)') | fields
+  flags = ['--quiet', f'--workdir={workdir}', f'--import={FIXTURES}/brief.py']
+  flags += [f'--config.{name}={x}' for name, x in usual.items()]
+  return [*flags, '--config=configs/quickstart.py']
+
+
 def config(**fields):
   """The quickstart's config of that pair, on five numbers, with changes."""
   config = cli.load_config_module(ROOT / 'configs/quickstart.py').get_config()
