@@ -44,6 +44,7 @@ flags.DEFINE_multi_integer('gamma', [*range(1, 17)], 'Gamma.', lower_bound=1)
 flags.DEFINE_integer('answers', None, 'Answers; by default of 3,000 tokens.', 1)
 flags.DEFINE_integer('max_new_tokens', None, "Answer limit; else the task's.")
 flags.DEFINE_enum('verification', 'token', ['token', 'block'], 'Verification.')
+flags.DEFINE_bool('why', False, 'Says why acceptance is low.')
 _MODELS = 'verifier drafter dtype chat seed'.split()
 _DECODING = 'temperature top_k top_p gate cache_length batch_size'.split()
 _DECLARED = options_of(DecodingConfig) | options_of(fields.SweepConfig)
@@ -101,6 +102,22 @@ def _write(facts: dict[str, Any], frame: Any) -> None:
     files.write_bytes(path, picture.png if is_png else picture.wide.encode())
 
 
+def _causes(pair: Any, prompts: list[Any], texts: Any) -> list[str]:
+  """Returns causes of low acceptance, and tokens that are rejected."""
+  from experiments import doctor
+
+  if not _FLAGS.why:
+    return []
+  contexts = None
+  if _FLAGS.chat:
+    plain = {(*pair.encode(x, True),): pair.encode(x) for x in prompts}
+    contexts = [plain[tuple(context)] for context, _ in texts]
+  causes, rejected = doctor.diagnose(pair, texts, contexts)
+  sentences = [x.sentence for x in causes] or ['No fault is visible.']
+  table = rejected.to_string(float_format='{:.3f}'.format)
+  return ['', 'Why is acceptance low?', *sentences, '', table]
+
+
 def main() -> None:
   """Runs the command."""
   from cascades import decisions, methods
@@ -154,6 +171,7 @@ def main() -> None:
     *predicted.notes,
     'To measure quality: python -m experiments.sweep with these models and'
     ' --config=configs/your_data.py.',
+    *_causes(pair, prompts, texts),
     sep='\n',
   )
   cli.say(', '.join(f'{step} {x:.1f} s' for step, x in seconds.items()))
