@@ -16,10 +16,10 @@ pytestmark = pytest.mark.slow
 _FOLDER = pathlib.Path(__file__).parent.parent / 'notebooks'
 # What a reader should come to see.
 _SAYS = {
-  'agreement': ('acceptance rate', 'image/png', 'passes of the verifier for'),
   'drafters_with_vmap': ('batch (2, 3, 5) = [prompts, drafts, ', '4 drafts:'),
   'from_scratch': ('tokens per block', 'image/png'),
   'lenience_sweep': ('image/png', 'is_certified', 'as fast as token_v3@0.8'),
+  'predict': ('image/png', 'token_v3: ', 'verifier text', 'acceptance'),
   'quickstart': ('acceptance rate', 'image/png'),
   'your_own_pair': (
     '12 rows of runs/captions.jsonl',
@@ -34,7 +34,6 @@ _NOTEBOOKS = [_FOLDER / f'{name}.ipynb' for name in _SAYS]
 # Fewer prompts and points than a reader has: texts of cells, and what takes
 # their place.
 _SMALLER = {
-  'agreement': {'=40': '=12', 'max_new_tokens=96': 'max_new_tokens=48'},
   'lenience_sweep': {
     "config.num_examples = ('word_problems',), 100": (
       "config.num_examples = ('word_problems',), 16; config.clock = 0"
@@ -42,6 +41,7 @@ _SMALLER = {
     '(-1.0, 0.1, 0.4, 1.0)': '(-1.0, 0.4)',
     '(-1.0, 0.5, 0.8, 1.0)': '(-1.0, 0.8)',
   },
+  'predict': {'=60': '=16', 'max_new_tokens=96': 'max_new_tokens=48'},
   'your_own_pair': {
     "VERIFIER = 'gemma3-270m'": "VERIFIER = 'tiny-verifier'",
     "'gemma3-270m-multi30k-de-en'": "'tiny-drafter'",
@@ -132,7 +132,7 @@ def test_it_runs_in_colab(path, tmp_path, colab):
 
 
 def test_the_first_cell_finds_the_checkout_around_it():
-  notebook = nbformat.read(_FOLDER / 'agreement.ipynb', as_version=4)
+  notebook = nbformat.read(_FOLDER / 'predict.ipynb', as_version=4)
   first = next(c for c in notebook.cells if c.cell_type == 'code')
   first.source += '\nimport configs, experiments.tasks as t; print(t.__file__)'
   notebook.cells = [first]
