@@ -23,6 +23,8 @@ PAGES = {
     ' sampler.sampler.SampleOutput sampler.sampler.ConversationState'
     ' config.DecodingConfig decisions.Decision models.checkpoints.load_model'
     ' models.chat.Conversation sampler.scoring.explain methods.method'
+    ' sampler.predicting.predict sampler.predicting.Prediction'
+    ' sampler.predicting.Point'
     ' methods.register methods.get_acceptance_residual_fns',
   ),
   'extensions': (
