@@ -12,12 +12,7 @@ import pytest
 import small
 from fixtures import gguf_writer
 
-from cascades.models import (
-  chat,
-  checkpoints,
-  language,
-  tokenizers,
-)
+from cascades.models import chat, checkpoints, language, tokenizers
 from cascades.models.chat import Conversation
 from experiments.training import tokenizer_training
 

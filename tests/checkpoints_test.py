@@ -497,10 +497,7 @@ def test_a_folder_says_where_answers_end(said, stops, tmp_path):
   checkpoints.save_model(tmp_path / 'again', read)
   file = tmp_path / 'a.gguf'
   gguf_writer.save_gguf(file, read)
-  for checkpoint in (
-    read,
-    *map(load_model, (tmp_path / 'again', file)),
-  ):
+  for checkpoint in (read, *map(load_model, (tmp_path / 'again', file))):
     # A file of llama.cpp's has two.
     assert checkpoint.tokenizer.stops in (stops, (1, *stops[-1:]))
     assert checkpoint.tokenizer.suppress_tokens == (5, 9)

@@ -19,12 +19,7 @@ import small
 
 from cascades import methods, verification
 from cascades.methods import processing
-from cascades.proof import (
-  audit,
-  enumeration,
-  law_checks,
-  table_models,
-)
+from cascades.proof import audit, enumeration, law_checks, table_models
 
 _CASES = json.loads(
   (pathlib.Path(__file__).parent / 'data/reference_rules.json').read_text()

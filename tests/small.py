@@ -19,11 +19,7 @@ import cascades
 from cascades import drafters, methods
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
-from cascades.models import (
-  checkpoints,
-  language,
-  tokenizers,
-)
+from cascades.models import checkpoints, language, tokenizers
 from cascades.proof import table_models
 from experiments import cli, records
 from experiments.sweeps import curve_plan

@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.records.stats import (
-  bootstrap,
-  p_value,
-  paired_interval,
-)
+from experiments.records.stats import bootstrap, p_value, paired_interval
 from experiments.records.stats import mean_interval as score_interval
 
 
