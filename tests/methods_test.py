@@ -6,8 +6,6 @@ Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
 
 import functools
 import itertools
-import json
-import pathlib
 import pickle
 import types
 
@@ -21,9 +19,7 @@ from cascades import methods, verification
 from cascades.methods import processing
 from cascades.proof import audit, enumeration, law_checks, table_models
 
-_CASES = json.loads(
-  (pathlib.Path(__file__).parent / 'data/reference_rules.json').read_text()
-)
+_CASES = small.read_json(small.ROOT / 'tests/data/reference_rules.json')
 _ALL = list(methods.METHODS)
 
 
@@ -209,9 +205,8 @@ def test_parity_with_the_notebook():
     for case in _CASES:
       inputs = _reference_inputs(case)
       size = len(inputs[0])
-      fns = methods.get_acceptance_residual_fns(
-        case['method'], case['lenience']
-      )
+      named = case['method'], case['lenience']
+      fns = methods.get_acceptance_residual_fns(*named)
       a, r = (np.asarray(f(*inputs, jnp.arange(size)[:, None])) for f in fns)
       assert (a.shape, r.shape) == ((size, 1), (size, 1, size))
       want = np.array(case['acceptance'])
@@ -359,9 +354,7 @@ def _rules(q, p, qg, pg, z, lam):
   }
 
 
-@pytest.mark.parametrize(
-  'name', [n for n, m in methods.METHODS.items() if m.rule is not None]
-)
+@pytest.mark.parametrize('name', [x for x in _ALL if methods.METHODS[x].rule])
 def test_rules_are_their_formulas(name):
   # The gates are not what is sampled from: which of them is seen shows.
   d = law_checks.draw_distributions('random', count=200)
@@ -466,9 +459,8 @@ def test_only_rows_that_are_too_near_are_drawn_again():
   rng = np.random.default_rng(0)
   q, p = rng.dirichlet(np.ones(4), (2, 30))
   p[3] = q[7]
-  new_q, new_p = table_models.separate(
-    q, p, lambda rng, n: rng.dirichlet(np.ones(4), n)
-  )
+  draw = lambda rng, n: rng.dirichlet(np.ones(4), n)  # noqa: E731
+  new_q, new_p = table_models.separate(q, p, draw)
   np.testing.assert_array_equal(new_q, q)
   assert 3 in (places := (new_p != p).any(1).nonzero()[0])
   assert len(places) < 5
@@ -482,9 +474,8 @@ _LOGITS = jnp.array([2.0, 1.0, 0.5, 0.5, -1.0])
 
 
 def _probs(logits=_LOGITS, **sampling):
-  return np.asarray(
-    processing.processed_probs(logits, processing.SamplingParams(**sampling))
-  )
+  params = processing.SamplingParams(**sampling)
+  return np.asarray(processing.processed_probs(logits, params))
 
 
 @pytest.mark.parametrize('temperature', [1e-5, 0.1, 0.5, 1.0])
@@ -509,8 +500,9 @@ def test_small_temperatures_are_greedy_and_never_nan(size):
   logits = size * jax.random.normal(jax.random.key(0), (64, 9))
   over = jax.jit(jax.vmap(processing.processed_probs, (0, None)))
   greedy = over(logits, processing.SamplingParams(temperature=0.0))
-  for power in range(46):
-    got = over(logits, processing.SamplingParams(temperature=10.0**-power))
+  for power in (*range(46), 320):
+    temperature = np.float32(10.0**-power)
+    got = over(logits, processing.SamplingParams(temperature=temperature))
     np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
     if 10.0**-power < processing.GREEDY_BELOW:
       np.testing.assert_array_equal(got, greedy)

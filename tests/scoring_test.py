@@ -52,9 +52,8 @@ def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   pairs = [(methods.METHODS[name], 0.3) for name in names]
   verifier, drafter = _pair()
   sampling = processing.SamplingParams(temperature=0.7, top_p=0.9)
-  d = table_models.table_distributions(
-    verifier.params, drafter.params, sampling, gate
-  )
+  given = verifier.params, drafter.params, sampling, gate
+  d = table_models.table_distributions(*given)
   table = table_models.Table.from_methods(pairs, d)
   declared = enumeration.declared_law(table, _MODEL, _PROMPT, 2)
   # One compilation for them all.
@@ -139,6 +138,7 @@ def test_lengths_and_leniences_of_one_size_are_compiled_once():
   ('drafter', 'options', 'said'),
   [
     (1, dict(temperature=0), 'temperature: must be above 0'),
+    (1, dict(temperature=1e-7), 'temperature: must be above 0'),
     (1, dict(bonus='verifier'), 'verification: .*the law depends on'),
     (1, dict(verification='look_ahead'), 'verification: .*the law depends on'),
     ('ngram', {}, 'drafter: NgramDrafter is not a language'),

@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import hashlib
 import http.server
 import json
 import pathlib
@@ -31,9 +32,8 @@ _ROWS = [
 
 
 def _config(path, num_examples=1000, **fields):
-  config = common.sweep(
-    *('file', 'task', 'chat'), tasks=('file',), num_examples=num_examples
-  )
+  options = dict(tasks=('file',), num_examples=num_examples)
+  config = common.sweep('file', 'task', 'chat', **options)
   task_fields = ('chat', 'split')
   with config.ignore_type(), config.unlocked():
     config.update({k: fields.pop(k) for k in task_fields if k in fields})
@@ -75,7 +75,8 @@ def test_all_formats_hold_the_same_examples(name, tmp_path):
   assert [x.id for x in examples] == [x.id for x in other[::-1]]
   assert task.name == 'file:rouge2'
   assert list(data) == ['shots', 'files', 'scorer', 'metric', 'scale']
-  assert len(data['files'][name]) == 64
+  digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+  assert data['files'] == {name: digest}
   assert {*changed['files'].values()}.isdisjoint(data['files'].values())
   # A smaller number is a prefix, in the order of the file.
   assert _load(tmp_path / name, 7)[0] == examples[:7]
@@ -103,14 +104,9 @@ def test_fields_are_mapped_and_numbers_are_texts(tmp_path):
   path = _write(tmp_path / 'a.jsonl', rows)
   shots = _write(tmp_path / 'shots.jsonl', [{'q': 'Two?', 'a': '2'}] * 3)
   fields = dict(prompt='Question: {q}\nAnswer:', reference='#### {a}', id='k')
-  examples, data, task = _load(
-    path,
-    metric='final_number',
-    examples=str(shots),
-    shots=2,
-    stop_strings=('\n',),
-    **fields,
-  )
+  more = dict(metric='final_number', shots=2, stop_strings=('\n',))
+  fields['examples'] = str(shots)
+  examples, data, task = _load(path, **more | fields)
   head = 'Question: Two?\nAnswer: #### 2\n\n' * 2 + 'Question: '
   assert examples == [
     Example(id='7', prompt=f'{head}Six?\nAnswer:', reference='#### 6'),
@@ -119,7 +115,7 @@ def test_fields_are_mapped_and_numbers_are_texts(tmp_path):
   assert data['shots'] == 2
   assert [*data['files']] == ['examples shots.jsonl', 'a.jsonl']
   assert task.score(' it is 6\nmore 5', '#### 6')['exact_match'] == 1
-  _, _, task = _load(path, examples=str(shots), **fields)
+  _, _, task = _load(path, **fields)
   assert task.stop_strings == ('\n\n',)
 
 
@@ -174,8 +170,7 @@ _DAMAGED = [
   ('jsonl', _jsonl(_ROW, '', '[1]'), 'line 3, is not a JSON object'),
   ('jsonl', b'{"prompt": "\xff"}', 'line 1, is not UTF-8 text'),
   (
-    'jsonl',
-    _jsonl({'question': 'p', 'reference': 'r'}),
+    *('jsonl', _jsonl({'question': 'p', 'reference': 'r'})),
     "line 1, has no field 'prompt', only 'question', 'reference'",
   ),
   ('jsonl', _jsonl('[' * 60_000 + ']' * 60_000), 'line 1, is nested too deep'),
@@ -184,8 +179,7 @@ _DAMAGED = [
   ('csv', f'{_HEAD}p,r\n"q,r\n', 'line 3, is damaged (unexpected'),
   ('csv', '\n \nprompt;prompt\np;r\n', 'line 3, names a column twice'),
   (
-    'jsonl.gz',
-    gzip.compress(_jsonl(*_ROWS).encode())[:-12],
+    *('jsonl.gz', gzip.compress(_jsonl(*_ROWS).encode())[:-12]),
     'line 20, cannot be read (Compressed file ended',
   ),
   ('parquet', _HEAD, ' cannot be read (Parquet magic bytes not'),
@@ -203,8 +197,7 @@ _DAMAGED = [
     )
   ),
   (
-    'jsonl',
-    _jsonl(_ROW | {'id': 7}, _OTHER | {'id': '7'}),
+    *('jsonl', _jsonl(_ROW | {'id': 7}, _OTHER | {'id': '7'})),
     "line 2, has the same id '7' as line 1",
   ),
 ]

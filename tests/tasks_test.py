@@ -145,10 +145,8 @@ def test_options_that_a_task_has_not_are_named(name):
 
 def test_worked_examples_are_rows_of_another_file(tmp_path):
   path = str(_FOLDER / 'val.jsonl')
-  said = (
-    r'^path: val.jsonl, line 1, is a worked .* prompt; choose another split'
-  )
-  with pytest.raises(ValueError, match=said):
+  why = r'^path: val.jsonl, line 1, is a worked .* prompt; choose another split'
+  with pytest.raises(ValueError, match=why):
     _load('multi30k_de_en', path=path)
   assert _load('multi30k_de_en', path=path, shots=0)
   path = shutil.copy(fixture_of('multi30k_de_en'), tmp_path / 'a.jsonl')
@@ -215,29 +213,21 @@ _QUESTION = '{"id": "1", "question": "Q", "context": "C"'
     ('gsm8k', '', ' has no rows'),
     ('gsm8k', '{"question": " "}', ", line 1, has an empty 'question'"),
     (
-      'gsm8k',
-      '{"question": "Q", "answer": "none"}',
+      *('gsm8k', '{"question": "Q", "answer": "none"}'),
       ', line 1, has a reference that final_number cannot score',
     ),
     (
-      'natural_questions',
-      '{"question": "Q", "answer": [{}]}',
+      *('natural_questions', '{"question": "Q", "answer": [{}]}'),
       ", line 1, has a field 'answer' that is not a list of texts",
     ),
+    ('squad_v2', '{"question":"Q","context":" "}', ", line 1, has an empty '"),
     (
-      'squad_v2',
-      '{"question": "Q", "context": " "}',
-      ", line 1, has an empty '",
-    ),
-    (
-      'squad_v2',
-      f'{_QUESTION}, "answers": {{"text": []}}}}\n' * 2,
+      *('squad_v2', f'{_QUESTION}, "answers": {{"text": []}}}}\n' * 2),
       ", line 2, has the same id '1' as line 1",
     ),
     ('trivia_qa', '{"answer": {"value": []}}', ", line 1, has a field 'answ"),
     (
-      'spec_bench',
-      '{"question_id": 1, "category": "qa", "turns": []}',
+      *('spec_bench', '{"question_id": 1, "category": "qa", "turns": []}'),
       ", line 1, has an empty 'question'",
     ),
   ],
@@ -248,12 +238,3 @@ def test_a_damaged_file_is_named(name, text, message, tmp_path):
   with pytest.raises(ValueError, match=r'^path: .*\.$') as e:
     _load(name, path=str(path))
   assert str(e.value).startswith(f'path: a.jsonl{message}')
-
-
-def test_a_file_is_known_by_its_hash():
-  name = 'multi30k_de_en'
-  path = pathlib.Path(fixture_of(name))
-  _, data = TASKS[name].read(path=str(path))
-  digest = hashlib.sha256(path.read_bytes()).hexdigest()
-  assert data['files'] == {path.name: digest}
-  assert (data['shots'], data['scorer'][:5]) == (5, 'BLEU|')

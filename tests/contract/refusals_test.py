@@ -122,6 +122,7 @@ _REQUESTS = [
   (dict(seed=2**64), 'seed: must be 18446744073709551615 or less'),
   (dict(seed=10**5000), 'seed: must be .* or less, got'),
 ]
+_KINDS = ['token:5']
 _NO_NUMBERS = '1', '', b'2', True, np.bool_(True), np.array(True), 1j, None
 REFUSED = [
   *((_option, (), options, words) for options, words in _OPTIONS),
@@ -140,12 +141,7 @@ REFUSED = [
   ),
   (VerificationConfig, ('token', 'row'), {}, "gate: must be 'raw' or"),
   (VerificationConfig, ('token', 'raw', 'p'), {}, "bonus: must be 'target'"),
-  (
-    cascades.audit,
-    ('speed',),
-    dict(verifications=['token:5']),
-    'verification: ',
-  ),
+  (cascades.audit, ('speed',), {'verifications': _KINDS}, 'verification: '),
   (DRAFTERS.register, ('own', int), {}, 'drafter: .*; give a Unbound'),
   (cascades.METHODS.register, ('own', cascades.METHODS['opt']), {}, 'method: '),
   (cascades.Sampler, ('tiny-verifier',), dict(config={}), 'config: must be a'),
@@ -186,6 +182,7 @@ _VALUES = (
   *([5, '.'], [0, 10**400], [math.nan], len, int, object(), _Odd()),
 )
 _IDS = [], [3], [0, _V - 1], [-1], [_V]
+_SAMPLER_OPTIONS = options_of(DecodingConfig)
 
 
 def _answer_or_sentence(run, *args, **kwargs):
@@ -196,9 +193,7 @@ def _answer_or_sentence(run, *args, **kwargs):
     _check_sentence(error)
 
 
-@pytest.mark.parametrize(
-  'name', [*options_of(DecodingConfig), 'drafter', 'stop_below']
-)
+@pytest.mark.parametrize('name', [*_SAMPLER_OPTIONS, 'drafter', 'stop_below'])
 def test_odd_options_of_a_sampler(name):
   for value in _VALUES:
     _answer_or_sentence(_option, **{name: value})
@@ -224,12 +219,10 @@ def test_odd_requests_of_a_score():
 def test_arrays_and_large_numbers_are_as_good_as_any():
   run = functools.partial(_sampler().sample, 'four', max_new_tokens=8)
   want = run(stop_tokens=[5, 6], forbidden_tokens=[7])
-  assert want == run(
-    stop_tokens=np.array([5, 6]), forbidden_tokens=np.array([7])
-  )
-  large, every = (
-    small.sampler(*_pair(), cache_length=_SIZE, top_k=k) for k in (2**31, _V)
-  )
+  stop, forbidden = np.array([5, 6]), np.array([7])
+  assert want == run(stop_tokens=stop, forbidden_tokens=forbidden)
+  make = functools.partial(small.sampler, *_pair(), cache_length=_SIZE)
+  large, every = (make(top_k=k) for k in (2**31, _V))
   assert large.sample(['four', 'two']) == every.sample(['four', 'two'])
   requests = [([3], [4, 5])]
   assert scoring.score(large, requests) == scoring.score(every, requests)
@@ -239,15 +232,6 @@ def test_seeds_are_not_taken_modulo_anything():
   seeds = 0, 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1
   run = functools.partial(_sampler().sample, 'four', max_new_tokens=24)
   assert len({tuple(run(seed=seed).tokens) for seed in seeds}) == len(seeds)
-
-
-@pytest.mark.parametrize('temperature', [1e-7, 1e-9, 1e-37, 1e-45, 1e-320])
-def test_what_is_next_to_greedy_is_greedy(temperature):
-  make = functools.partial(small.sampler, *_pair(), cache_length=_SIZE)
-  near, greedy = make(temperature=temperature), make(temperature=0)
-  assert near.sample('four').tokens == greedy.sample('four').tokens
-  with pytest.raises(ValueError, match='temperature: must be above 0'):
-    scoring.score(near, [([3], [4])])
 
 
 def test_prompts_of_one_checksum_do_not_change_each_other():

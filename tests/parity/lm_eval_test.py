@@ -177,9 +177,6 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
       refused()
   with pytest.raises(ValueError, match="chat_template: the name 'rag' is"):
     _lm().chat_template('rag')
-  lm = CascadesLM(verifier='tiny-drafter', drafter='ngram', lenience=0.5)
-  with pytest.raises(ValueError, match='NgramDrafter is not a language'):
-    lm.loglikelihood(_requests('loglikelihood', ('a', ' b')), True)
 
 
 @pytest.fixture
@@ -204,9 +201,8 @@ def test_chats_are_encoded_apart_from_their_frame(chat_lm):
   turns = '<start_of_turn>system\nCount.<end_of_turn>\n<start_of_turn>user\n'
   assert prompt == f'{turns}{words}<end_of_turn>\n<start_of_turn>model\n'
   (text,) = _generate(chat_lm, (prompt, dict(max_gen_toks=3, until=[])))
-  greedy = small.sampler(
-    chat_lm.sampler.verifier, gamma=0, temperature=0, cache_length=1000
-  )
+  options = dict(gamma=0, temperature=0, cache_length=1000)
+  greedy = small.sampler(chat_lm.sampler.verifier, **options)
   conversation = Conversation(history)
   assert text == greedy.sample(conversation, max_new_tokens=3).text
   # A likelihood is that of the ids behind the frame; a prefix is continued.
