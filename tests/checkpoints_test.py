@@ -38,6 +38,7 @@ TINY = checkpoints.ASSETS / 'tiny-drafter'
 TABLE = param_mapping.TABLE_TENSOR
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 _GENERATION = 'generation_config.json'
+_ROOTS = 'model.language_model', 'language_model.model'
 _HEAD = checkpoints.ASSETS / 'tiny-recurrent'
 _ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
 _EAGLE = FIXTURES / 'eagle3_joined'
@@ -53,15 +54,13 @@ def copied(tmp_path):
   return lambda folder: shutil.copytree(FIXTURES / folder, tmp_path / 'model')
 
 
-@pytest.mark.parametrize(
-  'root', ['model.language_model.', 'language_model.model.']
-)
+@pytest.mark.parametrize('root', _ROOTS)
 def test_the_text_part_of_a_multimodal_checkpoint(copied, root):
   there, changed = copied('hf_gemma3'), {}
   for name, tensor in stored(there).items():
-    changed |= {name: None, name.replace('model.', root, 1): tensor}
+    changed |= {name: None, name.replace('model', root, 1): tensor}
   vision = root.replace('language_model', 'vision_tower')
-  changed[vision + 'embeddings.weight'] = np.ones((3, 3), np.float32)
+  changed[f'{vision}.embeddings.weight'] = np.ones((3, 3), np.float32)
   small.rewrite(there, tensors=changed)
   file = there / 'config.json'
   whole = dict(model_type='gemma3', text_config=read_json(file))
@@ -140,9 +139,7 @@ def test_config_json_says_what_parameters_become(tmp_path, kept):
     (_EAGLE, eagle3.EagleHead.load, 'params'),
   ],
 )
-def test_what_is_stored_in_float16_is_read_as_float32(
-  tmp_path, source, read, part
-):
+def test_float16_is_read_as_float32(tmp_path, source, read, part):
   found = []
   for dtype in 'float32', 'float16':
     folder = shutil.copytree(source, tmp_path / dtype)
@@ -284,9 +281,7 @@ def test_the_index_says_which_copy_of_a_tensor_is_read(copied):
   ('prefix', 'declared'),
   [('', True), ('model.', ...), ('language_model.', True)],
 )
-def test_an_output_head_that_is_no_table_is_refused(
-  copied, monkeypatch, declared, prefix
-):
+def test_an_untied_head_is_refused(copied, monkeypatch, declared, prefix):
   folder, table = copied('hf_gemma3'), stored(FIXTURES / 'hf_gemma3')[TABLE]
   monkeypatch.setattr(checkpoints, '_HEAD_ROWS', 5)
   name = f'{prefix}lm_head.weight'
@@ -461,12 +456,7 @@ def test_a_large_model_is_written_and_read_in_parts(tmp_path, monkeypatch):
 def test_a_gate_by_columns_is_written_by_rows(tmp_path):
   # As gemma's own Gemma 2 2B has it.
   rows = load_model(FIXTURES / 'hf_gemma2').unpack()
-  config = dataclasses.replace(
-    rows.model.module.config, transpose_gating_einsum=False
-  )
-  model = dataclasses.replace(
-    rows.model, module=dataclasses.replace(rows.model.module, config=config)
-  )
+  model = small.reconfigure(rows.model, transpose_gating_einsum=False)
   params = jax.tree_util.tree_map_with_path(
     lambda path, x: x.mT if path[-1].key == 'gating_einsum' else x, rows.params
   )
@@ -580,9 +570,7 @@ def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
 
 def test_what_a_folder_cannot_hold_is_refused_and_nothing_is_left(tmp_path):
   model, params, tokenizer = load('tiny-drafter')
-  config = dataclasses.replace(model.module.config, use_post_ffw_norm=False)
-  module = dataclasses.replace(model.module, config=config)
-  unknown = dataclasses.replace(model, module=module)
+  unknown = small.reconfigure(model, use_post_ffw_norm=False)
   restricted = model.restrict_vocab(params, [0, 1, 2, 3, 300])
   for *some, said in (
     (model, restricted, 'a restricted vocabulary is not suppo'),

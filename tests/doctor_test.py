@@ -59,10 +59,9 @@ class _Faulty:
 def _texts():
   """Prompts longer than the window, and answers that the verifier may give."""
   tokenizer = cascades.load_model('tiny-drafter').tokenizer
-  examples = TASKS['word_problems'].load(num_examples=128)
   texts = [
     (tokenizer.encode(x.prompt, add_bos=True), tokenizer.encode(x.reference))
-    for x in examples
+    for x in TASKS['word_problems'].load(num_examples=128)
   ]
   return [x for x in texts if len(x[0]) > 50]
 
@@ -85,13 +84,10 @@ def _diagnose(fault, texts, temperature=1.0, verifier='tiny-verifier'):
     framed = _Faulty(verifier.model, fault, (texts[0][0][-1], *frame))
     verifier = verifier._replace(model=framed)
   elif fault == 'sliding window':
-    config = dataclasses.replace(model.module.config, sliding_window_size=24)
-    module = dataclasses.replace(model.module, config=config)
-    model = dataclasses.replace(model, module=module)
+    model = small.reconfigure(model, sliding_window_size=24)
   elif fault == 'loading':
     model, params = verifier.model, dict(verifier.params)
-    layers = {f'layer_{i}': params[f'layer_{5 - i}'] for i in range(6)}
-    params |= layers
+    params |= {f'layer_{i}': params[f'layer_{5 - i}'] for i in range(6)}
   else:
     model = _Faulty(model, fault)
   drafter = Checkpoint(model, params, tokenizer)
@@ -102,10 +98,8 @@ def _diagnose(fault, texts, temperature=1.0, verifier='tiny-verifier'):
   return doctor.diagnose(decoder, texts, others)
 
 
-_FAULTS = (
-  'positions,layers,chat template,first token,temperature,sliding window,'
-  'loading,change at a position'
-).split(',')
+_FAULTS = 'positions,layers,chat template,first token,temperature'.split(',')
+_FAULTS += ['sliding window', 'loading', 'change at a position']
 
 
 @pytest.mark.slow
@@ -123,9 +117,8 @@ def test_a_planted_fault_is_named(fault):
 def test_a_sound_pair_is_hardly_ever_blamed(temperature, monkeypatch):
   seen = {}
   for name in ('_clear_cause', '_change'):
-    monkeypatch.setattr(
-      doctor, name, lambda *x, name=name: seen.setdefault(name, x) and []
-    )
+    note = lambda *x, name=name: seen.setdefault(name, x) and []  # noqa: E731
+    monkeypatch.setattr(doctor, name, note)
   _diagnose('', _texts(), temperature)
   monkeypatch.undo()
   (results, rows), (before, _, starts) = seen.values()

@@ -12,9 +12,8 @@ import small
 from experiments.records.unit_costs import Costs
 from experiments.sweeps import costs
 
-_COSTS = Costs(
-  verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.1, 3: 1.5}
-)
+_VERIFY_S = {1: 1.1, 3: 1.5}
+_COSTS = Costs(verifier_token_s=1, drafter_token_s=0.1, verify_s=_VERIFY_S)
 
 
 def test_a_speedup_is_the_verifiers_time_over_a_calls():
@@ -81,10 +80,8 @@ def test_a_pair_is_predicted(tmp_path):
     (method, f'{lenience:.3f}') for method, lenience in rules
   ]
   assert rows[0].split()[-1] == f'{best["speedup"]:.3f}'
-  assert rows[3:5] == [
-    '',
-    f'Read: 5 answers of {facts["num_positions"]} tokens.',
-  ]
+  read = f'Read: 5 answers of {facts["num_positions"]} tokens.'
+  assert rows[3:5] == ['', read]
   for step in ('decoding verifier_only: 5 of 5', 'decoding token_v3: 10 of 10'):
     assert step in done.stderr
   assert ', compiling ' in done.stderr.splitlines()[-1]

@@ -21,14 +21,8 @@ from cascades.sampler import predicting
 _MODEL = table_models.TableModel.injective(3, 3)
 _PROMPT, _LENGTH, _GAMMAS = (1, 2), 3, (1, 2, 3)
 _TEXTS = tuple(itertools.product(range(3), repeat=_LENGTH))
-_PAIRS = {
-  'speed': (0.0, 0.4),
-  'opt': (0.1,),
-  'token_v3': (0.3,),
-  'cactus': (0.3,),
-  'typical': (0.3,),
-  'min_p': (0.5,),
-}
+_PAIRS = dict(speed=(0.0, 0.4), opt=(0.1,), token_v3=(0.3,), cactus=(0.3,))
+_PAIRS |= dict(typical=(0.3,), min_p=(0.5,))
 
 
 @functools.cache
@@ -61,10 +55,8 @@ def _expected(kind, sampling, gamma):
       text = (*emitted, *block)[:_LENGTH]
       accepted = min(len(block) - 1, _LENGTH - len(emitted))
       examined = min(len(block), gamma, _LENGTH - len(emitted))
-      chance = before[0] * prob
-      counts = [np.ones(1), np.full(1, accepted), np.full(1, examined)]
-      after = np.array([chance, *[chance * x for x in counts]])
-      after[1:] += before[1:] * prob
+      counts = np.array([[0], [1], [accepted], [examined]])
+      after = (before + counts * before[0]) * prob
       pending[text] = pending.get(text, 0) + after
   return pairs, texts
 
@@ -79,17 +71,12 @@ def test_of_a_rules_own_text_calls_and_acceptance_are_exact(kind, temperature):
   config = DecodingConfig(verification=kind, temperature=temperature)
   sampling = processing.SamplingParams(temperature=np.float32(temperature))
   expected = {x: _expected(kind, sampling, x) for x in _GAMMAS}
-  compared = 0
+  options, compared = dict(rules=_PAIRS, gammas=_GAMMAS, config=config), 0
+  rules = [(x, y) for x, ys in _PAIRS.items() for y in ys]
   for tokens in _TEXTS:
     text = [(_PROMPT, tokens)]
-    prediction = cascades.predict(
-      *pair,
-      text,
-      rules=_PAIRS,
-      gammas=_GAMMAS,
-      config=config,
-      own_texts={(x, y): text for x, ys in _PAIRS.items() for y in ys},
-    )
+    own = dict.fromkeys(rules, text)
+    prediction = cascades.predict(*pair, text, own_texts=own, **options)
     points = {(x.method, x.lenience, x.gamma): x for x in prediction.points}
     for gamma, (pairs, texts) in expected.items():
       for (method, lenience), row in zip(pairs, texts[tokens].T, strict=True):
@@ -108,9 +95,8 @@ _PROMPTS = [f'The number {x} in words:' for x in range(100, 124)]
 
 
 def _decoded(temperature, pair=None, **options):
-  sampler = small.sampler(
-    *pair or small.tables(), temperature=temperature, **options
-  )
+  pair = pair or small.tables()
+  sampler = small.sampler(*pair, temperature=temperature, **options)
   answers = sampler.sample(_PROMPTS, max_new_tokens=24, seed=1)
   contexts = [sampler.encode(prompt) for prompt in _PROMPTS]
   texts = [(x, y.tokens) for x, y in zip(contexts, answers, strict=True)]
@@ -121,31 +107,24 @@ def _decoded(temperature, pair=None, **options):
   ('verifier', 'drafter'),
   tiers.first(
     [
-      ('tables', 'tables'),
-      ('tiny-verifier', 'tiny-recurrent'),
-      ('tiny-verifier', 'ngram:1'),
-      ('hf_gemma3', 'eagle3_joined'),
+      *((None, None), ('tiny-verifier', 'tiny-recurrent')),
+      *(('tiny-verifier', 'ngram:1'), ('hf_gemma3', 'eagle3_joined')),
       ('hf_gemma4_dense', 'hf_gemma4_dense_assistant'),
     ]
   ),
 )
-def test_greedy_strict_decoding_is_predicted_without_tolerance(
-  verifier, drafter
-):
+def test_greedy_strict_decoding_is_predicted_exactly(verifier, drafter):
   pair = small.tables()
-  if verifier != 'tables':
+  if verifier:
     pair = cascades.load_model(cases.named(verifier)), cases.named(drafter)
   _, texts = _decoded(0.0, pair, gamma=0)
   answers, _ = _decoded(0.0, pair, lenience=-1.0)
-  config = DecodingConfig(temperature=0.0)
+  options = dict(config=DecodingConfig(temperature=0.0), rules={}, gammas=[4])
   for answer, text in zip(answers, texts, strict=True):
-    prediction = cascades.predict(
-      *pair, [text], rules={}, gammas=[4], config=config
-    )
+    prediction = cascades.predict(*pair, [text], **options)
     (point,) = prediction.points
-    assert point.tokens_per_call == pytest.approx(
-      answer.block_efficiency, 1e-12
-    )
+    rate = pytest.approx(answer.block_efficiency, 1e-12)
+    assert point.tokens_per_call == rate
     accepted = point.acceptance_rate * answer.counts['examined']
     assert accepted == pytest.approx(answer.counts['accepted'], 1e-12)
     assert prediction.notes == []
@@ -166,41 +145,27 @@ def test_sampled_strict_decoding_is_within_its_interval():
   assert all(x == pytest.approx(1, abs=1e-5) for x in own.points[3].acceptance)
 
 
-@pytest.mark.parametrize(
-  ('name', 'kind'),
-  tiers.first(
-    itertools.product(
-      ('recurrent', 'ngram', 'eagle', 'partial recurrent'), _KINDS
-    )
-  ),
-)
+_DRAFTERS = 'recurrent', 'ngram', 'eagle', 'partial recurrent'
+_OF_BLOCKS = itertools.product(_DRAFTERS, _KINDS)
+
+
+@pytest.mark.parametrize(('name', 'kind'), tiers.first(_OF_BLOCKS))
 def test_drafters_whose_q_depends_on_where_a_block_begins(name, kind):
   table = checkpoints.Checkpoint(cases.MODEL, cases.VERIFIER, None)
   bound = cases.drafter(name).bound
   prompts = 20 * list(itertools.product(range(cases.SIZE), repeat=2))
-  state = cases.generate(
-    'min_p',
-    (0.0, 0.5),
-    prompts=prompts,
-    new=cases.ROOM,
-    bound=bound,
-    config=verification.VerificationConfig(kind),
-  )
+  options = dict(config=verification.VerificationConfig(kind), bound=bound)
+  options |= dict(prompts=prompts, new=cases.ROOM)
+  state = cases.generate('min_p', (0.0, 0.5), **options)
   texts, by_rule = (
     [(x, cases.new_tokens(state, j, i)) for j, x in enumerate(prompts)]
     for i in range(2)
   )
-  predict = functools.partial(
-    cascades.predict,
-    table,
-    bound,
-    texts,
-    gammas=[3],
-    config=DecodingConfig(verification=kind, temperature=1.0),
-  )
-  points = predict(
-    rules={'min_p': (0.5,)}, own_texts={('min_p', 0.5): by_rule}
-  ).points
+  config = DecodingConfig(verification=kind, temperature=1.0)
+  options = dict(gammas=[3], config=config)
+  predict = functools.partial(cascades.predict, table, bound, texts, **options)
+  own = {('min_p', 0.5): by_rule}
+  points = predict(rules={'min_p': (0.5,)}, own_texts=own).points
   assert [x.basis for x in points] == ['exact', 'own text']
   with pytest.raises(ValueError, match='is not a language model'):
     predict(rules={'chow': (0.3,)})
@@ -219,20 +184,19 @@ def test_drafters_whose_q_depends_on_where_a_block_begins(name, kind):
 
 def test_a_large_vocabulary_is_read_in_part(monkeypatch):
   _, texts = _decoded(1.0, gamma=0)
-  rules = {'token_v3': (0.5,), 'opt': (0.3,)}
-  whole = cascades.predict(*small.tables(), texts, rules=rules, gammas=[4])
+  options = dict(rules={'token_v3': (0.5,), 'opt': (0.3,)}, gammas=[4])
+  whole = cascades.predict(*small.tables(), texts, **options)
   assert whole.rest == 0
   monkeypatch.setattr(predicting, '_LIKELIEST', 300)
   reading = predicting._reading
   monkeypatch.setattr(predicting, '_reading', lambda *args: reading(*args))
-  part = cascades.predict(*small.tables(), texts, rules=rules, gammas=[4])
+  part = cascades.predict(*small.tables(), texts, **options)
   assert 0 < part.rest < 0.3
   for x, y in zip(whole.points, part.points, strict=True):
     assert abs(x.acceptance_rate - y.acceptance_rate) <= part.rest
     assert abs(x.total_variation - y.total_variation) <= part.rest
-  assert whole.points[0].acceptance_rate == pytest.approx(
-    part.points[0].acceptance_rate, abs=1e-6
-  )
+  strict, strict_of_part = (x.points[0].acceptance_rate for x in (whole, part))
+  assert strict == pytest.approx(strict_of_part, abs=1e-6)
 
 
 def test_texts_of_others_are_noticed():
@@ -240,30 +204,24 @@ def test_texts_of_others_are_noticed():
   assert cascades.predict(*small.tables(), texts, rules={}).notes == []
   texts = [(context, tokens[::-1]) for context, tokens in texts]
   for temperature in 1.0, 0.0:
-    config = DecodingConfig(temperature=temperature)
-    (note,) = cascades.predict(
-      *small.tables(), texts, rules={}, config=config
-    ).notes
+    options = dict(config=DecodingConfig(temperature=temperature), rules={})
+    (note,) = cascades.predict(*small.tables(), texts, **options).notes
     assert note.startswith("texts: are not the verifier's own answers")
 
 
 @pytest.mark.parametrize(
-  ('texts', 'options', 'sentence'),
+  ('tokens', 'options', 'sentence'),
   [
-    ([], {}, 'texts: hold no token'),
-    ([((1, 2), ())], {}, 'texts: hold no token'),
-    ([((1, 2), (3, 900))], {}, 'ids from 0 to 767'),
-    ([((1, 2), (3,))], dict(cache_length=12), 'gamma: a text of 3 tokens'),
-    ([((1, 2), (3,))], dict(bonus='verifier'), 'bonus: '),
-    ([((1, 2), (3,))], dict(verification='look_ahead'), 'not predicted'),
-    (
-      [((1, 2), (3,))],
-      dict(verification='match', drafts=2),
-      'with 2 drafts is not predicted',
-    ),
+    *((tokens, {}, 'texts: hold no token') for tokens in (None, ())),
+    ((3, 900), {}, 'ids from 0 to 767'),
+    ((3,), dict(cache_length=12), 'gamma: a text of 3 tokens'),
+    ((3,), dict(bonus='verifier'), 'bonus: '),
+    ((3,), dict(verification='look_ahead'), 'not predicted'),
+    ((3,), dict(verification='match', drafts=2), 'with 2 drafts is not predic'),
   ],
 )
-def test_what_cannot_be_predicted_is_refused(texts, options, sentence):
+def test_what_cannot_be_predicted_is_refused(tokens, options, sentence):
+  texts = [] if tokens is None else [(_PROMPT, tokens)]
   config = DecodingConfig(**options)
   with pytest.raises(ValueError, match=sentence):
     cascades.predict(*small.tables(), texts, config=config)

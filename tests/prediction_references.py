@@ -89,17 +89,17 @@ def _coverage(pair, prompts, tokens, count):
 
   Of each point of strict decoding, and of a rule corrected by its own texts.
   """
-  config = cascades.DecodingConfig(gamma=0)
-  sampler = cascades.Sampler(*pair, config=config)
-  answers = sampler.sample(prompts, max_new_tokens=tokens, seed=4)
-  texts = [
-    (sampler.encode(x), y.tokens) for x, y in zip(prompts, answers, strict=True)
-  ]
-  rule = 'opt', 0.3
-  config = cascades.DecodingConfig(method=rule[0], lenience=rule[1])
-  lossy = cascades.Sampler(*pair, config=config)
-  answers = lossy.sample(prompts, max_new_tokens=tokens, seed=5)
-  own = [(x, y.tokens) for (x, _), y in zip(texts, answers, strict=True)]
+
+  def answer(seed, **options):
+    config = cascades.DecodingConfig(**options)
+    sampler = cascades.Sampler(*pair, config=config)
+    answers = sampler.sample(prompts, max_new_tokens=tokens, seed=seed)
+    contexts = map(sampler.encode, prompts)
+    return [(x, y.tokens) for x, y in zip(contexts, answers, strict=True)]
+
+  method, lenience = rule = 'opt', 0.3
+  texts = answer(4, gamma=0)
+  own = answer(5, method=method, lenience=lenience)
   # Read once: no draw has two answers to a prompt.
   read, cache = scoring.map_tokens, {}
 
@@ -111,15 +111,12 @@ def _coverage(pair, prompts, tokens, count):
     return [cache[x] for x in keys]
 
   scoring.map_tokens = map_tokens
-  options = dict(rules={rule[0]: rule[1:]}, gammas=(4, 12))
 
   def predict(selected, count):
-    return cascades.predict(
-      *pair,
-      [texts[i] for i in selected],
-      own_texts={rule: [own[i] for i in selected[:count]]},
-      **options,
-    ).points
+    options = dict(rules={method: [lenience]}, gammas=(4, 12))
+    options['own_texts'] = {rule: [own[i] for i in selected[:count]]}
+    given = [texts[i] for i in selected]
+    return cascades.predict(*pair, given, **options).points
 
   pool = predict(range(len(texts)), len(texts))
   rng, covered = np.random.default_rng(0), np.zeros(len(pool))
@@ -129,10 +126,9 @@ def _coverage(pair, prompts, tokens, count):
       x.low <= y.tokens_per_call <= x.high
       for x, y in zip(drawn, pool, strict=True)
     ]
+  names = 'method', 'lenience', 'gamma'
   return [
-    dict(
-      method=x.method, lenience=x.lenience, gamma=x.gamma, coverage=y / _DRAWS
-    )
+    {name: getattr(x, name) for name in names} | dict(coverage=y / _DRAWS)
     for x, y in zip(pool, covered, strict=True)
   ]
 
@@ -142,10 +138,9 @@ def main(name: str, *paths: str) -> None:
   if name == 'tiny':
     pair = 'tiny-verifier', 'tiny-drafter'
     task, options = TASKS['word_problems'], dict(split='test')
+    shape = dict(temperatures=(1.0, 0.0), gammas=(4, 12), tokens=32, rows=64)
     rules = dict.fromkeys(predicting.RULES, predicting.LENIENCES)
-    shape = dict(temperatures=(1.0, 0.0), gammas=(4, 12), tokens=32)
-    shape |= dict(count=100, rows=64)
-    num_prompts = 500
+    shape['count'], num_prompts = 100, 500
   else:
     pair = paths[0], 'gemma3-270m-multi30k-de-en'
     task, options = TASKS['multi30k_de_en'], dict(path=paths[1], shots=4)

@@ -1,6 +1,5 @@
 """Models that share another's table, and say some of its tokens."""
 
-import dataclasses
 import json
 
 import conftest
@@ -45,12 +44,8 @@ def test_it_says_what_the_whole_model_says_of_these_tokens(folder):
   np.testing.assert_allclose(alone, said[0], atol=1e-5)
   # A soft cap leaves out what is not said; in gemma's order, too.
   model, params, _ = part.unpack()
-  config = dataclasses.replace(model.module.config, final_logit_softcap=3.0)
-  module = dataclasses.replace(model.module, config=config)
-  capped = part._replace(
-    model=dataclasses.replace(model, module=module), params=params
-  )
-  said, *_ = read(capped, [5, 6])
+  model = small.reconfigure(model, final_logit_softcap=3.0)
+  said, *_ = read(part._replace(model=model, params=params), [5, 6])
   assert np.isneginf(np.delete(said, _SAID, axis=1)).all()
   assert np.abs(said[:, _SAID]).max() <= 3
 
@@ -59,9 +54,7 @@ def table(checkpoint):
   return checkpoint.params['embedder']['input_embedding'].parts
 
 
-def test_its_table_is_in_memory_once_and_read_anew_if_written_anew(
-  folder, tmp_path
-):
+def test_its_table_is_in_memory_once_and_read_anew(folder, tmp_path):
   assert not [name for name in small.stored(folder) if 'embed' in name]
   whole, part = map(checkpoints.load_model, ('tiny-drafter', folder))
   assert table(whole) is table(part)

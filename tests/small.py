@@ -20,6 +20,7 @@ from cascades import drafters, methods
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language, tokenizers
+from cascades.models.checkpoints import Checkpoint
 from cascades.proof import table_models
 from experiments import cli, records
 from experiments.sweeps import curve_plan
@@ -31,9 +32,7 @@ curve = functools.partial(curve_plan.Curve.from_config, {})
 
 
 @functools.cache
-def tables(
-  apart: float = 0.5,
-) -> tuple[checkpoints.Checkpoint, checkpoints.Checkpoint]:
+def tables(apart: float = 0.5) -> tuple[Checkpoint, Checkpoint]:
   """Two tables that speak the bundled models' tokens.
 
   About one answer in three ends within 32 tokens. `apart` is the share of
@@ -47,8 +46,7 @@ def tables(
     table[:, [tokenizers.PAD, tokenizers.BOS, tokenizers.UNK]] = -np.inf
     table[:, tokenizers.EOS] += 3
   return tuple(
-    checkpoints.Checkpoint(model, jnp.asarray(table), tokenizer)
-    for table in logits
+    Checkpoint(model, jnp.asarray(table), tokenizer) for table in logits
   )
 
 
@@ -104,6 +102,13 @@ def of_target(target, **fields) -> methods.Method:
   return methods.from_target(target, **usual | dict(reference='') | fields)
 
 
+def reconfigure(model, **fields):
+  """Changes fields of the configuration of a model of gemma."""
+  config = dataclasses.replace(model.module.config, **fields)
+  module = dataclasses.replace(model.module, config=config)
+  return dataclasses.replace(model, module=module)
+
+
 def causal(count: int) -> tuple[jax.Array, jax.Array]:
   """Positions of a text, and the mask of those that each token sees."""
   positions = jnp.arange(count)
@@ -128,7 +133,7 @@ def answers(workdir) -> dict:
 
 
 @functools.cache
-def load(name: str) -> checkpoints.Checkpoint:
+def load(name: str) -> Checkpoint:
   """A model of the fixtures, or a bundled one, in gemma's order."""
   folder = FIXTURES / name
   return checkpoints.load_model(folder if folder.exists() else name).unpack()
@@ -166,9 +171,8 @@ def rewrite(folder, fields=None, tensors=None) -> None:
     tensors = stored(folder) | tensors
     for file in folder.glob('*.safetensors*'):
       file.unlink()
-    arrays = {
-      k: np.ascontiguousarray(x) for k, x in tensors.items() if x is not None
-    }
+    some = {name: x for name, x in tensors.items() if x is not None}
+    arrays = {name: np.ascontiguousarray(x) for name, x in some.items()}
     save_file(arrays, folder / 'model.safetensors')
 
 
