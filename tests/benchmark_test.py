@@ -110,10 +110,8 @@ def test_the_floor_makes_the_passes_of_a_strict_block(monkeypatch):
 
   monkeypatch.setattr(decoding, 'read_hidden', read)
   # The cache of a model is where it stands.
-  model = types.SimpleNamespace(
-    rewind=lambda cache, at: at,
-    split_vocab_ids=lambda params: (f'{params} without ids', None),
-  )
+  split = lambda params: (f'{params} without ids', None)  # noqa: E731
+  model = types.SimpleNamespace(rewind=lambda _, at: at, split_vocab_ids=split)
   drafter = 'drafter without ids'
   block = [(drafter, 2, 0), (drafter, 1, 0)]
   for models, gamma, drafts in (2, 0, []), (2, 2, block), (1, 2, []):
@@ -292,9 +290,7 @@ def test_figures_of_another_commit_stay(tmp_path, monkeypatch):
     benchmark.run(_config('benchmark'), tmp_path)
 
 
-def test_a_phase_that_hangs_loses_only_what_it_has_not_measured(
-  tmp_path, monkeypatch
-):
+def test_a_phase_that_hangs_keeps_what_it_measured(tmp_path, monkeypatch):
   rows = ({'ms': 1 / x, 'met': True} for x in (4, 0, 1))
   plan = {'a': rows, 'b': [{'met': False}, {'arm': 'strict'}]}
   monkeypatch.setitem(accelerator.PHASES, 'loops', (37, lambda _: plan.items()))
@@ -363,9 +359,7 @@ socket.socket.connect = None
 
 
 @pytest.mark.slow
-def test_all_phases_are_rehearsed_without_tensorflow_or_a_network(
-  tmp_path, monkeypatch
-):
+def test_all_phases_are_rehearsed_without_a_network(tmp_path, monkeypatch):
   (tmp_path / 'sitecustomize.py').write_text(_LEAN)
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   # Every process imports what its user named.

@@ -20,10 +20,8 @@ _FOLDER = pathlib.Path(__file__).parent / 'fixtures/chat'
 _NAMES = 'folded', 'gemma3', 'gemma4'
 _CONVERSATIONS = small.read_json(_FOLDER / 'conversations.json')
 # Of Gemma 2 and 3, and of Gemma 4.
-_TAGS = {
-  'start': ('<start_of_turn>', '<end_of_turn>'),
-  'bar': ('<|turn>', '<turn|>'),
-}
+_TAGS = {'bar': ('<|turn>', '<turn|>')}
+_TAGS['start'] = '<start_of_turn>', '<end_of_turn>'
 _TEXTS = ['user and model take turns', 'what is 2 + 3', 'it is 5, a figure'] * 9
 
 
@@ -150,17 +148,14 @@ def test_words_never_become_control_tokens(tags, kind):
   template = chat.require_template(tokenizer)
   start, end = _TAGS[tags]
   html = '<b>', '</b>', '<table>'
-  for last, frame in (
-    (None, ['<s>', start, end, start]),
-    (template.end_token, [start, end, start]),
-    (17, [end, start, end, start]),
-  ):
+  frame = [start, end, start]
+  frames = {None: ['<s>', *frame], template.end_token: frame, 17: [end, *frame]}
+  for last, frame in frames.items():
     for typed in _TYPED:
       words = typed.format(start=start, end=end)
       ids = template.encode(tokenizer, words, last)
-      names = [
-        tokenizer.piece(i) for i in ids if not tokenizer._model.is_byte(i)
-      ]
+      is_byte = tokenizer._model.is_byte
+      names = [tokenizer.piece(i) for i in ids if not is_byte(i)]
       names = [x for x in names if len(x) > 2 and x[0] in '<[']
       assert [x for x in names if x not in html] == frame
       # They are still there, as text.
@@ -208,9 +203,8 @@ def test_templates_give_the_ids_of_transformers(name):
     assert _tokenizer().encode_framed(parts) == want
     ids = _encode(_source(name), conversation)
     letters = [[role, 'a'] for role, _ in conversation]
-    assert _control_tokens(ids) == _control_tokens(
-      _encode(_source(name), letters)
-    )
+    want_ids = _encode(_source(name), letters)
+    assert _control_tokens(ids) == _control_tokens(want_ids)
     spelled += ids != want
   # Of messages without control tokens, the ids are those of transformers.
   assert spelled == {'folded': 3, 'gemma3': 3, 'gemma4': 3}[name]
@@ -259,9 +253,8 @@ def test_the_text_is_that_of_plain_jinja_or_refused(kind, cut):
   plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
   plain.filters['tojson'] = functools.partial(json.dumps, ensure_ascii=False)
   plain.globals['strftime_now'] = lambda form: '123456'
-  plain = plain.from_string(
-    '{% macro g() %}{{ caller() }}{% endmacro %}' + source
-  )
+  source = '{% macro g() %}{{ caller() }}{% endmacro %}' + source
+  plain = plain.from_string(source)
   for content in _MESSAGES:
     try:
       parts = template.split(content)
@@ -293,11 +286,9 @@ def test_a_later_turn_closes_the_answer(name):
   assert tokenizer.piece(template.end_token) == end
   first = f'{start}user\nhi{end}\n{start}model\n'
   # What the model wrote ends its turn, or was cut off.
-  for last, want in (
-    (None, first),
-    (template.end_token, f'\n{first}'),
-    (17, f'{end}\n{first}'),
-  ):
+  before = {None: '', template.end_token: '\n', 17: f'{end}\n'}
+  for last, text in before.items():
+    want = f'{text}{first}'
     ids = tokenizer.encode(want, add_bos=last is None)
     assert template.encode(tokenizer, 'hi', last) == ids
 

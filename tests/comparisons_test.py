@@ -82,9 +82,8 @@ def test_models_strict_decoding_and_the_fastest_as_good_are_timed():
   assert entrants() == ['speed 0.0 2', 'diff 0.5 4']
   # Of two tasks, it is as good on both.
   made.table['variant'] = made.table.method
-  bad = {
-    k: (0.1 if k == ('opt', 0.5, 2) else 0.8, *SPECS[k][1:]) for k in SPECS
-  }
+  bad = {k: (0.8, *spec[1:]) for k, spec in SPECS.items()}
+  bad['opt', 0.5, 2] = 0.1, *bad['opt', 0.5, 2][1:]
   bad, one = make(bad), made
   table = pd.concat([one.table, bad.table.assign(task='names')])
   more = bad.answers.assign(point=bad.answers.point + len(one.table))
@@ -159,12 +158,9 @@ def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
   values = comparisons.matrices(points, points.table.index)['quality']
   point_row = frame.loc[4]
   # Examples are in the order of their ids.
-  assert point_row.difference == pytest.approx(
-    (values[40:190, 4] - values[40:190, 0]).mean()
-  )
-  assert frame.loc[3].difference == pytest.approx(
-    (values[:190, 3] - values[:190, 0]).mean()
-  )
+  means = values[40:190, [4, 0]].mean(0), values[:190, [3, 0]].mean(0)
+  assert point_row.difference == pytest.approx(means[0][0] - means[0][1])
+  assert frame.loc[3].difference == pytest.approx(means[1][0] - means[1][1])
 
 
 def test_the_front_has_no_point_that_is_beaten(frame):
@@ -236,9 +232,8 @@ def test_every_known_method_has_a_kind():
     ('sequence_mean', 'token', 0.1): 'sequence-level cascade',
     ('always_accept', 'token', math.nan): 'always accept',
   }
-  kinds = {
-    key: comparisons.kind_of(*key, has_rule=key[0] in RULES) for key in expected
-  }
+  kind_of = comparisons.kind_of
+  kinds = {key: kind_of(*key, has_rule=key[0] in RULES) for key in expected}
   assert kinds == expected
   assert set(expected.values()) == {'', *comparisons.KINDS}
 

@@ -154,9 +154,8 @@ def test_fields_of_the_command_line_win():
   assert found['sequence_mean'].config.verification == 'token'
   # A method selects its curves, or is one that the sweep lacks.
   found = _planned('quickstart', method='cascade_chow', lenience=(0.25,))
-  assert [*found.values()] == [
-    _curve('chow', (0.25,), gamma=4, num_examples=200)
-  ]
+  own = dict(gamma=4, num_examples=200)
+  assert [*found.values()] == [_curve('chow', (0.25,), **own)]
   own = dict(verification='block', gate='processed')
   (curve,) = _planned('quickstart', method='bild', **own).values()
   assert curve == _curve('bild', (0.3,), gamma=4, **own)

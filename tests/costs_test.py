@@ -27,9 +27,8 @@ def measured(monkeypatch, times, blocks, calls, drafter='', **options):
 
 def test_a_block_is_the_verifiers_but_for_the_drafters_calls(monkeypatch):
   times = {'verifier': 1.0, 1: 0.1, (4, 1): 2.0, (2, 1): 1.5}
-  unit_costs, timed_names = measured(
-    monkeypatch, times, [(4, 1), (2, 1), (0, 1)], calls=3
-  )
+  blocks = [(4, 1), (2, 1), (0, 1)]
+  unit_costs, timed_names = measured(monkeypatch, times, blocks, calls=3)
   assert unit_costs.verifier_token_s == 1.0
   assert unit_costs.drafter_token_s == 0.1
   assert unit_costs.verify_s == pytest.approx({4: 1.7, 2: 1.2})

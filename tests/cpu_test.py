@@ -1,5 +1,6 @@
 """The engine of CPUs: blocks, eight bits, and rows that are exact."""
 
+import functools
 import tracemalloc
 
 import conftest
@@ -23,20 +24,18 @@ from cascades.models.sharding import AxisSplit
 _TABLE, _COLUMNS = AxisSplit((0,), (1,)), AxisSplit((1,), (0,))
 # Axes of weights, and their shapes.
 _ORDERS = {
-  'table': (_TABLE, (1088, 48)),
+  **{'table': (_TABLE, (1088, 48)), 'small table': (_TABLE, (50, 24))},
   'large table': (_TABLE, (64 * 1024 + 640, 8)),
   'keys and values': (AxisSplit((0, 1, 3), (2,)), (2, 2, 64, 192)),
   'queries': (AxisSplit((0, 2), (1,)), (4, 96, 128)),
   'of heads': (AxisSplit((2,), (0, 1)), (4, 64, 192)),
   'gate by rows': (AxisSplit((0, 1), (2,)), (2, 320, 80)),
   # 48 columns a block, and a number of columns that has no such divisor.
-  'by 48': (_COLUMNS, (400, 336)),
-  'odd': (_COLUMNS, (400, 90)),
+  **{'by 48': (_COLUMNS, (400, 336)), 'odd': (_COLUMNS, (400, 90))},
   # 17 blocks of 64 columns, one of 63; and 128, one, and one of 3.
   'prime table': (_TABLE, (1151, 40)),
   'large prime table': (_TABLE, (64 * 129 + 3, 8)),
   'small': (AxisSplit((2,), (0, 1)), (2, 8, 24)),
-  'small table': (_TABLE, (50, 24)),
 }
 
 
@@ -209,9 +208,7 @@ def _read(model, params, batch, width, slots=models_test.SLOTS):
     *tiers.first([('hf_gemma3', 'blocked'), ('hf_gemma3', None)]),
   ],
 )
-def test_logits_have_the_same_bits_in_any_batch_and_block(
-  kind, layout, monkeypatch
-):
+def test_logits_are_bit_exact_in_any_batch_and_block(kind, layout, monkeypatch):
   plain, params = models_test.make(kind)
   monkeypatch.setattr(blocked, '_SMALL', 0)
   model = plain.with_layout(layout)
@@ -241,10 +238,9 @@ def test_strict_decoding_has_the_logits_of_the_verifier_alone(drafter):
   verifier = cascades.load_model(names[0], 'int8')
   drafter = drafter or cascades.load_model(names[1], 'int8')
   request = dict(max_new_tokens=24, return_logits=True)
+  make = functools.partial(small.sampler, verifier, temperature=0.0)
   alone, strict = (
-    small.sampler(verifier, x, temperature=0.0, **options).sample(
-      prompts, **request
-    )
+    make(x, **options).sample(prompts, **request)
     for x, options in (
       (None, dict(gamma=0)),
       (drafter, dict(method='token_v2', gate='processed', gamma=3)),
@@ -286,11 +282,9 @@ def test_rounding_deviates_by_half_a_scale_and_keeps_zeros():
 
 
 # Two runs of 80, three of 48, one of 64; no run divides 24.
-@pytest.mark.parametrize(
-  ('size', 'run'), [(160, 80), (144, 64), (64, 64), (24, 16)]
-)
-def test_a_single_row_has_the_bits_of_a_batch(size, run, monkeypatch):
-  random = np.random.default_rng(0)
+@pytest.mark.parametrize('size_run', [(160, 80), (144, 64), (64, 64), (24, 16)])
+def test_a_single_row_has_the_bits_of_a_batch(size_run, monkeypatch):
+  (size, run), random = size_run, np.random.default_rng(0)
   w, x = random.normal(size=(2048, size)), random.normal(size=(5, size))
   parts = Int8Weight.pack(w.astype(np.float32), _TABLE)
   x = jnp.asarray(x, jnp.float32)

@@ -26,6 +26,9 @@ from experiments.sweeps.fields import SweepConfig
 from experiments.tasks import halves
 
 _CONFIG = AnalysisConfig(risk=0.1, delta=0.1, resamples=200)
+_REPORTED = ([0, 0.5], [2, 3], -1.0), ([0, 0.0], [0.5, 2], 0.2)
+_LENIENCES = ('token_v3', -1.0), ('opt', -math.inf), ('drafter_only', 0.0)
+_HALF = 'examples for choosing (half of all) are'
 _EMPTY = dict(prompt='', reference='')
 _VERIFIER = Setting('verifier_only', 'verifier_only', 0, math.nan, True)
 
@@ -78,7 +81,7 @@ def test_the_fastest_certified_setting_is_chosen():
       [0, 0.5, 0, 0],
       [1.5, 2, 3, 9],
       -1.0,
-      'examples for choosing (half of all) are too large or too uncertain',
+      f'{_HALF} too large or too uncertain',
     ),
     ([0, 0.0], [2.5, 2], -1.0, 'No certified setting that may lose'),
     ([0, 0.5], [0.9, 9], None, 'because the drafter does not pay'),
@@ -101,10 +104,7 @@ def test_leniences_are_tested_from_strict_on_in_either_direction():
   assert verdict.setting.lenience == 5.0
 
 
-@pytest.mark.parametrize(
-  ('losses', 'speeds', 'setting'),
-  [([0, 0.5], [2, 3], -1.0), ([0, 0.0], [0.5, 2], 0.2)],
-)
+@pytest.mark.parametrize(('losses', 'speeds', 'setting'), _REPORTED)
 def test_the_reporting_half_alone_shows_a_setting(losses, speeds, setting):
   answers = _answers(losses, speeds)
   before = certification.decide(answers, _CONFIG)
@@ -113,9 +113,8 @@ def test_the_reporting_half_alone_shows_a_setting(losses, speeds, setting):
   assert 0.3 < np.mean(is_reporting) < 0.7
   # It has no part in the choice.
   worse = answers.quality - is_reporting * np.array([[0], [0.9], [0.9]])
-  after = certification.decide(
-    dataclasses.replace(answers, quality=worse), _CONFIG
-  )
+  worse = dataclasses.replace(answers, quality=worse)
+  after = certification.decide(worse, _CONFIG)
   assert (after.setting, after.trials) == (before.setting, before.trials)
   assert after.loss[0] == pytest.approx(before.loss[0] + 0.9)
   # Fast on the half that chooses, slow on the half that reports.
@@ -300,9 +299,8 @@ _CURVES = [
 def test_a_decision_of_its_own_number_of_examples_stands_first(tmp_path):
   workdir, other = tmp_path / 'run', tmp_path / 'other'
   sweep.run(_fixed_config(), _CURVES, workdir, quiet=True)
-  counts = pd.Series(
-    [(x.method, x.gamma) for x in records.read_all(workdir)]
-  ).value_counts()
+  pairs = [(x.method, x.gamma) for x in records.read_all(workdir)]
+  counts = pd.Series(pairs).value_counts()
   assert counts['verifier_only', 0] == counts['speed', 2] == 5
   assert counts['token_v2', 2] == 5 + 2 * 3
   assert counts['drafter_only', 0] == 3
@@ -374,11 +372,8 @@ def decided(tmp_path_factory):
   config = _config(decision, num_examples=24, temperature=0.0)
   workdir = tmp_path_factory.mktemp('decided') / 'run'
   make = functools.partial(curve_plan.Curve.from_config, config)
-  curves = [
-    make('verifier_only', ()),
-    make('speed', (0.0,)),
-    make('token_v3', (0.5, 0.9)),
-  ]
+  rules = dict(verifier_only=(), speed=(0.0,), token_v3=(0.5, 0.9))
+  curves = [make(*rule) for rule in rules.items()]
   sweep.run(config, curves, workdir, quiet=True)
   return config, workdir
 
@@ -398,11 +393,8 @@ def test_a_sampler_of_a_decision_gives_the_tokens_of_the_evidence(decided):
     and (record.lenience == config.lenience or not has_lenience)
   }
   assert len(tokens) >= 20
-  answers = decoder.sample(
-    [example.prompt for example in examples.values()],
-    seed=decision.evidence['seed'],
-    **decision.sample_options,
-  )
+  options = decision.sample_options | dict(seed=decision.evidence['seed'])
+  answers = decoder.sample([x.prompt for x in examples.values()], **options)
   for name, answer in zip(examples, answers, strict=True):
     assert answer.tokens == tokens[name]
 
@@ -449,10 +441,7 @@ def test_a_damaged_decision_is_refused(decided, tmp_path, part, name, value):
     Decision.load(tmp_path / 'none')
 
 
-@pytest.mark.parametrize(
-  ('method', 'lenience'),
-  [('token_v3', -1.0), ('opt', -math.inf), ('drafter_only', 0.0)],
-)
+@pytest.mark.parametrize(('method', 'lenience'), _LENIENCES)
 def test_a_decision_holds_its_lenience(decided, tmp_path, method, lenience):
   made, config = Decision.load(decided[1]), DecodingConfig(method=method)
   made = made.model_copy(update={'config': config})
@@ -461,9 +450,7 @@ def test_a_decision_holds_its_lenience(decided, tmp_path, method, lenience):
   assert loaded == config.replace(lenience=lenience)
 
 
-def test_a_page_shows_a_decision_or_leaves_it_out(
-  decided, tmp_path, monkeypatch
-):
+def test_a_page_shows_a_decision_or_omits_it(decided, tmp_path, monkeypatch):
   workdir = shutil.copytree(decided[1], tmp_path / 'run')
   path = workdir / 'decision.json'
   fields = small.read_json(path)
@@ -473,9 +460,8 @@ def test_a_page_shows_a_decision_or_leaves_it_out(
   lossless[0]['speedup'] = 'nan'
   # A spreadsheet would compute it.
   lossless[0]['=1+1'] = 2
-  path.write_text(
-    json.dumps(fields | {'evidence': evidence | {'trials': lossless}})
-  )
+  shown = fields | {'evidence': evidence | {'trials': lossless}}
+  path.write_text(json.dumps(shown))
   table = page._trials(Decision.load(path))
   rows = [[x.text for x in cells] for _, cells in table.rows({})]
   assert rows[0][2] == tables.DASH

@@ -47,9 +47,8 @@ def _look_up(tokens, gamma, window, agreeing):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _drafted(drafter, tokens, length):
-  context = drafters.DraftContext(
-    tokens, length, *[None] * 4, needs_bonus_probs=jnp.bool_(True)
-  )
+  given = tokens, length, *[None] * 4
+  context = drafters.DraftContext(*given, needs_bonus_probs=jnp.bool_(True))
   return drafter.propose((), (), context, gamma=4, drafts=1)[0]
 
 
@@ -84,9 +83,8 @@ def test_the_beams_are_the_likeliest_drafts():
   hidden = jax.random.normal(jax.random.key(5), (cases.SIZE,))
   token = jnp.int32(2)
   given = _MODEL, _VERIFIER, cases.HEAD, hidden
-  tokens, logits = recurrent.draft_beams(
-    *given, token=token, gamma=length, beams=beams
-  )
+  options = dict(token=token, gamma=length, beams=beams)
+  tokens, logits = recurrent.draft_beams(*given, **options)
   assert tokens.shape == (beams, length + 1)
   scores = {}
   for draft in itertools.product(range(cases.SIZE), repeat=length):

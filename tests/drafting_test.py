@@ -253,9 +253,8 @@ def test_the_loss_is_what_it_is_called(whole):
   loss, seen = figures(own, False)
   figure = loss, seen['kept'], seen['agree']
   assert figure == pytest.approx((0, 1, 1), abs=1e-5)
-  states = data.hidden_at(
-    start.model, other | {'embedder': shared}, tokens, places
-  )
+  trained = other | {'embedder': shared}
+  states = data.hidden_at(start.model, trained, tokens, places)
   p, q = (
     np.asarray(jax.nn.softmax(x @ head.T), np.float64)[counts]
     for x in (hidden, states)
@@ -273,9 +272,7 @@ def test_the_loss_is_what_it_is_called(whole):
 
 
 @pytest.mark.slow
-def test_a_training_that_was_stopped_ends_with_the_same_drafter(
-  lines, tmp_path, monkeypatch
-):
+def test_a_stopped_training_ends_the_same(lines, tmp_path, monkeypatch):
   one, two = tmp_path / 'one', tmp_path / 'two'
   for workdir in (one, two):
     workdir.mkdir()
@@ -304,9 +301,8 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
 
 
 def test_a_training_does_not_resume_with_other_fields(tmp_path):
-  hidden = np.lib.format.open_memmap(
-    tmp_path / 'hidden.npy', 'w+', shape=(12, 1, 1)
-  )
+  file = tmp_path / 'hidden.npy'
+  hidden = np.lib.format.open_memmap(file, 'w+', shape=(12, 1, 1))
   rows = data.Rows(*np.zeros((3, 12, 1)), hidden)
 
   def fit(**fields):
@@ -331,9 +327,7 @@ def test_a_training_does_not_resume_with_other_fields(tmp_path):
     fit()
 
 
-def test_what_is_made_of_a_model_with_terms_carries_them(
-  lines, tmp_path, monkeypatch, whole
-):
+def test_terms_of_a_model_are_carried(lines, tmp_path, monkeypatch, whole):
   figures = {'temperature 1': {'acceptance': 0.5}}
   monkeypatch.setattr(training_loop, '_evaluate', lambda *_: figures)
   folder = tmp_path / 'made'
@@ -380,9 +374,8 @@ def test_the_loss_is_of_what_the_head_would_draft():
     for i in range(2):
       if t + 1 + i not in answer:
         break
-      state, guess = recurrent.step(
-        model, params, head, hidden[t], state, tokens[0, t + 1 + i]
-      )
+      given = model, params, head, hidden[t], state
+      state, guess = recurrent.step(*given, tokens[0, t + 1 + i])
       p, q = said[t + 1 + i], jax.nn.softmax(guess)
       nats.append(-(p * jnp.log(q)).sum())
       shares[i].append(jnp.minimum(p, q).sum())
@@ -394,10 +387,8 @@ def test_the_loss_is_of_what_the_head_would_draft():
 @pytest.mark.slow
 def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   config = train_recurrent.get_config()
-  examples = (
-    dict(prompt=f'{n} in words:', answer=f' number {n}') for n in range(60)
-  )
-  (tmp_path / 'texts.jsonl').write_text('\n'.join(map(json.dumps, examples)))
+  rows = (dict(prompt=f'{n} in words:', answer=f' no. {n}') for n in range(60))
+  (tmp_path / 'texts.jsonl').write_text('\n'.join(map(json.dumps, rows)))
   config.update(vocabulary=20, held_out=10, answers=4, answer_length=8, shots=1)
   config.update(texts=8, row_length=96, rows=2, steps=2, depth=2, log_every=1)
   config.update(eval_examples=3, checkpoint_every=2, name='head', tasks=())
@@ -410,10 +401,8 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   assert loaded.draft_vocab_ids.shape == (20,)
   bound_drafter = loaded.bind(load_model('tiny-verifier'))
   state = jnp.ones(320)
-  _, logits = recurrent.step(
-    *(bound_drafter.drafter.model, bound_drafter.params[1], loaded.head),
-    *(state, state, jnp.int32(5)),
-  )
+  head = bound_drafter.drafter.model, bound_drafter.params[1], loaded.head
+  _, logits = recurrent.step(*head, state, state, jnp.int32(5))
   drafted = np.flatnonzero(np.isfinite(logits))
   assert drafted.tolist() == loaded.draft_vocab_ids.tolist()
   figures = training_loop.write_card(folder, config, 'a command')

@@ -138,9 +138,8 @@ def test_a_branch_that_only_rounding_makes_is_none(draw):
 
 def test_what_is_dropped_is_little_in_all():
   # Each of these is rounding, and all together they are not.
-  found = branching.outcomes(
-    lambda rng: sum(bool(rng.random() < 9e-13) for _ in range(300))
-  )
+  rare = lambda rng: sum(bool(rng.random() < 9e-13) for _ in range(300))  # noqa: E731
+  found = branching.outcomes(rare)
   dropped = 1 - sum(found.values())
   assert 0 < dropped <= 1.01 * branching.MAX_DROPPED
   assert found[1] + dropped == pytest.approx(300 * 9e-13, rel=1e-3)
@@ -158,9 +157,8 @@ def test_what_cannot_be_gone_through_is_sampled():
   assert right.passed
   assert right.low == 0 < right.high < 0.05
   assert 'random numbers of integers are drawn' in str(right)
-  wrong = engines.certify(
-    functools.partial(_opaque, _token), 'token_v3', 0.5, models=2
-  )
+  opaque = functools.partial(_opaque, _token)
+  wrong = engines.certify(opaque, 'token_v3', 0.5, models=2)
   exact = engines.certify(_token, 'token_v3', 0.5, models=2)
   assert not wrong.passed
   assert wrong.low <= exact.low <= wrong.high
@@ -210,6 +208,7 @@ def test_what_is_no_block_or_no_rule_is_refused(verify, given, message):
 
 
 _ENDS = np.cumsum([0.25, 0.25, 0.5])
+_NEARLY_ONE = np.float32([0.25, 0.75]) * 1.000001
 _QUARTERS = {0: 0.25, 1: 0.25, 2: 0.5}
 
 
@@ -221,10 +220,7 @@ _QUARTERS = {0: 0.25, 1: 0.25, 2: 0.5}
     (lambda r: bool(r.uniform(2, 4) <= 3), {True: 0.5, False: 0.5}),
     (lambda r: int(r.choice(2, p=[0, 1])), {1: 1.0}),
     # NumPy takes float32 probabilities that do not quite sum to 1.
-    (
-      lambda r: int(r.choice(2, p=np.float32([0.25, 0.75]) * 1.000001)),
-      {0: 0.25, 1: 0.75},
-    ),
+    (lambda r: int(r.choice(2, p=_NEARLY_ONE)), {0: 0.25, 1: 0.75}),
     (lambda r: tuple(r.multinomial(1, [0.5, 0.5])), {(0, 1): 0.5, (1, 0): 0.5}),
     (lambda r: int(np.searchsorted(_ENDS, r.random())), _QUARTERS),
     (lambda r: int((r.random() > _ENDS).sum()), _QUARTERS),

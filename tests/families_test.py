@@ -66,20 +66,16 @@ _ROPES = (
   {'full_attention': {'rope_theta': '1e5'}},
 )
 # By field, what neither a Gemma 2 nor a Gemma 3 can have.
-_CLASSIC = {
-  'tie_word_embeddings': [False],
-  'hidden_activation': ['silu'],
-  'rms_norm_eps': [1e-5],
-  'attention_bias': [True],
-  'use_bidirectional_attention': [True],
-  'query_pre_attn_scalar': [100],
-  'layer_types': [[config_json.FULL], ['chunked_attention'] * 26, [None] * 26],
-  'rope_scaling': [
-    {'rope_type': 'yarn', 'factor': 4.0},
-    {'rope_type': 'linear'},
+_CLASSIC = dict(tie_word_embeddings=[False], hidden_activation=['silu'])
+_CLASSIC |= dict(rms_norm_eps=[1e-5], query_pre_attn_scalar=[100])
+_CLASSIC |= dict(attention_bias=[True], use_bidirectional_attention=[True])
+_CLASSIC |= dict(
+  layer_types=[[config_json.FULL], ['chunked_attention'] * 26, [None] * 26],
+  rope_scaling=[
+    *({'rope_type': 'yarn', 'factor': 4.0}, {'rope_type': 'linear'}),
     {'rope_type': 'linear', 'factor': 0.5},
   ],
-}
+)
 _MIXED = dict(enable_moe_block=True, top_k_experts=2, moe_intermediate_size=8)
 # A family, fields of its config.json, and the one that is named; None for the
 # last of them.
@@ -187,9 +183,8 @@ def test_a_null_is_an_absent_field_where_writers_spell_it_out(family):
   tied = held | {'tie_word_embeddings': None}
   assert config_json.read(tied) == config_json.read(held)
   ropes = {'full_attention': {'partial_rotary_factor': None}}
-  read = config_json.read(
-    {'model_type': 'gemma4_text', 'rope_parameters': ropes}
-  )
+  config = {'model_type': 'gemma4_text', 'rope_parameters': ropes}
+  read = config_json.read(config)
   assert read.ropes[config_json.FULL].share == 1
   # Layers without a window ask for none.
   types = {'num_hidden_layers': 2, 'layer_types': [config_json.FULL] * 2}

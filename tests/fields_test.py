@@ -11,6 +11,7 @@ from experiments.sweeps import curve_plan, fields
 
 # What no field has for its value.
 _ODD = 10**5000, math.nan, b'x', 1j, object(), [[]], {1}, len
+_LENIENCES = (0.1, math.nan), [0.1, '0.2'], (1e39,)
 _USUAL = fields.defaults()
 _NAMES = (
   *_USUAL,
@@ -33,33 +34,23 @@ def _refused(given, said):
 def test_a_field_of_another_type_is_named(name):
   table, _, field = name.partition('.')
   for value in _ODD:
-    _refused(
-      _USUAL | {table: {field: value} if field else value}, f'{name}[.:]'
-    )
+    given = _USUAL | {table: {field: value} if field else value}
+    _refused(given, f'{name}[.:]')
 
 
 @pytest.mark.parametrize(
   ('given', 'said'),
   [
     (dict(tasks=('numerals', 3)), 'tasks: '),
-    (dict(lenience=(0.1, math.nan)), 'lenience: '),
-    (dict(lenience=[0.1, '0.2']), 'lenience: '),
-    (dict(lenience=(1e39,)), 'lenience: '),
-    (dict(gamma=(2, -1)), 'gamma: '),
-    (dict(gamma='two'), 'gamma: '),
-    (dict(gamma=[2, True]), 'gamma: '),
-    (dict(gamma=()), 'gamma: '),
-    (dict(mesh=(1, 1, 1)), 'mesh: '),
-    (dict(mesh=[1, 0]), 'mesh: '),
+    *((dict(lenience=x), 'lenience: ') for x in _LENIENCES),
+    *((dict(gamma=x), 'gamma: ') for x in ((2, -1), 'two', [2, True], ())),
+    *((dict(mesh=x), 'mesh: ') for x in ((1, 1, 1), [1, 0])),
     (dict(drafer='ngram'), 'drafer: .* did you mean drafter'),
     (dict(gama=3), 'gama: .* did you mean gamma'),
     (dict(task=dict(shot=3)), r'task\.shot: .* did you mean task\.shots'),
     (dict(ray=ConfigDict(dict(cpu=3))), r'ray\.cpu: .* did you mean ray\.cpus'),
     ({7: 3}, '7: .* did you mean '),
-    (
-      dict(decision=dict(risk=3)),
-      r'decision\.risk: must be a number from 0.001',
-    ),
+    ({'decision': {'risk': 3}}, r'decision\.risk: must be a number from 0.001'),
   ],
   ids=str,
 )
@@ -80,20 +71,12 @@ def test_a_config_is_converted_once():
 @pytest.mark.parametrize(
   ('field', 'text', 'value'),
   [
-    ('dtype', 'int8', 'int8'),
-    ('dtype', 'None', None),
-    ('top_k', '40', 40),
-    ('top_p', '0.9', 0.9),
-    ('task.shots', '3', 3),
-    ('gamma', '3', 3),
-    ('gamma', '(2,4,6)', (2, 4, 6)),
-    ('gamma', 'predicted', 'predicted'),
-    ('lenience', '0.3', 0.3),
-    ('lenience', '(0.3, 0.5)', (0.3, 0.5)),
-    ('lenience', 'predicted', 'predicted'),
-    ('tasks', 'numerals', ('numerals',)),
-    ('chat', 'true', True),
-    ('drafter', 'true', 'true'),
+    *(('dtype', 'int8', 'int8'), ('dtype', 'None', None), ('top_k', '40', 40)),
+    *(('top_p', '0.9', 0.9), ('task.shots', '3', 3), ('gamma', '3', 3)),
+    *(('gamma', '(2,4,6)', (2, 4, 6)), ('gamma', 'predicted', 'predicted')),
+    *(('lenience', '0.3', 0.3), ('lenience', '(0.3, 0.5)', (0.3, 0.5))),
+    *(('lenience', 'predicted', 'predicted'), ('drafter', 'true', 'true')),
+    *(('tasks', 'numerals', ('numerals',)), ('chat', 'true', True)),
   ],
 )
 def test_the_command_line_sets_fields_without_a_value(field, text, value):
@@ -101,9 +84,8 @@ def test_the_command_line_sets_fields_without_a_value(field, text, value):
   assert (type(usual.gamma), usual.to_dict()['gamma']) == (int, 4)
   values = flags.FlagValues()
   given = ['x', '--config=configs/your_data.py', f'--config.{field}', text]
-  holder = config_flags.DEFINE_config_file(
-    'config', flag_values=values, sys_argv=given
-  )
+  options = dict(flag_values=values, sys_argv=given)
+  holder = config_flags.DEFINE_config_file('config', **options)
   values(given)
   config = holder.value
   fields.SweepConfig.convert(config)

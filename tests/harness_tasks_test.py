@@ -137,14 +137,11 @@ def _scores(task, filter_name, model, results):
 
 
 @pytest.mark.parametrize('filter_name', ['first-word', 'all-words'])
-def test_prompts_filters_and_scores_are_the_harness_s(
-  folder, filter_name, capsys
-):
+def test_prompts_filters_scores_are_the_harness_s(folder, filter_name, capsys):
   spec = f'lm_eval:{folder}/filtered.yaml'
   is_first = filter_name == 'first-word'
-  ((name, task),) = harness_tasks(
-    spec if is_first else f'{spec}@{filter_name}'
-  ).items()
+  spec += '' if is_first else f'@{filter_name}'
+  ((name, task),) = harness_tasks(spec).items()
   # The first filter has no need of a name.
   assert name == 'lm_eval:words_filtered' + ('' if is_first else '@all-words')
   assert (task.stop_strings, task.max_new_tokens) == (('\n', ' hundred'), 24)
@@ -161,9 +158,8 @@ def test_prompts_filters_and_scores_are_the_harness_s(
   assert prompt.count('The number') == 3
   capsys.readouterr()
   bare = next(task.load(shots=0)).prompt
-  assert 'have 0 worked examples; the task declares 2,' in (
-    capsys.readouterr().err
-  )
+  said = 'have 0 worked examples; the task declares 2,'
+  assert said in capsys.readouterr().err
   assert bare == 'Numbers in words.\n\nThe number 4302 in words:'
   assert next(task.load()).prompt == prompt
   assert 'task.shots' not in capsys.readouterr().err

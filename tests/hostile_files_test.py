@@ -257,6 +257,7 @@ TO_DEEP = functools.partial(_bytes, change=lambda data: DEEP.encode())
 CONFIG, RECORDS, INDEX = 'config.json', 'records/all.jsonl', tensor_files.INDEX
 NORM, MATRIX = 'model.norm.weight', 'model.layers.1.self_attn.q_proj.weight'
 SHARD = 'model-00002-of-00004.safetensors'
+_NO_FIELDS = dict(data={'sums': 3}, curves=5, name={}, points=[5])
 CUT, DAMAGED = 'is cut short or damaged (', 'has a damaged tokenizer; fetch'
 OF_GGML = 'tokenizer.ggml'
 TABLE = {
@@ -333,9 +334,7 @@ TABLE = {
     ),
     *(
       (_fields(CONFIG, **{name: value}), f'config.json: {name}')
-      for name, value in (
-        *(('data', {'sums': 3}), ('curves', 5), ('name', {}), ('points', [5])),
-      )
+      for name, value in _NO_FIELDS.items()
     ),
     (_fields('provenance.json', starts=[{'code': 1}]), 'provenance.json: star'),
     *((TO_DEEP(name), name) for name in (CONFIG, RECORDS)),
@@ -459,12 +458,8 @@ def changed_json(draw: random.Random, data: bytes) -> bytes:
       inner[chr(draw.randrange(0xD800))] = copy.deepcopy(draw.choice(ODD))
     else:
       inner[last] = copy.deepcopy(draw.choice(ODD))
-  text = re.sub(
-    r'"<(\d+) lists>"',
-    lambda found: '[' * int(found[1]) + ']' * int(found[1]),
-    json.dumps(value),
-  )
-  return text.encode()
+  lists = lambda found: '[' * int(found[1]) + ']' * int(found[1])  # noqa: E731
+  return re.sub(r'"<(\d+) lists>"', lists, json.dumps(value)).encode()
 
 
 def changed_bytes(draw: random.Random, data: bytes) -> bytes:

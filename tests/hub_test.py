@@ -82,9 +82,7 @@ def test_a_pair_of_the_hub_decodes_as_the_folders_do(served):
     cascades.Sampler(*pair, config=config)
     for pair in (small.pair(), ('acme/verifier', 'acme/drafter'))
   )
-  want, got = (
-    s.sample('The number 4', max_new_tokens=12) for s in (ours, theirs)
-  )
+  want, got = (s.sample('Of 4', max_new_tokens=12) for s in (ours, theirs))
   assert (got.tokens, got.counts) == (want.tokens, want.counts)
   fetched = served.fetched
   assert {'config.json', 'model.safetensors', 'tokenizer.model'} <= fetched
@@ -169,12 +167,7 @@ def test_a_drafter_is_of_the_kind_that_its_config_says(served):
 
 def test_a_sweep_records_the_commits(served):
   config = small.config(verifier='acme/verifier', drafter='acme/drafter')
-  facts = worker.Worker(
-    config,
-    [curve_plan.Curve.from_config(config, 'token_v3', (0.5,))],
-    plan.configured_tasks(config),
-  ).facts()
-  assert facts['commits'] == {
-    'acme/verifier': served.commits('acme/verifier')['main'],
-    'acme/drafter': served.commits('acme/drafter')['main'],
-  }
+  curves = [curve_plan.Curve.from_config(config, 'token_v3', (0.5,))]
+  facts = worker.Worker(config, curves, plan.configured_tasks(config)).facts()
+  names = 'acme/verifier', 'acme/drafter'
+  assert facts['commits'] == {x: served.commits(x)['main'] for x in names}

@@ -26,13 +26,8 @@ _PATIENCE = 120
 
 @functools.cache
 def _server() -> subprocess.Popen:
-  server = subprocess.Popen(
-    [sys.executable, __file__],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-    cwd=_ROOT,
-  )
+  options = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
+  server = subprocess.Popen([sys.executable, __file__], text=True, **options)
   atexit.register(server.kill)
   return server
 

@@ -435,10 +435,9 @@ def test_targets_are_their_formulas(name):
 # --- Tables of proofs: no context of a block is like another.
 
 
-@pytest.mark.parametrize(
-  ('size', 'depth'), [(2, 5), (4, 3), (9, 2), (9, 3), (5, 12)]
-)
-def test_rows_of_a_block_differ_and_of_a_draft_where_not_all_fit(size, depth):
+@pytest.mark.parametrize('shape', [(2, 5), (4, 3), (9, 2), (9, 3), (5, 12)])
+def test_rows_of_a_block_differ_and_of_a_draft_where_not_all_fit(shape):
+  size, depth = shape
   model = table_models.TableModel.injective(size, depth, max_contexts=200)
   texts = sum(size**length for length in range(depth + 1))
   assert model.contexts <= 200

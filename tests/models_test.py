@@ -18,9 +18,8 @@ from cascades.models import language
 
 WINDOW, SLOTS, VOCAB = 6, 32, 64
 # Fixtures: a model of three generations, then those with more features.
-KINDS = tuple(
-  f'hf_gemma{x}' for x in ('2', '3', '4_experts', '3n', '4_dense', '4_shared')
-)
+_SUFFIXES = '2 3 4_experts 3n 4_dense 4_shared'.split()
+KINDS = tuple(f'hf_gemma{suffix}' for suffix in _SUFFIXES)
 every_kind = pytest.mark.parametrize('kind', tiers.first(KINDS, 3))
 
 

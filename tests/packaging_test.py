@@ -14,6 +14,7 @@ from cascades.models import checkpoints, gguf_files
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']
+_ABSENT = dict(sweep='pandas', accelerator='ml_collections')
 _EXTRAS = _PROJECT['optional-dependencies']
 
 
@@ -43,9 +44,7 @@ def test_the_lowest_versions_are_tested():
   assert {x.replace('>=', '==') for x in bounds} <= {*pins}
 
 
-def test_messages_name_the_extra_that_installs_a_dependency(
-  monkeypatch, tmp_path
-):
+def test_messages_name_the_extra_of_a_dependency(monkeypatch, tmp_path):
   named = set()
   for folder in ('cascades', 'experiments'):
     for path in (_ROOT / folder).rglob('*.py'):
@@ -69,9 +68,7 @@ def test_a_gguf_file_without_its_library_is_one_sentence(monkeypatch):
   assert '\n' not in str(e.value)
 
 
-def test_a_model_that_is_not_in_the_wheel_is_one_sentence(
-  monkeypatch, tmp_path
-):
+def test_a_model_beside_the_wheel_is_one_sentence(monkeypatch, tmp_path):
   monkeypatch.setattr(checkpoints, 'ASSETS', tmp_path)
   (name,) = checkpoints.BUNDLED_WITHOUT_TABLE
   with pytest.raises(ValueError, match=rf'cascades/assets/{name}\.$') as e:
@@ -79,20 +76,13 @@ def test_a_model_that_is_not_in_the_wheel_is_one_sentence(
   assert '\n' not in str(e.value)
 
 
-@pytest.mark.parametrize(
-  ('command', 'absent'),
-  [('sweep', 'pandas'), ('accelerator', 'ml_collections')],
-)
-def test_a_command_without_its_packages_is_one_sentence(
-  command, absent, tmp_path
-):
+@pytest.mark.parametrize(('command', 'absent'), _ABSENT.items())
+def test_a_command_without_packages_is_one_sentence(command, absent, tmp_path):
   (tmp_path / 'sitecustomize.py').write_text(
     f'import sys\nsys.modules |= {{"{absent}": None, "sacrebleu": None}}\n'
   )
-  done = launching.python(
-    *('-m', f'experiments.{command}', '--help'),
-    env={'PYTHONPATH': str(tmp_path)},
-  )
+  flags, env = ('-m', f'experiments.{command}'), {'PYTHONPATH': str(tmp_path)}
+  done = launching.python(*flags, '--help', env=env)
   assert done.returncode == 2
   assert done.stderr == (
     f'error: experiments: {absent} is not installed; run pip install'

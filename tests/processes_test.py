@@ -25,14 +25,10 @@ def wait_for(condition) -> None:
 
 def start(workdir: pathlib.Path, *flags: str, devices=2) -> subprocess.Popen:
   """Starts a process of a sweep of four points."""
-  return subprocess.Popen(
-    [sys.executable, '-m', 'experiments.sweep', *small.flags(workdir), *flags],
-    cwd=small.ROOT,
-    env=launching.on_devices(devices),
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  flags = '-m', 'experiments.sweep', *small.flags(workdir), *flags
+  options = dict(cwd=small.ROOT, env=launching.on_devices(devices), text=True)
+  options |= dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+  return subprocess.Popen([sys.executable, *flags], **options)
 
 
 def _start_two(workdir, mesh='(2, 2)', seeds=(1, 1)) -> list[subprocess.Popen]:
@@ -94,9 +90,8 @@ def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
   whole, broken = tmp_path / 'whole', tmp_path / 'broken'
   finish(start(whole, devices=1))
   process = start(broken, devices=1)
-  wait_for(
-    lambda: process.poll() is not None or any(broken.glob('records/*.jsonl'))
-  )
+  points = broken / 'records'
+  wait_for(lambda: process.poll() is not None or any(points.glob('*.jsonl')))
   process.send_signal(signal.SIGKILL)
   launching.finish(process)
   done = launching.run('experiments.report', f'--workdir={broken}')

@@ -71,9 +71,8 @@ def test_a_lost_worker_changes_nothing(tmp_path):
   killer.join(timeout=1)
   assert killed
   assert _sweep(local).returncode == 0
-  names = [
-    {x.name for x in y.glob('records/*.jsonl')} for y in (workdir, local)
-  ]
+  folders = workdir / 'records', local / 'records'
+  names = [{x.name for x in folder.glob('*.jsonl')} for folder in folders]
   # A name is of all that matters.
   assert names[0] == names[1]
   assert small.answers(workdir) == small.answers(local)

@@ -18,9 +18,9 @@ from experiments.tasks import METRICS
 RECORD = make_record(
   method='opt', text=' vier ☃', deferred=None, emitted=2, examined=1, residual=0
 )
-TRACE = make_trace(
-  'db', token_strings=[' ☃', ''], deferred=[0, 1], logprobs=[-0.5, -math.inf]
-)
+_FIELDS = dict(token_strings=[' ☃', ''], deferred=[0, 1])
+TRACE = make_trace('db', logprobs=[-0.5, -math.inf], **_FIELDS)
+_AT_MOST = 'must be less than or equal to'
 
 
 def at(lenience):
@@ -48,16 +48,8 @@ def test_a_line_holds_a_record_in_strict_json():
     (TRACE, {'sources': [0]}, 'sources must be as long'),
     (TRACE, {'logprobs': []}, 'logprobs must be as long'),
     (TRACE, {'deferred': [0]}, 'deferred must be as long'),
-    (
-      TRACE,
-      {'deferred': [0, 2]},
-      r'deferred\.1 must be less than or equal to 1',
-    ),
-    (
-      TRACE,
-      {'sources': [99, 1]},
-      r'sources\.0 must be less than or equal to 3',
-    ),
+    (TRACE, {'deferred': [0, 2]}, rf'deferred\.1 {_AT_MOST} 1'),
+    (TRACE, {'sources': [99, 1]}, rf'sources\.0 {_AT_MOST} 3'),
     (RECORD, {'rejected': 3}, 'rejected is not a known field'),
     (RECORD, {'accepted': None}, 'accepted must be a valid integer, got None'),
     (RECORD, {'accepted': ...}, 'accepted is missing'),
@@ -152,10 +144,8 @@ _COLUMNS = (
   ' wall_s'
 )
 # Blocks: [ddb][dr] and [r]: 6 tokens, 3 verifier calls, 5 examined, 3 kept.
-RECORDS = [
-  make_record('ddbdr'),
-  make_record('r', id='1', quality=0.0, deferred=0, ended=False),
-]
+RECORDS = [make_record('ddbdr')]
+RECORDS += [make_record('r', id='1', quality=0.0, deferred=0, ended=False)]
 
 
 def test_metrics_are_ratios_of_totals():
@@ -203,9 +193,8 @@ def test_a_cascade_without_speculation_pays_for_what_it_calls():
   assert frame.wall_s.isna().all()
   # A token more costs its share of the longest block, (0.013 - 0.010) / 4.
   read = 2 * 0.010 + 3 * 0.00075, 0.0
-  np.testing.assert_allclose(
-    frame.relative_latency, [(x / 7 + 0.001) / 0.010 for x in read]
-  )
+  latency = [(x / 7 + 0.001) / 0.010 for x in read]
+  np.testing.assert_allclose(frame.relative_latency, latency)
   assert frame.verifier_calls_per_token.tolist() == [2 / 7, 0]
   assert (frame.drafter_calls_per_token == 1).all()
   assert frame.deferral_rate.tolist() == [2 / 7, 0]
@@ -243,13 +232,8 @@ def test_of_costs_measured_twice_on_a_processor_the_lower_count():
 )
 def test_damaged_costs_are_refused(costs):
   times = f'[{{"low": {{{costs}}}, "high": {{{costs}}}}}]'
-  for text in (
-    'not json',
-    '[]',
-    '{}',
-    '{"times": []}',
-    f'{{"times": {times}}}',
-  ):
+  damaged = 'not json', '[]', '{}', '{"times": []}', f'{{"times": {times}}}'
+  for text in damaged:
     with pytest.raises(ValueError, match=r'^costs: '):
       unit_costs.CostMeasurements.from_json(text)
 
@@ -277,9 +261,8 @@ def test_a_failure_is_counted_and_is_no_answer():
   with_it = metrics.summarize([*RECORDS, failed], COSTS)
   without = metrics.summarize(RECORDS, COSTS)
   assert (with_it.n[0], with_it.failed[0]) == (2, 1)
-  pd.testing.assert_frame_equal(
-    with_it.drop(columns='failed'), without.drop(columns='failed')
-  )
+  frames = (x.drop(columns='failed') for x in (with_it, without))
+  pd.testing.assert_frame_equal(*frames)
   # A quality that nobody knows, as of a task without a metric.
   unknown = make_record(task='spec_bench', **unscored)
   frame = metrics.summarize([unknown], COSTS)

@@ -58,10 +58,8 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
   records.write(path / 'records' / 'all.jsonl', lines)
   shown = dict(tokens=[5, 6, 1], token_strings=['<a>\n', ' b', ''])
   trace = answers.make_trace(deferred=[0, 1, 0], **shown)
-  records.write(
-    path / 'traces' / 'all.jsonl.gz',
-    [dataclasses.replace(trace, id=line.id) for line in lines],
-  )
+  traces = [dataclasses.replace(trace, id=line.id) for line in lines]
+  records.write(path / 'traces' / 'all.jsonl.gz', traces)
   for task in {line.task for line in lines}:
     asked = [
       tasks.Example(id=i, prompt=f'{HOSTILE} and {i}', reference=reference)
@@ -253,9 +251,8 @@ def test_predicted_points_are_lines_beside_the_decoded(tmp_path):
   frame = comparisons.compare(runs.gather(run), USUAL)
   drawn = report_page._predicted(run, frame)
   # The page's unit costs: two calls of the drafter, and a block of two.
-  assert drawn.speedup.tolist()[:2] == pytest.approx(
-    [2 * 10 / (2 * 1 + 12)] * 2
-  )
+  speedups = pytest.approx([2 * 10 / (2 * 1 + 12)] * 2)
+  assert drawn.speedup.tolist()[:2] == speedups
   assert drawn.tokens_per_call.isna().tolist() == [False, False, True]
   assert drawn.total_variation.iloc[-1] == drawn.lenience.iloc[-1] == 0
   assert 'lines are predicted: both models read answers' in read_page(workdir)
@@ -395,9 +392,7 @@ _CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-  _CHROMIUM is None, reason="install Debian's chromium: apt install chromium"
-)
+@pytest.mark.skipif(_CHROMIUM is None, reason='apt install chromium')
 def test_a_page_fits_a_phone_sorts_and_asks_for_nothing(tmp_path):
   sync = pytest.importorskip('playwright.sync_api')
   url = report_of(make_workdir(tmp_path)).as_uri()

@@ -1,6 +1,7 @@
 """The sampler, on tables: requests, options, and logits that are broken."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import pickle
@@ -61,9 +62,8 @@ def test_echo_begins_with_what_was_asked(pair):
   assert len(echoed.token_strings) == len(echoed.tokens)
   assert echoed.tokens[-len(plain.tokens) :] == plain.tokens
   assert echoed.sources.count(0) == len(echoed.tokens) - len(plain.tokens)
-  then = sampler.sample(
-    ' d e', max_new_tokens=8, last_state=plain.state, echo=True
-  )
+  asked = dict(max_new_tokens=8, last_state=plain.state, echo=True)
+  then = sampler.sample(' d e', **asked)
   before = pair[0].tokenizer.decode(plain.state.tokens)
   assert then.text.startswith(before + ' d e')
 
@@ -73,11 +73,10 @@ def test_forbidden_and_stop_tokens(pair, prompts):
   tokenizer = pair[0].tokenizer
   sampler = small.sampler(*pair, temperature=0)
   # An id, and a text that is this one token.
+  answers = sampler.sample(prompts, max_new_tokens=24)
   prompt, free, token = next(
     (prompt, free, token)
-    for prompt, free in zip(
-      prompts, sampler.sample(prompts, max_new_tokens=24), strict=True
-    )
+    for prompt, free in zip(prompts, answers, strict=True)
     for token in free.tokens[1:-1]
     if tokenizer.encode(tokenizer.decode([token])) == [token]
   )
@@ -131,9 +130,8 @@ def test_what_is_new_ends_an_answer_wherever_it_begins(pair):
   texts = np.cumsum([len(piece) for piece in tokenizer.token_strings(tokens)])
   last = int(np.searchsorted(texts, 40 + len(' seven p'))) + 1
   for length in range(len(before), min(last + 4, len(tokens)) + 1):
-    row = types.SimpleNamespace(
-      prompt_length=0, length=length, tokens=np.array(tokens)
-    )
+    row = types.SimpleNamespace(prompt_length=0, length=length)
+    row.tokens = np.array(tokens)
     assert ending.find_end(row) == (last if length >= last else None)
 
 
@@ -250,10 +248,9 @@ def test_a_state_of_other_models_is_refused(pair, prompts):
   cascades.Sampler(*copies).sample('x', last_state=state, max_new_tokens=5)
   with pytest.raises(ValueError, match='return_state: takes one prompt'):
     made.sample(['x', 'y'], last_state=state)
+  short = small.sampler(*pair, cache_length=100)
   with pytest.raises(ValueError, match='do not fit into cache_length'):
-    small.sampler(*pair, cache_length=100).sample(
-      'x', last_state=state, max_new_tokens=90
-    )
+    short.sample('x', last_state=state, max_new_tokens=90)
 
 
 # --- Options: what each changes, and what is counted
@@ -275,13 +272,10 @@ def test_the_default_lenience_is_the_strict_one_of_each_method():
 
 def test_a_method_without_a_strict_lenience_is_refused_where_it_decodes(pair):
   decoder = small.sampler(*pair, method='contrastive', cache_length=256)
-  for run, *arguments in (
-    (decoder.sample, 'x'),
-    (lambda prompt: [*decoder.stream(prompt)], 'x'),
-    (scoring.score, decoder, [([1], [2])]),
-  ):
+  score = lambda _: scoring.score(decoder, [([1], [2])])  # noqa: E731
+  for run in decoder.sample, lambda x: [*decoder.stream(x)], score:
     with pytest.raises(ValueError, match=r'^lenience: must be given for'):
-      run(*arguments)
+      run('x')
   rule = small.of_target(lambda d, lenience: d.q, has_lenience=False)
   assert DecodingConfig(method=rule).effective_lenience == 0
 
@@ -296,10 +290,9 @@ def _reads(fn):
   return {name for name, x in names if any(x is y for y in used)}
 
 
-@pytest.mark.parametrize(
-  'method', methods.METHODS.values(), ids=lambda m: m.name
-)
-def test_a_method_declares_what_it_reads(method):
+@pytest.mark.parametrize('name', methods.METHODS)
+def test_a_method_declares_what_it_reads(name):
+  method = methods.METHODS[name]
   fns = method.acceptance, method.residual, method.law, method.rule
   names = set().union(*(_reads(fn) for fn in fns if fn))
   assert ('lenience' in names) == method.has_lenience
@@ -322,9 +315,7 @@ def test_a_method_declares_what_it_reads(method):
     ]
   ),
 )
-def test_all_kinds_of_decoding_share_one_definition_of_each_count(
-  drafter, kind
-):
+def test_all_kinds_of_decoding_share_the_definition_of_counts(drafter, kind):
   verifier, model = small.tables()
   options = dict(verification=kind, drafts=_KINDS[kind], gamma=2)
   options |= dict(lenience=0.5, cache_length=256)
@@ -385,9 +376,7 @@ def _fails(culprit, pair, forbidden=(), **options):
 @pytest.mark.parametrize('value', _VALUES.values(), ids=_VALUES)
 @pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
 @pytest.mark.parametrize(('kind', 'drafts'), tiers.first(_KINDS.items()))
-def test_a_call_ends_with_the_model_and_the_position(
-  kind, drafts, culprit, value, temperature
-):
+def test_calls_end_with_a_culprit(kind, drafts, culprit, value, temperature):
   options = dict(verification=kind, drafts=drafts, temperature=temperature)
   # Tokens that are forbidden hide no fault.
   _fails(culprit, _pair(culprit, value), [9, 11], lenience=0.3, **options)
@@ -399,9 +388,8 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
   options = dict(temperature=0.0, cache_length=256)
   verifier, _ = small.tables()
   prompt = small.sampler(verifier, gamma=0, **options).encode(_PROMPT)
-  context = int(
-    verifier.model.context(np.array(prompt), np.arange(len(prompt)))
-  )
+  at = np.array(prompt), np.arange(len(prompt))
+  context = int(verifier.model.context(*at))
   # The first token ends the answer; whatever is read after it is broken.
   ends = jnp.arange(verifier.params.shape[1]) == 1
   of_first = jnp.where(ends, 9.0, -9.0)
@@ -411,10 +399,8 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
     return verifier._replace(params=rest.at[context].set(of_first))
 
   pair = table(culprit == 'verifier'), table(culprit == 'drafter')
-  for sampler in (
-    small.sampler(*pair, lenience=-1.0, **options),
-    small.sampler(pair[0], gamma=0, **options),
-  ):
+  strict = small.sampler(*pair, lenience=-1.0, **options)
+  for sampler in strict, small.sampler(pair[0], gamma=0, **options):
     assert sampler.sample(_PROMPT, max_new_tokens=8).tokens == [1]
   if culprit == 'verifier':
     # One that does not end there is told where it broke.
@@ -453,10 +439,8 @@ def test_a_soft_cap_hides_no_infinity():
   )
   broken = verifier._replace(params=params)
   sampler = small.sampler(broken, gamma=0, cache_length=256)
-  for call in (
-    lambda: sampler.sample(_PROMPT, max_new_tokens=4),
-    lambda: scoring.score(sampler, [([2, 7], [8, 9])]),
-  ):
+  score = functools.partial(scoring.score, sampler, [([2, 7], [8, 9])])
+  for call in lambda: sampler.sample(_PROMPT, max_new_tokens=4), score:
     with pytest.raises(ValueError, match=r'^verifier: its logits'):
       call()
 

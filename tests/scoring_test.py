@@ -155,6 +155,7 @@ def test_what_has_no_score_is_refused(drafter, options, said):
 
 # --- Why drafts were rejected: what the loop records, and what decided
 
+_WITHOUT_TESTS = tiers.first([('block', 1), ('match', 1), ('traversal', 2)])
 _PROMPTS = [f'The number {n} in words:' for n in range(4302, 4314)]
 
 
@@ -212,10 +213,7 @@ def test_probabilities_and_residual_equal_those_computed_in_numpy():
   assert sources.count(RESIDUAL) > 10
 
 
-@pytest.mark.parametrize(
-  ('kind', 'drafts'),
-  tiers.first([('block', 1), ('match', 1), ('traversal', 2)]),
-)
+@pytest.mark.parametrize(('kind', 'drafts'), _WITHOUT_TESTS)
 def test_without_a_test_per_token_no_number_is_given(kind, drafts):
   options = dict(verification=kind, drafts=drafts)
   decoder, rejected = _explaining(lenience=0.1, **options), 0

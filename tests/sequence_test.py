@@ -21,9 +21,8 @@ def baseline(method, tokens, **fields):
 
 
 DRAFTER, DRAFTED = baseline('drafter_only', [5, 6, 1], quality=0.0, wall_s=0.1)
-VERIFIER, VERIFIED = baseline(
-  'verifier_only', [7, 8, 9, 9, 1], quality=1.0, wall_s=1.0
-)
+TOKENS = [7, 8, 9, 9, 1]
+VERIFIER, VERIFIED = baseline('verifier_only', TOKENS, quality=1.0, wall_s=1.0)
 # Probabilities 0.9, 0.4 and 0.6: geometric mean 0.6, least 0.4.
 LOGPROBS = [math.log(p) for p in (0.9, 0.4, 0.6)]
 
@@ -70,20 +69,16 @@ def test_the_extremes_are_the_two_models(method, logprobs):
 
 
 @pytest.mark.parametrize(
-  ('method', 'logprobs', 'kept_from', 'deferred_from'),
+  ('method', 'logprobs', 'leniences'),
   [
-    ('sequence_mean', [0.0], 0.0, -1e-9),
+    ('sequence_mean', [0.0], (0.0, -1e-9)),
     # Confidences .6, the geometric mean, and .4.
-    ('sequence_mean', LOGPROBS, 0.45, 0.35),
-    ('sequence_least', LOGPROBS, 0.65, 0.55),
+    ('sequence_mean', LOGPROBS, (0.45, 0.35)),
+    ('sequence_least', LOGPROBS, (0.65, 0.55)),
   ],
 )
-def test_it_defers_below_one_minus_lenience(
-  method, logprobs, kept_from, deferred_from
-):
-  kept, deferred = (
-    cascade(x, logprobs, method)[0] for x in (kept_from, deferred_from)
-  )
+def test_it_defers_below_one_minus_lenience(method, logprobs, leniences):
+  kept, deferred = (cascade(x, logprobs, method)[0] for x in leniences)
   assert not kept.verifier_calls
   assert deferred.verifier_calls
 

@@ -4,6 +4,7 @@ How many devices a CPU counts as is fixed once JAX has started, so everything
 that needs several of them is done by children: see `main`.
 """
 
+import functools
 import pathlib
 import shutil
 import subprocess
@@ -30,13 +31,9 @@ _NEW, _GAMMA = 16, 2
 
 def start(devices: int, *args) -> subprocess.Popen:
   """This file as a process that counts so many CPU devices."""
-  return subprocess.Popen(
-    [sys.executable, __file__, *map(str, args)],
-    env=launching.on_devices(devices),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
+  pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  command = [sys.executable, __file__, *map(str, args)]
+  return subprocess.Popen(command, env=launching.on_devices(devices), **pipes)
 
 
 def finish(*processes: subprocess.Popen) -> None:
@@ -51,21 +48,11 @@ def finish(*processes: subprocess.Popen) -> None:
 
 
 def gemma(width: int = 64, heads: int = 8, kv_heads: int = 4):
-  return language.from_config(
-    dict(
-      model_type='gemma3_text',
-      vocab_size=280,
-      hidden_size=width,
-      intermediate_size=2 * width,
-      num_hidden_layers=1,
-      layer_types=['sliding_attention'],
-      num_attention_heads=heads,
-      num_key_value_heads=kv_heads,
-      head_dim=8,
-      query_pre_attn_scalar=8,
-      sliding_window=12,
-    )
-  )
+  config = dict(model_type='gemma3_text', layer_types=['sliding_attention'])
+  config |= dict(hidden_size=width, intermediate_size=2 * width, head_dim=8)
+  config |= dict(num_attention_heads=heads, num_key_value_heads=kv_heads)
+  config |= dict(vocab_size=280, num_hidden_layers=1, sliding_window=12)
+  return language.from_config(config | dict(query_pre_attn_scalar=8))
 
 
 def decode(pair, params, mesh=None):
@@ -75,42 +62,30 @@ def decode(pair, params, mesh=None):
   prompts = random.integers(1, vocab, (len(_LENGTHS), 8))
   inputs = prompts.astype(np.int32), _LENGTHS, keys, _LENGTHS + _NEW
   if mesh:
-    params = [
-      sharding.shard_params(m, p, mesh)
-      for m, p in zip(pair, params, strict=True)
-    ]
+    models = zip(pair, params, strict=True)
+    params = [sharding.shard_params(*model, mesh) for model in models]
     inputs = sharding.shard_rows(inputs, mesh)
   models = decoding.Models(pair[0], drafters.ModelDrafter(pair[1]))
   step_config = decoding.StepConfig(models, methods.METHODS['token_v3'], _GAMMA)
-  params = decoding.Params(*params)
+  params, prompts = decoding.Params(*params), decoding.Prompts(*inputs)
+  options = dict(cache_length=8 + _NEW + _GAMMA + 1, models=models)
   for temperature in 0.0, 1.0:
-    rows = decoding.prefill(
-      params,
-      decoding.Prompts(*inputs),
-      cache_length=8 + _NEW + _GAMMA + 1,
-      models=models,
-    )
+    rows = decoding.prefill(params, prompts, **options)
+    sampling = processing.SamplingParams(temperature=np.float32(temperature))
+    given = params, sampling, np.array([-1], np.int32), np.int32(0)
     # Two loops, so that the first one's rows go into the second.
     for max_blocks in 3, 2**30:
       if mesh:
         rows = sharding.shard_rows(rows, mesh)
-      rows, _ = decoding.decode(
-        rows,
-        params,
-        processing.SamplingParams(temperature=np.float32(temperature)),
-        np.array([-1], np.int32),
-        np.int32(0),
-        np.int32(max_blocks),
-        step_config=step_config,
-      )
+      limit = np.int32(max_blocks)
+      rows, _ = decoding.decode(rows, *given, limit, step_config=step_config)
     if mesh:
       # The loop leaves caches where they lie, and so does `shard_rows`.
       again = sharding.shard_rows(rows, mesh).verifier_cache
       same = jax.tree.map(lambda x, y: x is y, rows.verifier_cache, again)
       assert jax.tree.all(same), same
-    yield sharding.fetch(
-      rows.replace(verifier_cache=None, drafter_state=None, key=None)
-    )
+    rows = rows.replace(verifier_cache=None, drafter_state=None, key=None)
+    yield sharding.fetch(rows)
 
 
 def check_assistant():
@@ -144,12 +119,9 @@ def check_equal(got, want):
 def shard_shapes(params, mesh, model):
   """By the names of a leaf, what one device has of it."""
   split = sharding.shard_params(model, params, mesh)
-  return {
-    jax.tree_util.keystr(
-      path, simple=True, separator='/'
-    ): x.addressable_shards[0].data.shape
-    for path, x in jax.tree_util.tree_leaves_with_path(split)
-  }
+  name = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
+  leaves = jax.tree_util.tree_leaves_with_path(split)
+  return {name(at): x.addressable_shards[0].data.shape for at, x in leaves}
 
 
 def check_layouts():
@@ -180,9 +152,8 @@ def check_experts_and_tables(mesh):
   """A mixture of experts drafted for by a model with tables for its layers."""
   made = [small.load(f'hf_gemma4_{kind}') for kind in ('experts', 'shared')]
   pair, params, _ = zip(*made, strict=True)
-  experts, tables = (
-    shard_shapes(p, mesh, m) for m, p in zip(pair, params, strict=True)
-  )
+  models = zip(params, pair, strict=True)
+  experts, tables = (shard_shapes(p, mesh, m) for p, m in models)
   # Of six experts with ten units each; beside them stands a plain one.
   assert experts['layer_1/mlp/gating_einsum/w'] == (6, 2, 5, 24)
   assert experts['layer_1/mlp/linear/w'] == (6, 5, 24)
@@ -195,20 +166,12 @@ def check_rows():
   """Rows are split along `data`, and caches by their heads."""
   mesh = sharding.make_mesh(2, 4)
   cache = dict(k=np.zeros((4, 1, 9, 4, 8)), v=np.zeros((4, 1, 9, 3, 8)))
-  tree = dict(
-    cache=cache,
-    tokens=np.zeros((4, 9), np.int32),
-    odd=np.zeros(3),
-    key=jax.random.split(jax.random.key(0), 4),
-  )
+  tree = dict(cache=cache, tokens=np.zeros((4, 9), np.int32), odd=np.zeros(3))
+  tree['key'] = jax.random.split(jax.random.key(0), 4)
   rows = sharding.shard_rows(tree, mesh)
   shapes = jax.tree.map(lambda x: x.sharding.shard_shape(x.shape), rows)
-  assert shapes == dict(
-    cache=dict(k=(2, 1, 9, 1, 8), v=(2, 1, 9, 3, 8)),
-    tokens=(2, 9),
-    odd=(3,),
-    key=(2,),
-  )
+  cache = dict(k=(2, 1, 9, 1, 8), v=(2, 1, 9, 3, 8))
+  assert shapes == dict(cache=cache, tokens=(2, 9), odd=(3,), key=(2,))
 
 
 def check_loading():
@@ -280,9 +243,7 @@ def main(job: str, *args: str) -> None:
     check_assistant()
     pair = gemma(), gemma(32, 4, 4)
     shapes = [((8, 1), False), ((4, 2), True), ((2, 4), False), ((1, 8), True)]
-  params = [
-    model.init_params(jax.random.key(i)) for i, model in enumerate(pair)
-  ]
+  params = [m.init_params(jax.random.key(i)) for i, m in enumerate(pair)]
   alone = list(decode(pair, params))
   assert sum(decoding.count(rows).accepted.sum() for rows in alone) > 0
   for shape, packed in shapes:

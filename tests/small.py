@@ -199,6 +199,5 @@ def sampler(
   own = {k: options.pop(k) for k in options_of(DecodingConfig) if k in options}
   drafter = drafters.parse(drafter, **options)
   config = DecodingConfig(**own)
-  return cascades.Sampler(
-    verifier, drafter, config=config, mesh=mesh, dtype=dtype
-  )
+  models = verifier, drafter
+  return cascades.Sampler(*models, config=config, mesh=mesh, dtype=dtype)

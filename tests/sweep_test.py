@@ -114,9 +114,8 @@ def test_cascades_of_answers_take_the_two_models_own(workdir):
     assert said[method, '-1.0'] == verifier
     assert said[method, '1.0'] == drafter
   # Between the ends it is one or the other.
-  for *both, between in zip(
-    drafter, verifier, said['sequence_mean', '0.05'], strict=True
-  ):
+  middle = said['sequence_mean', '0.05']
+  for *both, between in zip(drafter, verifier, middle, strict=True):
     assert between in both
 
 
@@ -144,10 +143,8 @@ def _files(workdir, pattern='*'):
 
 @pytest.mark.slow
 def test_nothing_is_decoded_twice(tmp_path):
-  curves = [
-    small.curve('sequence_mean', (-1.0, 1.0)),
-    small.curve('sequence_least', (0.5,)),
-  ]
+  rules = dict(sequence_mean=(-1.0, 1.0), sequence_least=(0.5,))
+  curves = [small.curve(*rule) for rule in rules.items()]
   config = small.config(num_examples=3)
   # The models alone are added.
   decoded = _count_decoded(config, curves, tmp_path)
@@ -269,9 +266,8 @@ def test_the_report_stands_beside_the_records(workdir):
   assert (workdir / 'report/index.html').stat().st_size > 10_000
   config = small.read_json(workdir / 'config.json')
   assert config['verifier'] == small.pair()[0]
-  assert [curve['method'] for curve in config['curves']] == [
-    curve.method for curve in _CURVES
-  ]
+  found = [curve['method'] for curve in config['curves']]
+  assert found == [curve.method for curve in _CURVES]
   own = {'method': 'speed', 'leniences': [0.0], 'gamma': 2}
   own |= {'verification': 'multi_round', 'drafts': 2}
   assert config['curves'][4] == records.OPTIONS | own
@@ -370,9 +366,7 @@ def test_points_are_shards_and_more_examples_add_some(workdir, tmp_path):
     assert trace == dataclasses.replace(trace_, **close)
 
 
-def test_shards_leave_the_plan_and_each_others_points(
-  tmp_path, monkeypatch, capsys
-):
+def test_shards_leave_plan_and_points_of_others(tmp_path, monkeypatch, capsys):
   curves = [*_CURVES[:2], small.curve('sequence_mean', (0.5,))]
   config = small.config(num_examples=3)
   run = functools.partial(_count_decoded, config, curves)
@@ -406,9 +400,7 @@ def test_shards_leave_the_plan_and_each_others_points(
   assert 'of another commit' not in capsys.readouterr().err
 
 
-def test_predicted_values_are_numbers_of_the_plan(
-  tmp_path, monkeypatch, capsys
-):
+def test_predicted_values_are_those_of_the_plan(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(predicting, 'RULES', ('speed', 'token_v3'))
   monkeypatch.setattr(predicting, 'LENIENCES', (0.0, 0.5))
   # As compiled for other tests of this file.
@@ -460,12 +452,8 @@ def test_ray_deletes_points_once_and_passes_on_errors(tmp_path, monkeypatch):
   options = RayFields(cpus=1)
   ray_cluster.run(options, tmp_path, 2, quiet=True, fresh=True)
   ends = [x[x.index('--nofresh') + 2 :] for x in commands]
-  assert ends == [
-    ['--fresh', '--shard=0/1'],
-    ['--shard=1/2'],
-    ['--shard=2/2'],
-    [],
-  ]
+  first = ['--fresh', '--shard=0/1']
+  assert ends == [first, ['--shard=1/2'], ['--shard=2/2'], []]
 
   def lose(ref):
     raise ray.exceptions.RayError('no memory')
@@ -506,9 +494,7 @@ def test_a_config_beside_the_code_changes_no_code(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_points_of_other_code_are_left_out_and_fresh_ones_made(
-  tmp_path, monkeypatch, capsys
-):
+def test_points_of_other_code_are_left_out(tmp_path, monkeypatch, capsys):
   run = functools.partial(_count_decoded, small.config(clock=1), _CURVES[:1])
   costs = tmp_path / 'costs.json'
   assert run(tmp_path) == ['verifier_only']
@@ -607,10 +593,8 @@ def test_whatever_can_change_a_result_names_another_point():
 
 
 def test_a_changed_weight_changes_the_fingerprint():
-  params = {
-    'a': np.arange(6, dtype=np.float32).reshape(2, 3),
-    'b': np.zeros(2, np.float16),
-  }
+  params = {'a': np.arange(6, dtype=np.float32).reshape(2, 3)}
+  params['b'] = np.zeros(2, np.float16)
   before = decisions.fingerprint(params)
   assert decisions.fingerprint(params) == before
   for change in (
@@ -654,10 +638,8 @@ def test_two_runs_at_once_are_refused(tmp_path):
   os.utime(parts[0], (0, 0))
   with workdirs.Workdir(tmp_path).lock():
     assert [*tmp_path.rglob('*.part')] == parts[1:]
-    for command, config in (
-      ('train', 'train_recurrent'),
-      ('benchmark', 'benchmark'),
-    ):
+    configs = dict(train='train_recurrent', benchmark='benchmark')
+    for command, config in configs.items():
       flags = f'--config=configs/{config}.py', f'--workdir={tmp_path}'
       done = launching.run(f'experiments.{command}', *flags)
       assert done.returncode == 2
@@ -801,9 +783,8 @@ def test_a_config_says_which_examples_of_a_set():
     (dict(shots=0, max_new_tokens=7), 7, 0),
     ({}, TASKS['cnn_dailymail'].max_new_tokens, 1),
   ):
-    config = small.config(
-      tasks=('cnn_dailymail',), num_examples=1, task=table | dict(path=path)
-    )
+    fields = dict(tasks=('cnn_dailymail',), task=table | dict(path=path))
+    config = small.config(num_examples=1, **fields)
     (task,) = plan.configured_tasks(config).values()
     assert task.max_new_tokens == tokens
     examples, data = plan.load_examples(config, task)
@@ -866,11 +847,8 @@ def _write(path, rows):
 
 
 def _file_config(path, cache_length=4096, **fields):
-  config = common.sweep(
-    *('file', 'task', 'clock', 'split'),
-    temperature=0,
-    cache_length=cache_length,
-  )
+  options = dict(temperature=0, cache_length=cache_length)
+  config = common.sweep('file', 'task', 'clock', 'split', **options)
   with config.unlocked():
     config.verifier, config.drafter = small.pair()
     config.update(tasks=('file',), batch_size=4, clock=0, split='all')
@@ -890,9 +868,8 @@ def _names(config):
 
 def test_points_are_named_by_what_changes_records(tmp_path):
   rows = [{'prompt': f'{n}', 'reference': f'{n}'} for n in range(4)]
-  config = _file_config(
-    _write(tmp_path / 'a.jsonl', rows), metric='exact_match'
-  )
+  path = _write(tmp_path / 'a.jsonl', rows)
+  config = _file_config(path, metric='exact_match')
   with config.unlocked():
     config.shard_size = 2
   names = _names(config)

@@ -52,9 +52,8 @@ def test_a_pattern_that_cannot_be_used_is_one_sentence(monkeypatch):
     with pytest.raises(ValueError, match=r'^metric: .* is not a pattern'):
       answer_metrics.find(f'regex:{text}')
   monkeypatch.setattr(answer_metrics, '_TIMEOUT_S', 0.05)
-  with pytest.raises(
-    ValueError, match=r'^metric: .* failed .*timed out.*it\.$'
-  ):
+  said = r'^metric: .* failed .*timed out.*it\.$'
+  with pytest.raises(ValueError, match=said):
     _score(r'regex:^(a|aa)+$', 'a' * 60 + 'b')
 
 
@@ -79,9 +78,7 @@ _WRONG = {
 
 def test_a_function_returns_a_number_from_0_to_1(monkeypatch):
   module = types.ModuleType('metrics_of_mine')
-  vars(module).update(
-    _WRONG, number=3, same=lambda x, reference: x == reference
-  )
+  vars(module).update(_WRONG, number=3, same=lambda x, y: x == y)
   monkeypatch.setitem(sys.modules, 'metrics_of_mine', module)
   assert _score('metrics_of_mine:same', 'a', 'a') == 1
   for name in _WRONG:
@@ -115,10 +112,8 @@ def test_a_metric_has_the_scores_that_it_declares(name):
   if metric.signature:
     assert '|' in metric.signature()
   # Of a row, the quality is between 0 and 1, and one reference suffices.
-  for answer, references, quality in (
-    ('', (right, right), 0),
-    (right, ('other 5 (A)', right), 1),
-  ):
+  rows = ('', (right, right), 0), (right, ('other 5 (A)', right), 1)
+  for answer, references, quality in rows:
     scores = metric.score(answer, references)
     assert metric.row_quality(scores) == pytest.approx(quality)
 
@@ -135,17 +130,11 @@ def test_a_task_has_known_metrics():
 @pytest.mark.parametrize(
   ('text', 'numbers'),
   [
-    ('1,234,567.50 and .5', '1234567.50 .5'),
-    ('1, 2, 3', '1 2 3'),
-    ('-$1,200 or $-7 or \N{MINUS SIGN}3', '-1200 -7 -3'),
-    ('5-3=2, (5)-3', '5 3 2 5 3'),
-    ('10 - 3', '10 3'),
-    ('£4.20, 7% of 90 €, **12**', '4.20 7 90 12'),
-    ('48/2 clips, 3/4', '24 0.75'),
-    ('4/0 is none', ''),
-    ('The end is 12.', '12'),
-    ('1,23', '1 23'),
-    ('none', ''),
+    *(('1,234,567.50 and .5', '1234567.50 .5'), ('1, 2, 3', '1 2 3')),
+    *(('-$1,200 or $-7 or \N{MINUS SIGN}3', '-1200 -7 -3'), ('none', '')),
+    *(('5-3=2, (5)-3', '5 3 2 5 3'), ('10 - 3', '10 3'), ('4/0 is none', '')),
+    *(('£4.20, 7% of 90 €, **12**', '4.20 7 90 12'), ('1,23', '1 23')),
+    *(('48/2 clips, 3/4', '24 0.75'), ('The end is 12.', '12')),
   ],
 )
 def test_numbers_in_a_text(text, numbers):
@@ -156,12 +145,8 @@ def test_numbers_in_a_text(text, numbers):
   ('right', 'marked', 'answers'),
   [
     (1, 1, (' so 2 * 600 = 1200\n#### 1200', '#### $1,200.00')),
-    (1, 1, ('####1200 dollars', '#### none, or 1200')),
-    (
-      1,
-      1,
-      ('#### 1200\nQuestion: A?\nAnswer: 3\n#### 3', '#### 1200\n\nHe has 7.'),
-    ),
+    (1, 1, ('####1200 dollars', '#### none, or 1200', '#### 1200\n\nOf 7.')),
+    (1, 1, ('#### 1200\nQuestion: A?\nAnswer: 3\n#### 3',)),
     (0, 1, ('#### 1200.01', '#### -1200', '#### 12,00', '#### 1200/2')),
     # What stands on the line after the mark is not marked.
     (1, 0, ('She pays 1200', '1200 it is\n####', 'He has 7.\n####\n1200')),
@@ -185,11 +170,8 @@ def test_gsm8k_compares_final_numbers(right, marked, answers):
     ('The  U.S.A., an A-side', 'usa aside', 1, 1),
     ("Émile  Zola's", 'émile zolas', 1, 1),
     ('in the old mill', ('old mill', 'mill'), 2 * 2 / 5, 0),
-    ('Mill mill', 'mill', 2 / 3, 0),
-    ('A', ('A',), 1, 1),
-    ('B', ('A',), 0, 0),
-    ('the Mill.', ('barn', 'mill'), 1, 1),
-    ('mill', (), 0, 0),
+    *(('Mill mill', 'mill', 2 / 3, 0), ('the Mill.', ('barn', 'mill'), 1, 1)),
+    *(('A', ('A',), 1, 1), ('B', ('A',), 0, 0), ('mill', (), 0, 0)),
   ],
 )
 def test_f1_counts_words_in_common(answer, reference, f1, exact):

@@ -27,9 +27,8 @@ def of_turn(items: Sequence[pytest.Item], turn: str) -> list[pytest.Item]:
   assert 0 <= which < turns, f'CASCADES_TURN: there is no turn {turn}'
   tests = [item.nodeid.partition('[')[0] for item in items]
   is_slow = [item.get_closest_marker('slow') is not None for item in items]
-  counts = collections.Counter(
-    test for test, slow in zip(tests, is_slow, strict=True) if slow
-  )
+  pairs = zip(tests, is_slow, strict=True)
+  counts = collections.Counter(test for test, slow in pairs if slow)
   return [
     item
     for item, test, slow in zip(items, tests, is_slow, strict=True)

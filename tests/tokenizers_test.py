@@ -37,9 +37,7 @@ def test_tokens_are_as_gemmas(tokenizer):
 @pytest.mark.parametrize(
   'text',
   [
-    '',
-    '   several   spaces   ',
-    'one\ntwo\n\n three\n',
+    *('', '   several   spaces   ', 'one\ntwo\n\n three\n'),
     'Grüße, šípek, 東京, Ωmega',
     'emoji 🙂 and a family 👩‍👩‍👧 of several code points',
     'e\u0301 stays decomposed, \u00e9 composed; \ufb01 a ligature',
@@ -60,9 +58,7 @@ def test_text_survives_encoding(tokenizer, text):
       tokenizer.encode(text + half)
 
 
-def test_special_tokens_have_no_text_and_characters_end_with_their_last(
-  tokenizer,
-):
+def test_special_tokens_have_no_text_and_characters_end_once(tokenizer):
   ids = tokenizer.encode('7 pears')
   pad, eos, bos = tokenizers.PAD, tokenizers.EOS, tokenizers.BOS
   written = np.array([bos, *ids, eos, pad, pad], np.int32)
@@ -94,8 +90,7 @@ def test_symbols_are_tokens_and_answers_may_end_at_them():
 @pytest.mark.parametrize(
   ('changes', 'match'),
   [
-    (dict(vocab={}), 'IndexError: '),
-    (dict(vocab={'<pad>': 0, '</s>': 1}), 'IndexError: '),
+    *((dict(vocab=x), 'IndexError: ') for x in ({}, {'<pad>': 0, '</s>': 1})),
     (dict(vocab={'a': 5}), 'each id from 0 must be there exactly once'),
     (dict(vocab={x: str(x) for x in _SPECIAL}), 'TypeError: '),
     (dict(vocab={'': 4}), 'RuntimeError: '),

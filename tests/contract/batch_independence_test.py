@@ -30,10 +30,9 @@ _COUNTS = ('blocks', 'examined', 'accepted', 'deferred', 'residual', 'bonus')
 
 def _engine(gamma=3, stops=_STOPS):
   drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter()
+  models = decoding.Models(_MODEL, drafter)
   return batching.Engine(
-    decoding.StepConfig(
-      decoding.Models(_MODEL, drafter), methods.METHODS['token_v1'], gamma
-    ),
+    decoding.StepConfig(models, methods.METHODS['token_v1'], gamma),
     decoding.Params(*_PARAMS),
     sampling=processing.SamplingParams(temperature=np.float32(1)),
     stop_tokens=np.array(stops, np.int32),
@@ -213,14 +212,10 @@ def test_other_faults_are_not_swallowed(monkeypatch, batch_size, said):
 
 
 def _turn(engine, row, prompt, key, new=12):
-  asked = batching.BatchRequest(
-    [np.array(prompt, np.int32)], key, [0.3], new, True
-  )
-  return list(
-    batching.decode_single(
-      engine, asked, row, None, stats=batching.DecodeStats()
-    )
-  )
+  prompts = [np.array(prompt, np.int32)]
+  asked = batching.BatchRequest(prompts, key, [0.3], new, True)
+  stats = batching.DecodeStats()
+  return [*batching.decode_single(engine, asked, row, None, stats=stats)]
 
 
 @pytest.mark.parametrize('gamma', tiers.first([3, 0]))

@@ -56,6 +56,7 @@ def _entry(name, entry):
 
 # More than 32 bits hold, and more than Python reads.
 _LONG = '3000000000', '9' * 5000
+_AHEAD, _TREE = dict(verification='look_ahead'), dict(drafts=4, tree_size=3)
 # Options of a sampler, and what their refusal begins with.
 _OPTIONS = [
   (dict(method='token_v33'), "method: 'token_v33' is not known; did you"),
@@ -66,19 +67,13 @@ _OPTIONS = [
   (dict(top_k=0), 'top_k: must be 1 or more'),
   (dict(top_p=1.1), 'top_p: '),
   (dict(drafts=2), "verification: 'token' verifies one draft per block, got"),
-  (
-    dict(drafts=4, tree_size=3, verification='match'),
-    'tree_size: must be 4 or more',
-  ),
+  (_TREE | dict(verification='match'), 'tree_size: must be 4 or more'),
   (dict(verification='all'), 'verification: .* Choose from token, block'),
   *(
     (dict(verification=x), f"verification: '{x}' is not known")
     for x in ('look_ahead:1', 'look_ahead:x', 'look_ahead:', 'ahead')
   ),
-  (
-    dict(verification='look_ahead', gamma=3),
-    'verification: .* raise gamma to 4',
-  ),
+  (_AHEAD | dict(gamma=3), 'verification: .* raise gamma to 4'),
   (dict(verification='look_ahead:5', gamma=4), 'verification: .* raise gamma'),
   (dict(gate='cooked'), "gate: must be 'raw' or 'processed', got 'cooked'"),
   (dict(bonus='none'), "bonus: must be 'target' or 'verifier', got 'none'"),
@@ -93,6 +88,7 @@ _OPTIONS = [
     for name in ('gamma', 'drafts', 'cache_length', 'batch_size')
   ),
 ]
+_STOPPED = dict(stop_strings=['.'], return_state=True)
 # What is asked of a sampler.
 _REQUESTS = [
   (dict(prompts=[]), 'prompts: the list is empty'),
@@ -106,10 +102,7 @@ _REQUESTS = [
   (dict(stop_strings=['']), 'stop_strings: must be non-empty texts, got'),
   (dict(stop_strings=[5]), r'stop_strings: must be non-empty .*got \[5\]'),
   (dict(stop_strings=None), 'stop_strings: must be a list of texts, got None'),
-  (
-    dict(stop_strings=['.'], return_state=True),
-    'return_state: takes one prompt, .* no stop_strings',
-  ),
+  (_STOPPED, 'return_state: takes one prompt, .* no stop_strings'),
   (dict(forbidden_tokens=[10**6]), 'forbidden_tokens: there is no'),
   (dict(forbidden_tokens=[True]), 'forbidden_tokens: there is no token True'),
   (dict(forbidden_tokens='ab'), 'forbidden_tokens: must be a list of'),

@@ -85,7 +85,7 @@ _TEXT, _TOP = 'text_config', 'centroid_intermediate_top_k'
 
 
 @pytest.mark.parametrize(
-  ('verifier', 'fields', 'tensors', 'said'),
+  ('verifier', 'fields', 'more', 'said'),
   [
     # It is as wide; heads for keys are not as many.
     ('hf_gemma4_dense', {}, {}, 'another verifier (key heads ('),
@@ -102,12 +102,10 @@ _TEXT, _TOP = 'text_config', 'centroid_intermediate_top_k'
     (None, {}, {_NORM: None}, 'lacks the tensor model.norm.weight'),
   ],
 )
-def test_what_does_not_fit_is_refused(
-  tmp_path, verifier, fields, tensors, said
-):
+def test_what_does_not_fit_is_refused(tmp_path, verifier, fields, more, said):
   folder = tmp_path / 'assistant'
   shutil.copytree(_folders('shared')[1], folder)
-  small.rewrite(folder, fields, tensors)
+  small.rewrite(folder, fields, more)
   given = small.load(verifier or 'hf_gemma4_shared'), str(folder)
   assert said in conftest.refused('drafter', drafters.bind_drafter, *given)
 
@@ -119,9 +117,8 @@ def test_an_assistant_is_no_model_of_its_own():
     assert not drafters.kind_of(folder).is_language_model
     with pytest.raises(ValueError, match=f'{kind}.*or name an assistant'):
       load_model(folder)
-  with pytest.raises(
-    ValueError, match='method: drafter_only decodes with the drafter'
-  ):
+  said = 'method: drafter_only decodes with the drafter'
+  with pytest.raises(ValueError, match=said):
     small.sampler(_pair('shared')[0], name, method='drafter_only')
 
 

@@ -25,6 +25,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching
 
+_TEXTS = ('apart', 40), ('apart', 716), ('joined', 716)
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
 
 
@@ -99,9 +100,8 @@ def head_of_table(folder, model, said):
 def _read(drafter, model, params, own, tokens):
   """Reads a text: the verifier's states, and the head's cache of it."""
   text = tokens, *small.causal(len(tokens))
-  _, hidden, _ = model.with_hidden(
-    params, *text, hidden_layers=drafter.hidden_layers
-  )
+  layers = drafter.hidden_layers
+  _, hidden, _ = model.with_hidden(params, *text, hidden_layers=layers)
   state = drafter.init(own, len(tokens))
   # Of every token but the first, where it was said.
   said = tokens[1:], hidden[:-1]
@@ -131,10 +131,7 @@ def drafts_of(bound_drafter, read, tokens, length, drafted):
 
 # `speculators` made the fixtures. The head `apart` norms states apart, and has
 # a layer with a window of 9.
-@pytest.mark.parametrize(
-  ('name', 'most'),
-  tiers.first([('apart', 40), ('apart', 716), ('joined', 716)]),
-)
+@pytest.mark.parametrize(('name', 'most'), tiers.first(_TEXTS))
 def test_drafts_are_those_of_speculators(name, most):
   folder = small.FIXTURES / f'eagle3_{name}'
   with np.load(folder / 'expected.npz') as file:
@@ -173,9 +170,8 @@ def _block(rows, params, step_config):
     key = jax.random.fold_in(row.key, 2 * row.blocks)
     draft, *_ = decoding.propose(row, params, sampling, key, step_config)
     never = jnp.full((1,), -1)
-    return draft, decoding.step(
-      row, params, sampling, never, step_config=step_config
-    )[0]
+    given = row, params, sampling, never
+    return draft, decoding.step(*given, step_config=step_config)[0]
 
   return jax.vmap(one, (0, None), axis_name=decoding.ROWS)(rows, params)
 
