@@ -11,7 +11,7 @@ other causes, exclude 0, at level 1 % for all ways together.
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,72 +42,66 @@ class Diagnosis(NamedTuple):
   sentence: str
 
 
-@dataclasses.dataclass(frozen=True)
-class _Head:
-  """A head as a model; its states are the logits of drafts after each token."""
-
-  model: Any
-  drafter: Any
-  layers: tuple[int, ...]
-
-  def init_cache(self, params, cache_length):
-    return self.model.init_cache(params[0], cache_length)
-
-  def cache_length(self, cache):
-    return self.model.cache_length(cache)
-
-  def unembed(self, params, hidden):
-    return hidden
-
-  def with_hidden(self, params, tokens, positions, mask, cache, **_):
-    (verifier, head), zero = params, positions[0]
-    _, hidden, cache = self.model.with_hidden(
-      verifier, tokens, positions, mask, cache, self.layers
-    )
-    state, size = self.drafter.init(head, len(tokens)), zero + len(tokens)
-    observed = tokens[1:], hidden[:-1], zero, size - 1
-    state = self.drafter.observe(head, state, *observed)
-
-    def draft_at(index):
-      text = tokens, index + 1, hidden[index - 1], cache
-      options = jax.random.key(0), SamplingParams(), zero > 0
-      context = decoding.DraftContext(*text, *options)
-      draft, *_ = self.drafter.propose(head, state, context, gamma=1, drafts=1)
-      return draft.logits_at(0, 0, self.model.vocab_size)
-
-    logits = jax.vmap(draft_at, axis_name=decoding.ROWS)(positions)
-    return None, logits, cache
+def _hidden(model, params, tokens, layers=()):
+  """Returns a model's hidden states of a text, and its cache."""
+  cache = model.init_cache(params, len(tokens))
+  options = tokens, jnp.int32(0), None, layers
+  return decoding.read_hidden(model, params, cache, *options)[1:]
 
 
-@functools.partial(jax.jit, static_argnames='model')
-def _read(params, tokens, indices, *, model):
+def _head_logits(model, drafter, layers, params, tokens):
+  """Returns the logits of a head's drafts after each token, [L, V]."""
+  (verifier, head), zero = params, jnp.int32(0)
+  hidden, cache = _hidden(model, verifier, tokens, layers)
+  state, last = drafter.init(head, len(tokens)), zero + len(tokens) - 1
+  state = drafter.observe(head, state, tokens[1:], hidden[:-1], zero, last)
+
+  def draft_at(index):
+    text = tokens, index + 1, hidden[index - 1], cache
+    options = jax.random.key(0), SamplingParams(), zero > 0
+    context = decoding.DraftContext(*text, *options)
+    draft, *_ = drafter.propose(head, state, context, gamma=1, drafts=1)
+    return draft.logits_at(0, 0, model.vocab_size)
+
+  positions = jnp.arange(len(tokens))
+  return jax.vmap(draft_at, axis_name=decoding.ROWS)(positions)
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'size'))
+def _read(params, rows, *, model, size):
   """Returns the states of texts at some indices, [A, N, D]."""
 
-  def read_row(tokens, indices):
-    cache = model.init_cache(params, len(tokens))
-    read = decoding.read_hidden(model, params, cache, tokens, jnp.int32(0))
-    return read[1][indices]
+  def read_row(row):
+    tokens, indices = row
+    return _hidden(model, params, tokens)[0][indices]
 
-  return jax.vmap(read_row)(tokens, indices)
+  return jax.lax.map(read_row, rows, batch_size=size)
 
 
-@functools.partial(jax.jit, static_argnames='models')
-def _overlap(params, sampling, tokens, p_states, *layout, models):
+@functools.partial(jax.jit, static_argnames=('model', 'reader', 'size'))
+def _overlap(params, sampling, rows, *, model, reader, size):
   """Returns sum_v min(q, p) at each ratio, and min(1, q / p) of tokens."""
-  q_states = _read(params[1], *layout, model=models[1])
 
-  def values(x):
-    token, *states = x
-    p, q = (f.unembed(*y) for f, *y in zip(models, params, states, strict=True))
-    d = decoding.distributions(q, p, sampling)
-    q = jax.nn.softmax(jnp.log(d.q) / jnp.array(_RATIOS)[:, None])
-    accepted = jnp.minimum(1, d.q[token] / d.p[token])
-    return jnp.minimum(q, d.p).sum(-1), accepted
+  def read_row(row):
+    text, indices, *scored = row
+    if isinstance(reader, functools.partial):
+      states, unembed = reader(params, text), lambda _, logits: logits
+    else:
+      states, unembed = _hidden(reader, params[1], text)[0], reader.unembed
 
-  rows = [x.reshape(-1, *x.shape[2:]) for x in (tokens, p_states, q_states)]
-  size = min(tokens.size, max(1, 2**20 // models[0].vocab_size))
-  out = jax.lax.map(values, tuple(rows), batch_size=size)
-  return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), out)
+    def values(x):
+      token, p_state, q_state = x
+      q, p = unembed(params[1], q_state), model.unembed(params[0], p_state)
+      d = decoding.distributions(q, p, sampling)
+      q = jax.nn.softmax(jnp.log(d.q) / jnp.array(_RATIOS)[:, None])
+      accepted = jnp.minimum(1, d.q[token] / d.p[token])
+      return jnp.minimum(q, d.p).sum(-1), accepted
+
+    at_once = max(1, 2**20 // (model.vocab_size * size))
+    scored, at_once = (*scored, states[indices]), min(len(indices), at_once)
+    return jax.lax.map(values, scored, batch_size=at_once)
+
+  return jax.lax.map(read_row, rows, batch_size=size)
 
 
 def _layout(texts, contexts, offset=0):
@@ -118,16 +112,6 @@ def _layout(texts, contexts, offset=0):
   before = np.array([[len(x) - 1] for x in contexts])
   indices = np.clip(before + offset + np.arange(count), 0, size - 1)
   return batching.pad(joined, size, size)[0], indices
-
-
-def _by_rows(fn, rows, *arrays):
-  """Applies a function to some rows at a time."""
-  last, parts = len(arrays[0]) - 1, []
-  rows = min(rows, last + 1)
-  for i in range(0, last + 1, rows):
-    index = np.minimum(np.arange(i, i + rows), last)
-    parts.append(jax.device_get(fn(*(x[index] for x in arrays))))
-  return jax.tree.map(lambda *x: np.concatenate(x)[: last + 1], *parts)
 
 
 def diagnose(
@@ -151,17 +135,17 @@ def diagnose(
   reader, tree, ways = _ways(decoder, contexts, other_contexts)
   model, params, _ = decoder.verifier
   # A row of a head has logits at all its positions.
-  size = 1 if isinstance(reader, _Head) else decoder.config.batch_size
-  read = functools.partial(_read, params, model=model)
-  states = _by_rows(read, size, *_layout(texts, contexts))
+  is_head = isinstance(reader, functools.partial)
+  size = 1 if is_head else min(len(texts), decoder.config.batch_size)
+  states = _read(params, _layout(texts, contexts), model=model, size=size)
   tokens, _ = batching.pad(answers, states.shape[1], states.shape[1])
   is_answer = np.arange(tokens.shape[1]) < [[len(y)] for y in answers]
   fixed = (params, tree), decoder.sampling_params(decoder.suppress_tokens)
 
   def accept(reader=reader, contexts=contexts, **options):
-    fn = functools.partial(_overlap, *fixed, models=(model, reader))
-    rows = tokens, states, *_layout(texts, contexts, **options)
-    return [x[is_answer] for x in _by_rows(fn, size, *rows)]
+    rows = *_layout(texts, contexts, **options), tokens, states
+    options = dict(model=model, reader=reader, size=size)
+    return [np.array(x)[is_answer] for x in _overlap(*fixed, rows, **options)]
 
   overlaps, accepted = accept()
   rows, before = np.nonzero(is_answer)[0], overlaps[:, 0]
@@ -182,7 +166,7 @@ def diagnose(
 
 def _ways(decoder, contexts, other_contexts):
   """Returns the drafter as a model, its parameters and other ways to read."""
-  bound, (model, params, _) = decoder.bound_drafter, decoder.verifier
+  bound, model = decoder.bound_drafter, decoder.verifier.model
   drafter, tree = bound
   if not sampler.is_language_model(bound):
     layers, config = drafter.hidden_layers, model.module.config
@@ -194,17 +178,15 @@ def _ways(decoder, contexts, other_contexts):
     if hasattr(config, 'num_altup_inputs') or not drafter.needs_hidden:
       near = set()
     change = 'hidden states after layers {}'.format
-    head = functools.partial(_Head, model, drafter)
+    head = functools.partial(functools.partial, _head_logits, model, drafter)
     ways = [('layers', change(x or 'all'), dict(reader=head(x))) for x in near]
-    return head(layers), (params, tree), ways
-  model, half = drafter.model, int(np.median([*map(len, contexts)])) // 2
+    return head(layers), tree, ways
+  model = drafter.model
   never = [x[x[0] == BOS :] for x in contexts]
   twice = [[BOS, *x] for x in contexts]
-  cut = [[*x[:1], *x[1:][-half:]] for x in contexts]
   ways = [
     ('first token', 'no <bos>', dict(contexts=never)),
     ('first token', 'one more <bos>', dict(contexts=twice)),
-    ('prompts', f'the last {half} tokens of prompts', dict(contexts=cut)),
     ('positions', 'states of previous tokens', dict(offset=-1)),
     ('positions', 'states of next tokens', dict(offset=1)),
   ]
@@ -237,9 +219,9 @@ def _clear_cause(results, rows) -> list[Diagnosis]:
   """Names the way with the largest gain over the first, if it is clear."""
   test = functools.partial(_gain, rows=rows, comparisons=len(results))
   (*_, before), *_ = results
-  bounds = {'temperature': _TEMPERATURE_GAIN}
+  minima = {'temperature': _TEMPERATURE_GAIN}
   ways = [(*test(x[-1] - before), *x) for x in results]
-  ways = [x for x in ways if x[0] >= bounds.get(x[3], _GAIN) and x[1] > 0]
+  ways = [x for x in ways if x[0] >= minima.get(x[3], _GAIN) and x[1] > 0]
   if not ways:
     return []
   gain, low, high, cause, change, best = max(ways, key=lambda x: x[0])
@@ -297,12 +279,9 @@ def _loading(pairs, text, acceptance) -> list[Diagnosis]:
     return []
   ((depth, width),) = shapes
   tokens, layers = np.array([*text[0], *text[1]]), tuple(range(depth + 1))
-  states = []
-  for x, y in pairs:
-    read = functools.partial(decoding.read_hidden, x, hidden_layers=layers)
-    cache = x.init_cache(y, len(tokens))
-    _, hidden, _ = jax.jit(read)(y, cache, tokens, jnp.int32(0))
-    states.append(np.float32(hidden).reshape(-1, depth + 1, width))
+  read = jax.jit(_hidden, static_argnums=(0, 3))
+  states = [np.float32(read(x, y, tokens, layers)[0]) for x, y in pairs]
+  states = [x.reshape(-1, depth + 1, width) for x in states]
   change = np.linalg.norm(states[1] - states[0], axis=(0, 2))
   far = change > _DIFFERENT * np.linalg.norm(states[0], axis=(0, 2))
   layer = f'layer {far.argmax()}' if far.any() else 'the last norm'
