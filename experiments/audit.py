@@ -36,96 +36,81 @@ from cascades.config import DecodingConfig
 from experiments import cli
 from experiments.sweeps import fields
 
-_METHOD = flags.DEFINE_string('method', None, "Name of a method, or 'all'.")
-_LENIENCE = flags.DEFINE_list(
-  'lenience', None, 'Leniences to sample at; by default two.'
-)
-_FUNCTION = flags.DEFINE_string(
-  'function', None, 'Verification function to audit: my_engine.py:verify.'
-)
-_TRACE = flags.DEFINE_string(
-  'trace', None, 'JSON Lines file of blocks or answers of an engine.'
-)
-_VERIFIER, _DRAFTER = (
-  flags.DEFINE_string(name, None, f'The {name} of answers.')
-  for name in ('verifier', 'drafter')
-)
-# Of the engine that wrote the answers.
-_OPTIONS = 'temperature top_k top_p gate cache_length batch_size'.split()
-cli.define_options({x: options_of(DecodingConfig)[x] for x in _OPTIONS})
-cli.define_options({'dtype': options_of(fields.SweepConfig)['dtype']})
-_GREEDY = flags.DEFINE_string(
-  'greedy', None, 'File of greedy answers of an engine.'
-)
-_CHAT = flags.DEFINE_bool(
-  'chat', False, "Wraps prompts of the file in the model's chat template."
-)
-_VERIFICATION = flags.DEFINE_list(
+_FLAGS = flags.FLAGS
+for _name, _help in {
+  'method': "Name of a method, or 'all'.",
+  'function': 'Verification function to audit: my_engine.py:verify.',
+  'trace': 'JSON Lines file of blocks or answers of an engine.',
+  'greedy': 'File of greedy answers of an engine.',
+  'verifier': 'The verifier of answers.',
+  'drafter': 'The drafter of answers.',
+}.items():
+  flags.DEFINE_string(_name, None, _help)
+flags.DEFINE_string('workdir', 'runs/audit', 'Folder of results.')
+flags.DEFINE_list('lenience', None, 'Leniences to sample at; by default two.')
+flags.DEFINE_list(
   'verification',
   ['token', 'block'],
   'Verifications of the sampled loop, such as traversal; the first is that of'
   ' the blocks of a trace.',
 )
-_SAMPLES = flags.DEFINE_integer(
+flags.DEFINE_integer(
   'samples', 20_000, 'Sequences to draw at a sampled lenience.', lower_bound=1
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'Random seed.', lower_bound=0)
-_WORKDIR = flags.DEFINE_string('workdir', 'runs/audit', 'Folder of results.')
+# Of the engine that wrote the answers.
+_OPTIONS = 'temperature top_k top_p gate cache_length batch_size'.split()
+_DECLARED = options_of(DecodingConfig) | options_of(fields.SweepConfig)
+cli.define_options(
+  {x: _DECLARED[x] for x in (*_OPTIONS, 'dtype', 'chat', 'seed')}
+)
 
 
 def _certify(leniences: list[float] | None) -> None:
-  """Compares a function of the user's, or recorded blocks, with a rule."""
+  """Compares a function of the user's, or what was recorded, with a rule."""
   from cascades.contrib.engine_audits import engines, traces
+  from cascades.sampler import sampler
 
-  if _TRACE.value is not None:
-    if _FUNCTION.value:
+  def check_answers(method: str, lenience: float | None) -> Any:
+    if _FLAGS.verifier is None:
+      return traces.check_answers(_FLAGS.trace, None)
+    options = {name: _FLAGS[name].value for name in _OPTIONS}
+    config = DecodingConfig(method=method, lenience=lenience, **options)
+    models = _FLAGS.verifier, _FLAGS.drafter
+    decoder = sampler.Sampler(*models, config=config, dtype=_FLAGS.dtype)
+    return traces.check_answers(_FLAGS.trace, decoder)
+
+  if _FLAGS.trace is not None:
+    if _FLAGS.function:
       raise ValueError('trace: cannot be combined with function; give one.')
-    name = pathlib.Path(_TRACE.value).stem
+    name = pathlib.Path(_FLAGS.trace).stem
     certify = functools.partial(
-      traces.certify, _TRACE.value, verification=_VERIFICATION.value[0]
+      traces.certify, _FLAGS.trace, verification=_FLAGS.verification[0]
     )
-    if traces.has_answers(_TRACE.value):
-      certify = _check_answers
+    if traces.has_answers(_FLAGS.trace):
+      certify = check_answers
   else:
-    file, _, name = _FUNCTION.value.rpartition(':')
+    file, _, name = _FLAGS.function.rpartition(':')
     verify = getattr(cli.load_config_module(file), name, None)
     if not callable(verify):
       raise ValueError(f'function: {file} has no function {name!r}; define it.')
-    certify = functools.partial(engines.certify, verify, seed=_SEED.value)
+    certify = functools.partial(engines.certify, verify, seed=_FLAGS.seed)
   cli.say(f'auditing {name}')
-  certificates = [certify(_METHOD.value, x) for x in leniences or [None]]
+  certificates = [certify(_FLAGS.method, x) for x in leniences or [None]]
   _write(name, [certificate.to_dict() for certificate in certificates])
   print('\n'.join(map(str, certificates)))
   if not all(certificate.passed for certificate in certificates):
     sys.exit(1)
 
 
-def _check_answers(method: str, lenience: float | None) -> Any:
-  """Tests the sources of answers; the models compute w if they are given."""
-  from cascades.contrib.engine_audits import traces
-  from cascades.sampler import sampler
-
-  decoder = None
-  if _VERIFIER.value is not None:
-    options = {name: flags.FLAGS[name].value for name in _OPTIONS}
-    decoder = sampler.Sampler(
-      _VERIFIER.value,
-      _DRAFTER.value,
-      config=DecodingConfig(method=method, lenience=lenience, **options),
-      dtype=flags.FLAGS.dtype,
-    )
-  return traces.check_answers(_TRACE.value, decoder)
-
-
 def _compare() -> None:
   """Compares greedy answers of an engine with a verifier's."""
   from experiments import first_difference
 
-  if _VERIFIER.value is None:
+  if _FLAGS.verifier is None:
     raise app.UsageError('verifier: no model is given; give that of --greedy.')
-  options = _VERIFIER.value, flags.FLAGS.dtype or 'float32', _CHAT.value
-  result = first_difference.compare(_GREEDY.value, *options)
-  _write(pathlib.Path(_GREEDY.value).stem, result)
+  options = _FLAGS.verifier, _FLAGS.dtype or 'float32', _FLAGS.chat
+  result = first_difference.compare(_FLAGS.greedy, *options)
+  _write(pathlib.Path(_FLAGS.greedy).stem, result)
   print(first_difference.describe(result))
   if result['verdict'] in ('other prompt', 'error'):
     sys.exit(1)
@@ -135,7 +120,7 @@ def _write(name: str, result: Any) -> None:
   """Writes a result to the workdir, which is made if needed."""
   from experiments import records
 
-  workdir = pathlib.Path(_WORKDIR.value)
+  workdir = pathlib.Path(_FLAGS.workdir)
   cli.make_folder(workdir)
   text = json.dumps(result, indent=2, allow_nan=False) + '\n'
   records.write_text(workdir / f'{name}.json', text)
@@ -143,17 +128,17 @@ def _write(name: str, result: Any) -> None:
 
 def main() -> None:
   """Runs the command."""
-  if _GREEDY.value is not None:
+  if _FLAGS.greedy is not None:
     _compare()
     return
-  if _METHOD.value is None:
+  if _FLAGS.method is None:
     raise app.UsageError("method: no name is given; give one, or 'all'.")
-  leniences = _LENIENCE.value
+  leniences = _FLAGS.lenience
   try:
     leniences = leniences and sorted({float(x) for x in leniences})
   except ValueError as e:
     raise ValueError(f'lenience: {e}; give numbers, such as 0,0.5.') from None
-  if _FUNCTION.value is not None or _TRACE.value is not None:
+  if _FLAGS.function is not None or _FLAGS.trace is not None:
     _certify(leniences)
     return
   import jax
@@ -161,11 +146,11 @@ def main() -> None:
   from cascades import methods
   from cascades.proof import audit
 
-  if _METHOD.value == 'all':
+  if _FLAGS.method == 'all':
     names = list(methods.METHODS)
   else:
-    names = [methods.get_method(_METHOD.value).name]
-  cli.make_folder(pathlib.Path(_WORKDIR.value))
+    names = [methods.get_method(_FLAGS.method).name]
+  cli.make_folder(pathlib.Path(_FLAGS.workdir))
   bar = cli.progress(len(names), 'auditing')
   failed = []
   for name in names:
@@ -173,9 +158,9 @@ def main() -> None:
     result = audit.audit(
       name,
       leniences,
-      samples=_SAMPLES.value,
-      seed=_SEED.value,
-      verifications=_VERIFICATION.value,
+      samples=_FLAGS.samples,
+      seed=_FLAGS.seed,
+      verifications=_FLAGS.verification,
     )
     bar.write(str(result) + '\n')
     _write(name, result.to_dict())
@@ -186,7 +171,7 @@ def main() -> None:
     bar.update()
   bar.close()
   print(
-    f'{len(names) - len(failed)} of {len(names)} passed; see {_WORKDIR.value}.'
+    f'{len(names) - len(failed)} of {len(names)} passed; see {_FLAGS.workdir}.'
   )
   if failed:
     print(f'FAILED: {", ".join(failed)}', file=sys.stderr)

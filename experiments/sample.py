@@ -25,19 +25,10 @@ from experiments import cli
 from experiments.sweeps import fields
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'Text to continue.')
+_DECLARED = options_of(fields.SweepConfig)
+_MODELS = 'verifier drafter chat seed dtype'.split()
 cli.define_options(options_of(DecodingConfig))
-_DRAFTER = flags.DEFINE_string(
-  'drafter',
-  'tiny-drafter',
-  "Drafter: a model, as for --verifier; 'ngram'; or 'self:3' for the verifier's"
-  ' first 3 layers.',
-)
-_CHAT = flags.DEFINE_bool(
-  'chat',
-  False,
-  "Wraps the prompt, as a user message, in the model's chat template; for"
-  ' instruction-tuned models.',
-)
+cli.define_options({name: _DECLARED[name] for name in _MODELS})
 _SYSTEM = flags.DEFINE_string(
   'system', None, 'System message before the prompt; implies --chat.'
 )
@@ -47,14 +38,6 @@ _DECISION = flags.DEFINE_string(
   "Path of a sweep's decision.json, or of its workdir; sets the models, the"
   ' options, the maximum number of new tokens and the stop texts.',
 )
-_VERIFIER = flags.DEFINE_string(
-  'verifier',
-  'tiny-verifier',
-  'Verifier: a name, a file, a folder, or a repository of the Hugging Face hub,'
-  " such as 'google/gemma-3-1b-it' or 'google/gemma-3-1b-it@REVISION'; models"
-  ' with a licence to accept need a token in HF_TOKEN.',
-)
-_SEED = flags.DEFINE_integer('seed', 0, 'Random seed of the sampling.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 128, 'Maximum number of new tokens.'
 )
@@ -67,7 +50,6 @@ _EXPLAIN = flags.DEFINE_bool(
   'Prints a line for each token, with its log-probabilities, and one for each'
   ' draft that was examined, with the numbers that decided about it.',
 )
-cli.define_options({'dtype': options_of(fields.SweepConfig)['dtype']})
 
 # By index into `records.SOURCES`: name, ANSI colour, and the marks that replace
 # the colour without a terminal.
@@ -100,19 +82,18 @@ def _decoder(sampler: Any) -> Any:
     # Refuses a method that has no strict lenience before a model is loaded.
     _ = config.effective_lenience
     options = {name: values[name].value for name in of_drafter}
-    drafter = drafters.parse(_DRAFTER.value, **options)
-    dtype = flags.FLAGS.dtype
-    return sampler(_VERIFIER.value, drafter, config=config, dtype=dtype)
+    drafter = drafters.parse(flags.FLAGS.drafter, **options)
+    models = flags.FLAGS.verifier, drafter
+    return sampler(*models, config=config, dtype=flags.FLAGS.dtype)
   for name, flag in values.items():
     if flag.present:
       raise ValueError(
         f'{name}: cannot be combined with the decision {_DECISION.value},'
         f' which sets {name}; leave out --{name} or --decision.'
       )
-  verifier, drafter = (
-    flag.value if flag.present else None for flag in (_VERIFIER, _DRAFTER)
-  )
-  return sampler.from_decision(_DECISION.value, verifier, drafter)
+  flag_of = (flags.FLAGS[name] for name in ('verifier', 'drafter'))
+  models = (flag.value if flag.present else None for flag in flag_of)
+  return sampler.from_decision(_DECISION.value, *models)
 
 
 def _sample_options() -> dict[str, Any]:
@@ -120,7 +101,7 @@ def _sample_options() -> dict[str, Any]:
   options = {
     'max_new_tokens': _MAX_NEW_TOKENS,
     'stop_strings': _STOP_STRING,
-    'apply_chat_template': _CHAT,
+    'apply_chat_template': flags.FLAGS['chat'],
   }
   decided = {}
   if _DECISION.value:
@@ -196,8 +177,8 @@ def main() -> None:
   if _SYSTEM.value is not None:
     prompt = Conversation([('system', _SYSTEM.value), ('user', prompt)])
   cli.say('compiling, then decoding')
-  request = dict(seed=_SEED.value, echo=True, return_logprobs=_EXPLAIN.value)
-  answer = decoder.sample(prompt, **request, **options)
+  request = dict(echo=True, return_logprobs=_EXPLAIN.value)
+  answer = decoder.sample(prompt, seed=flags.FLAGS.seed, **request, **options)
   colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
   print(paint(answer.token_strings, answer.sources, colour))
   legend = (paint([x], [i], colour) for i, (x, *_) in enumerate(_STYLES))

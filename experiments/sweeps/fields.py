@@ -132,7 +132,9 @@ class SweepConfig(_Fields):
 
   verifier: str = option(
     'tiny-verifier',
-    "Bundled model, Hugging Face folder, or one of gemma's checkpoint names.",
+    'A name, a file, a folder, or a repository of the Hugging Face hub, such as'
+    " 'google/gemma-3-1b-it@REVISION'; models with a licence to accept need a"
+    ' token in HF_TOKEN.',
   )
   drafter: str = option(
     'tiny-drafter',
