@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import small
+from answers import COSTS, make_alone, make_failure
 
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
@@ -23,7 +24,7 @@ from experiments.analysis.certification import Answers, Setting
 from experiments.reports import page, tables
 from experiments.sweeps import curve_plan, deciding, plan
 from experiments.sweeps.fields import SweepConfig
-from experiments.tasks import halves
+from experiments.tasks import half_of
 
 _CONFIG = AnalysisConfig(risk=0.1, delta=0.1, resamples=200)
 _REPORTED = ([0, 0.5], [2, 3], -1.0), ([0, 0.0], [0.5, 2], 0.2)
@@ -109,7 +110,7 @@ def test_the_reporting_half_alone_shows_a_setting(losses, speeds, setting):
   answers = _answers(losses, speeds)
   before = certification.decide(answers, _CONFIG)
   assert before.setting == _setting(setting)
-  is_reporting = [halves.half_of(x) == 'report' for _, x in answers.ids]
+  is_reporting = [half_of(x) == 'report' for _, x in answers.ids]
   assert 0.3 < np.mean(is_reporting) < 0.7
   # It has no part in the choice.
   worse = answers.quality - is_reporting * np.array([[0], [0.9], [0.9]])
@@ -241,8 +242,9 @@ def test_a_strict_setting_needs_no_examples_for_its_quality():
   answers = _answers([0.0, 0.1], speeds, settings, n=20)
   assert certification.judge(answers, faster, _STRICT, _FIXED).is_shown
   # But a sweep without an answer is refused.
-  with pytest.raises(ValueError, match=r'^decision: the verifier alone'):
-    _judge(n=0)
+  failure, _ = make_failure(make_alone('verifier_only'), 'It is too long.')
+  with pytest.raises(ValueError, match=r'^decision: the verifier alone answ'):
+    certification.collect([failure], COSTS)
 
 
 def _config(decision, **fields):

@@ -21,9 +21,14 @@ from configs import common
 from experiments import records
 from experiments.analysis import runs
 from experiments.sweeps import plan
-from experiments.tasks import METRICS, Example, file_task, quality_metric
+from experiments.tasks import (
+  METRICS,
+  Example,
+  file_task,
+  half_of,
+  quality_metric,
+)
 from experiments.tasks.data_files import DataFile
-from experiments.tasks.halves import half_of
 
 _ROWS = [
   {'prompt': f'Prompt {i}:', 'reference': f'answer {i}', 'n': i}

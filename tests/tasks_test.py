@@ -14,7 +14,7 @@ import pytest
 import small
 
 from experiments.sweeps import plan
-from experiments.tasks import GENERATED, TASKS, Task
+from experiments.tasks import GENERATED, TASKS
 from experiments.tasks.data_files import DataFile
 from experiments.tasks.task import split_of
 
@@ -53,11 +53,6 @@ def test_a_task_ends_with_its_last_problem():
   whole = list(TASKS['roman'].load(num_examples=None))
   assert len({e.prompt for e in whole}) == len(whole) == 506
   assert list(TASKS['roman'].load(num_examples=600)) == whole
-
-
-def test_a_class_of_tasks_overrides_what_sweeps_call():
-  with pytest.raises(TypeError, match=r'^Mine: override read'):
-    type('Mine', (Task,), {'load': None})
 
 
 def test_an_unknown_task_is_named_with_the_nearest():

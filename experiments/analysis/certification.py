@@ -1,7 +1,7 @@
 """The setting to use: the fastest certified one, or one that a config fixes.
 
 A certified setting: the examples are split by a hash of their ids
-(`tasks.halves`). On one half a setting is chosen, on the other it is reported,
+(`tasks.half_of`). On one half a setting is chosen, on the other it is reported,
 so that the reported numbers are not those that it was chosen for.
 
 The loss of an example is 1 less its quality, in [0, 1], a sentence's score for
@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ from experiments.analysis import runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import metrics, stats, unit_costs
 from experiments.records.stats import p_value
-from experiments.tasks import Task, halves
+from experiments.tasks import half_of, quality_metric
 
 # Most examples of an estimate of how many would be needed.
 _MOST_NEEDED = 100_000
@@ -49,7 +49,7 @@ _ONE_SIDED = 0.025
 
 
 class EmptyHalfError(ValueError):
-  """There are no examples to choose a setting on, or none to report it on."""
+  """No examples to choose a setting on, or none to report it on."""
 
 
 class Setting(NamedTuple):
@@ -120,9 +120,7 @@ class Answers:
 
 
 def collect(
-  decoded: Iterable[records.Record],
-  tasks: Mapping[str, Task],
-  costs: unit_costs.Costs,
+  decoded: Iterable[records.Record], costs: unit_costs.Costs
 ) -> Answers:
   """Collects the answers of the settings that a sampler can decode with.
 
@@ -147,19 +145,20 @@ def collect(
     for key, x in rows[verifiers[0]].items()
     if x.failure is None and key in common
   )
+  if not ids:
+    raise EmptyHalfError(
+      'decision: the verifier alone answered no example; read the field failure'
+      ' in records/*.jsonl of the workdir.'
+    )
   quality, emitted, latency = np.zeros((3, len(settings), len(ids)))
   for i, setting in enumerate(settings):
     for j, key in enumerate(ids):
-      record = rows[setting][key]
-      if record.failure is not None:
-        continue
-      # Tasks without metrics of their own score in [0, 1], if at all.
-      metric = next(iter(tasks[record.task].metrics), None)
-      quality[i, j] = (
-        metric.row_quality(record.scores) if metric else record.quality
-      )
-      emitted[i, j] = record.emitted
-      latency[i, j] = metrics.latency(record, costs)
+      if (r := rows[setting][key]).failure is None:
+        # Tasks without metrics of their own score in [0, 1], if at all.
+        metric = quality_metric(r.task)
+        share = min(1.0, r.quality / metric.scale) if metric else r.quality
+        quality[i, j] = share
+        emitted[i, j], latency[i, j] = r.emitted, metrics.latency(r, costs)
   return Answers(
     settings, ids, quality=quality, emitted=emitted, latency=latency
   )
@@ -237,10 +236,8 @@ class Verdict:
 
 def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
   """Chooses the fastest certified setting, and reports it."""
-  _check_answers(answers)
-  is_choosing = np.array(
-    [halves.half_of(name) == 'choose' for _, name in answers.ids], bool
-  )
+  in_half = [half_of(name) == 'choose' for _, name in answers.ids]
+  is_choosing = np.array(in_half, bool)
   if is_choosing.all() or not is_choosing.any():
     raise EmptyHalfError(
       f'decision: not made, because {len(answers.ids)} examples leave a half'
@@ -278,7 +275,6 @@ def judge(
   answers: Answers, setting: Setting, strict: Setting, config: AnalysisConfig
 ) -> Verdict:
   """Judges a setting that no choice on these examples has led to."""
-  _check_answers(answers)
   index, strict_index = map(answers.settings.index, (setting, strict))
   compared = _compare(answers, config, index, strict_index)
   # None if strict decoding is compared with itself.
@@ -310,23 +306,12 @@ def judge(
   )
 
 
-def _check_answers(answers: Answers) -> None:
-  if not answers.ids:
-    raise EmptyHalfError(
-      'decision: the verifier alone answered no example; read the field failure'
-      ' in records/*.jsonl of the workdir.'
-    )
-
-
 @functools.cache
 def needed(risk: float, delta: float) -> int:
   """Returns the fewest examples for a guarantee, if no example has a loss."""
-
-  def is_rejected(n: int) -> bool:
-    return p_value(np.zeros(n), risk, delta) <= delta
-
-  high = next(n for i in itertools.count() if is_rejected(n := 2**i))
-  return bisect.bisect_left(range(high + 1), True, high // 2, key=is_rejected)
+  return bisect.bisect_left(
+    range(2**20), True, key=lambda n: p_value(np.zeros(n), risk, delta) <= delta
+  )
 
 
 def _needed_for_margin(quality: np.ndarray, margin: float) -> int:
@@ -368,10 +353,8 @@ def _compare(
 
 def least_risk(n: int, delta: float) -> float:
   """Returns the least risk that n examples without a loss certify."""
-  for thousandths in range(1, 1000):
-    if p_value(np.zeros(n), thousandths / 1000, delta) <= delta:
-      return thousandths / 1000
-  return 1.0
+  zeros, risks = np.zeros(n), (i / 1000 for i in range(1, 1000))
+  return next((x for x in risks if p_value(zeros, x, delta) <= delta), 1.0)
 
 
 def _curves(settings: Sequence[Setting]) -> dict[tuple[str, int], list[int]]:
@@ -458,22 +441,15 @@ def _estimate(
   config: AnalysisConfig,
   share: float,
 ) -> tuple[Setting, int] | None:
-  """Estimates the examples that would certify the fastest likely setting.
-
-  The losses of the choosing half are repeated until the test rejects.
-  """
-  if not answers.has_quality:
-    return None
+  """Repeats losses until the fastest likely setting would be certified."""
   index = _fastest(
     trials, lambda x: x.setting.is_strict or x.loss < config.risk
   )
-  if index is None or trials[index].is_certified:
+  if index is None or trials[index].is_certified or not answers.has_quality:
     return None
-  losses, n = answers.losses()[index], len(answers.ids)
-  for count in 2 ** np.arange(1, 20):
-    if n * count > _MOST_NEEDED:
-      return None
-    p = p_value(np.tile(losses, count), config.risk, share)
-    if p <= share:
-      return trials[index].setting, int(n * count)
+  losses = answers.losses()[index]
+  while 2 * len(losses) <= _MOST_NEEDED:
+    losses = np.tile(losses, 2)
+    if p_value(losses, config.risk, share) <= share:
+      return trials[index].setting, len(losses)
   return None

@@ -21,7 +21,7 @@ from experiments.records import unit_costs
 from experiments.sweeps.curve_plan import Curve
 from experiments.sweeps.fields import DecisionFields, SweepConfig
 from experiments.sweeps.plan import Point
-from experiments.tasks import Task, halves
+from experiments.tasks import Task, half_of
 
 _SENTENCE = jinja2.Template(
   pathlib.Path(__file__).with_name('decision.txt').read_text(),
@@ -64,7 +64,7 @@ def shortfall(
     for example in min((of_task[: x.num_examples] for x in curves), key=len)
   ]
   needed = certification.needed(decision.risk, decision.delta / len(lossy))
-  choosing = sum(halves.half_of(name) == 'choose' for name in ids)
+  choosing = sum(half_of(name) == 'choose' for name in ids)
   # With one half alone nothing is decided, which the end of the sweep explains.
   if choosing >= needed or choosing in (0, len(ids)):
     return None
@@ -102,8 +102,8 @@ def decide(
       names = ' and '.join(sorted(map(str, missing)))
       say(f'decision: not made, because the sweep did not decode {names}.')
       return None
-  answers = certification.collect(decoded, tasks, costs)
   try:
+    answers = certification.collect(decoded, costs)
     if fixed:
       verdict = certification.judge(answers, *fixed, statistics)
     else:
@@ -210,7 +210,7 @@ def _quality_name(tasks: Mapping[str, Task]) -> str:
   names = set()
   for task in tasks.values():
     score = task.quality_score or ''
-    is_of_corpus = task.corpus is not None or score in _CORPUS_SCORES
+    is_of_corpus = runs.is_corpus(task.name) or score in _CORPUS_SCORES
     name = _CORPUS_SCORES.get(score, score)
     names.add(f'sentence-level {name}' if is_of_corpus else name)
   return names.pop() if len(names) == 1 else 'quality'

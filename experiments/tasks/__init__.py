@@ -14,6 +14,7 @@ from experiments.tasks.task import (
   Reference,
   Task,
   file_task,
+  half_of,
 )
 
 TASKS: Registry[Task] = Registry('task', Task)

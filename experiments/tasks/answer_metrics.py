@@ -26,7 +26,6 @@ from typing import Any
 
 from cascades import arguments
 from cascades.arguments import Registry
-from experiments.tasks.data_files import RowError
 
 # One accepted answer, or several.
 Reference = str | tuple[str, ...]
@@ -79,32 +78,12 @@ class Metric:
   needs_reference: bool = True
   accepts: Callable[[str], bool] | None = None
 
-  def check_reference(self, text: str) -> None:
-    """Refuses a text that cannot be a reference."""
-    if self.accepts and not self.accepts(text):
-      raise RowError(
-        f'has a reference that {self.name} cannot score,'
-        f' {arguments.quote(text)}',
-        'fix the row or choose another metric',
-      )
-
-  def row_quality(self, scores: Mapping[str, float]) -> float:
-    """Returns the quality of one answer in [0, 1] from its scores.
-
-    It is the first score over its scale; of BLEU and chrF, sentence by
-    sentence.
-    """
-    return min(1.0, scores[self.scores[0]] / self.scale)
-
 
 METRICS: Registry[Metric] = Registry('metric', Metric)
 
 
 def _builtin(name: str, *scores: str, **fields: Any) -> Any:
-  """Registers a function of an answer and a tuple of accepted answers.
-
-  It returns a value for each score; its docstring is the help.
-  """
+  """Registers a function that returns each score; its docstring is the help."""
 
   def register(function: Any) -> Any:
     def score(answer: str, reference: Reference) -> dict[str, float]:

@@ -37,10 +37,7 @@ def _trivia_qa_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _spec_bench_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Returns the first turn of a conversation, and an id with its category.
-
-  A second turn depends on the answer to the first.
-  """
+  """Returns the first turn of a conversation, and an id with its category."""
   category, key = get_field(row, 'category'), get_field(row, 'question_id')
   group = category if category in _SPEC_BENCH_CATEGORIES else 'mt_bench'
   question, *_ = (*get_texts(row, 'turns'), '')

@@ -28,7 +28,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -41,8 +41,8 @@ from lm_eval.tasks import TaskManager
 
 from cascades import arguments, files
 from cascades.contrib.lm_eval import Generation
-from experiments.tasks import answer_metrics, halves
-from experiments.tasks.task import Example, Task
+from experiments.tasks import answer_metrics
+from experiments.tasks.task import HALVES, Example, Task, half_of
 
 # What the names of these tasks begin with.
 PREFIX = 'lm_eval:'
@@ -195,7 +195,7 @@ class HarnessTask(Task):
   @property
   def splits(self) -> tuple[str, ...]:
     """All documents that the harness evaluates, or half of them."""
-    return ('test', *get_args(halves.Half))
+    return ('test', *HALVES)
 
   def read(self, split='test', seed=0, num_examples=500, path=None, shots=None):
     """Reads the documents of a split, in the harness's order."""
@@ -214,13 +214,13 @@ class HarnessTask(Task):
         f' examples; the task declares {self.shots or 0}, which None uses.',
         file=sys.stderr,
       )
-    is_half = split in get_args(halves.Half)
+    is_half = split in HALVES
     examples = []
     for x in self._requests(None if is_half else num_examples, count):
       text = json.dumps(x.doc, default=str, sort_keys=True)
       digest = hashlib.sha256(text.encode()).hexdigest()[:8]
       key = f'{self.name}/test/{x.doc_id}-{digest}'
-      if not is_half or halves.half_of(key) == split:
+      if not is_half or half_of(key) == split:
         target = self._target(x.doc)
         examples.append(Example(id=key, prompt=x.args[0], reference=target))
     data = {'shots': count or 0, **self.scorer(), 'task': self.identity}
@@ -264,11 +264,8 @@ class HarnessTask(Task):
     return requests[0].args[1]
 
   def _requests(self, limit: int | None, shots: int | None) -> list[Any]:
-    """Returns the harness's requests of the first different documents.
-
-    Documents with the text and the target of an earlier one are left out:
-    copies are no evidence of their own, and would lie in both halves.
-    """
+    """Returns the harness's requests of the first different documents."""
+    # Copies are no evidence of their own, and would lie in both halves.
     self.inner.set_config('num_fewshot', shots or 0)
     self.inner.set_fewshot_seed(_FEWSHOT_SEED)
     first: dict[tuple[str, str], int] = {}
@@ -356,12 +353,11 @@ class HarnessTask(Task):
   def scorer(self) -> dict[str, str]:
     """Returns the harness's version, the filter and the metric in words."""
     version = importlib.metadata.version('lm-eval')
-    names = f'filter:{self.answer_filter.name}|metric:{self.metric}'
+    names = f'filter:{self.answer_filter.name}|metric:{self.metric}|mean'
     if (function := self.inner.aggregation().get(self.metric)) in _SENTENCE:
-      names += '|mean of the metric of each answer alone'
+      names += ' of the metric of each answer alone'
       names += '|1 minus it' * (function is metrics.ter) + '|1/100 of it'
-      return {'scorer': f'lm-eval:{version}|{names}'}
-    return {'scorer': f'lm-eval:{version}|{names}|mean'}
+    return {'scorer': f'lm-eval:{version}|{names}'}
 
 
 def _is_share(value: float) -> bool:

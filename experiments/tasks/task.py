@@ -15,11 +15,10 @@ import pathlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from cascades import Conversation, arguments
 from cascades.models.chat import as_conversation
-from experiments.tasks import halves
 from experiments.tasks.answer_metrics import (
   METRICS,
   Metric,
@@ -41,6 +40,8 @@ from experiments.tasks.generated import Phraser
 # Name of the task of a user's file.
 FILE = 'file'
 SPLITS = ('train', 'validation', 'test')
+# Splits of data: one to choose a setting on, and one to report it on.
+HALVES = ('choose', 'report')
 # Worked examples of published sets, which were written for this project: the
 # prompt of a set does not depend on its source.
 _WORKED = pathlib.Path(__file__).with_name('worked')
@@ -204,10 +205,6 @@ class Task:
     )
     object.__setattr__(self, 'metrics', entries)
 
-  def __init_subclass__(cls):
-    if 'load' in vars(cls):
-      raise TypeError(f'{cls.__name__}: override read, which sweeps call.')
-
   @property
   def splits(self) -> tuple[str, ...]:
     """Splits of the task."""
@@ -264,10 +261,9 @@ class Task:
       if not problems:
         raise file.refusal('', 'has no rows')
       random.Random(f'{prefix}/{seed}').shuffle(problems)
-      names = ' '.join(
-        filter(None, (source.hub, source.config, source.revision))
-      )
-      origin = {'files': {file.name: file.sha256}} if path else {'hub': names}
+      names = filter(None, (source.hub, source.config, source.revision))
+      origin = {'files': {file.name: file.sha256}}
+      origin = origin if path else {'hub': ' '.join(names)}
       data = {'shots': shots, **origin, **self.scorer()}
     selected = itertools.islice(problems, num_examples)
     return [
@@ -353,9 +349,14 @@ class Task:
       accepted = get_texts(row, answer.field)
     else:
       accepted = answer.fill(row, strip)
-    for text in [accepted] if isinstance(accepted, str) else accepted:
-      for metric in self.metrics:
-        metric.check_reference(text)
+    texts = [accepted] if isinstance(accepted, str) else accepted
+    for metric, text in itertools.product(self.metrics, texts):
+      if metric.accepts and not metric.accepts(text):
+        raise RowError(
+          f'has a reference that {metric.name} cannot score,'
+          f' {arguments.quote(text)}',
+          'fix the row or choose another metric',
+        )
     return accepted
 
   def _open(self, path: str | None, split: str, advice: str = '') -> DataFile:
@@ -408,11 +409,6 @@ class Task:
     """Name of the score that is the quality; None without metrics."""
     return self.metrics[0].scores[0] if self.metrics else None
 
-  @property
-  def corpus(self) -> Callable[[Mapping[str, float]], float] | None:
-    """Quality of several answers from summed scores; None if it is a mean."""
-    return self.metrics[0].corpus if self.metrics else None
-
   def external_parts(self) -> list[Any]:
     """Lists code from outside that the name of a point has to hash."""
     return [self]
@@ -431,6 +427,17 @@ def split_of(key: str) -> str:
   """
   bucket = hashlib.sha256(key.encode()).digest()[0] % 16
   return {0: 'test', 1: 'validation'}.get(bucket, 'train')
+
+
+def half_of(example_id: str) -> str:
+  """Returns the half of an example, which its id alone decides.
+
+  A guarantee for a setting holds on examples that had no part in its choice,
+  in every process, also if rows are added, removed or reordered.
+  """
+  # A half of a surrogate pair has no encoding of its own.
+  digest = hashlib.sha256(example_id.encode(errors='surrogatepass')).digest()
+  return HALVES[digest[0] % 2]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -456,7 +463,7 @@ class FileTask(Task):
   @property
   def splits(self) -> tuple[str, ...]:
     """Everything, or one half."""
-    return ('all', *get_args(halves.Half))
+    return ('all', *HALVES)
 
   def read(self, split='all', seed=0, num_examples=500, path=None, shots=None):
     """Reads examples in the order of the file; see `Task.read`."""
@@ -476,12 +483,18 @@ class FileTask(Task):
     contents: collections.Counter[bytes] = collections.Counter()
 
     def is_new(problem: Problem) -> bool:
-      contents[content := _content_hash(problem)] += 1
+      # What a model sees and what is scored, without outer spaces.
+      _, prompt, reference = problem
+      messages = [(x, text.strip()) for x, text in as_conversation(prompt)]
+      references = sorted({x.strip() for x in accepted_answers(reference)})
+      text = json.dumps([messages, references])
+      content = hashlib.sha256(text.encode()).digest()
+      contents[content] += 1
       return contents[content] == 1
 
     problems = self.problems_of(file, worked, is_new)
     if split != 'all':
-      problems = (x for x in problems if halves.half_of(x[0]) == split)
+      problems = (x for x in problems if half_of(x[0]) == split)
     examples = [
       Example(id=x, prompt=head + y if isinstance(y, str) else y, reference=z)
       for x, y, z in itertools.islice(problems, num_examples)
@@ -589,14 +602,6 @@ class FileTask(Task):
     """Lists the metric of a user; the library's is in the name of the task."""
     metrics = [x for x in self.metrics if not METRICS.is_builtin(x.name)]
     return [*metrics, *(self.scorer().values() or [''])] if metrics else []
-
-
-def _content_hash(problem: Problem) -> bytes:
-  """Hashes what a model sees and what is scored, without outer spaces."""
-  _, prompt, reference = problem
-  messages = [(role, text.strip()) for role, text in as_conversation(prompt)]
-  references = sorted({text.strip() for text in accepted_answers(reference)})
-  return hashlib.sha256(json.dumps([messages, references]).encode()).digest()
 
 
 def file_task(config: Mapping[str, Any]) -> FileTask:
