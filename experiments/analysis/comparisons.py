@@ -97,12 +97,10 @@ def _sums(
     parts[name] = np.where(both, values, 0.0)
     of_verifier = np.where(both, values[:, [reference]], 0.0)
     parts[f'{name} of verifier'] = of_verifier
-  size, order = both.shape[1], list(parts)
 
   def score(sums: np.ndarray) -> np.ndarray:
-    part = {
-      name: sums[..., i * size : (i + 1) * size] for i, name in enumerate(order)
-    }
+    columns = np.split(sums, len(parts), axis=-1)
+    part = dict(zip(parts, columns, strict=True))
 
     def faster(name: str) -> np.ndarray:
       of_verifier = part[f'{name} of verifier'] / part['emitted of verifier']
@@ -124,10 +122,9 @@ def _corpus(task: str, part: dict[str, np.ndarray], suffix: str) -> np.ndarray:
   stacked = np.stack([part[f'{name}{suffix}'] for name in names], -1)
   titles = [name.removeprefix('score:') for name in names]
 
-  corpus = quality_metric(task).corpus
-
   def metric(sums: np.ndarray) -> float:
-    return corpus(dict(zip(titles, sums, strict=True)))
+    sums_of = dict(zip(titles, sums, strict=True))
+    return quality_metric(task).corpus(sums_of)
 
   # Most often all points are compared with the same verifier.
   if stacked.ndim > 2 and (stacked == stacked[..., :1, :]).all():
@@ -180,12 +177,8 @@ def _compared(
     # No example that both answered.
     warnings.simplefilter('ignore', RuntimeWarning)
     difference = np.nanmean(quality - of_verifier, 0)
-  return scores | {
-    column: scale * values
-    for column, values in zip(
-      with_ends('difference'), (difference, low, high), strict=True
-    )
-  }
+  ends = (scale * x for x in (difference, low, high))
+  return scores | dict(zip(with_ends('difference'), ends, strict=True))
 
 
 # --- Two points that the command line names.

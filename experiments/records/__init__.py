@@ -162,23 +162,23 @@ class Record:
   temperature: _Float
   id: str
   failure: str | None
-  text: str
-  quality: _Float
-  scores: dict[str, _Float]
-  emitted: Count
-  ended: bool
-  drafted: Count
-  examined: Count
-  accepted: Count
-  deferred: Count | None
-  deferrals: Count | None
-  last_deferral: Count | None
-  residual: Count
-  bonus: Count
-  verifier_calls: Count
-  verifier_tokens: Count
-  drafter_calls: Count
-  wall_s: _Float
+  text: str = ''
+  quality: _Float = math.nan
+  scores: dict[str, _Float] = dataclasses.field(default_factory=dict)
+  emitted: Count = 0
+  ended: bool = False
+  drafted: Count = 0
+  examined: Count = 0
+  accepted: Count = 0
+  deferred: Count | None = None
+  deferrals: Count | None = None
+  last_deferral: Count | None = None
+  residual: Count = 0
+  bonus: Count = 0
+  verifier_calls: Count = 0
+  verifier_tokens: Count = 0
+  drafter_calls: Count = 0
+  wall_s: _Float = 0.0
 
   @property
   def variant(self) -> str:
@@ -208,15 +208,10 @@ class Record:
 
 def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
   """Returns the fields of a record that hold the options of decoding."""
-  return dict(
-    method=config.method.name,
-    gamma=config.gamma,
-    verification=config.verification,
-    gate=config.gate,
-    bonus_from=config.bonus,
-    drafts=config.drafts,
-    temperature=config.temperature,
-    **more,
+  names = 'gamma verification gate drafts temperature'.split()
+  fields = {name: getattr(config, name) for name in names}
+  return fields | dict(
+    method=config.method.name, bonus_from=config.bonus, **more
   )
 
 
@@ -229,21 +224,7 @@ class Outcome(NamedTuple):
 
 def failed_example(reason: str, **fields: Any) -> Outcome:
   """Returns the outcome of an example without an answer."""
-  counts = 'emitted drafted examined accepted residual bonus verifier_calls'
-  counts += ' verifier_tokens drafter_calls'
-  record = Record(
-    **fields,
-    failure=reason,
-    text='',
-    quality=math.nan,
-    scores={},
-    ended=False,
-    deferred=None,
-    deferrals=None,
-    last_deferral=None,
-    wall_s=0.0,
-    **dict.fromkeys(counts.split(), 0),
-  )
+  record = Record(**fields, failure=reason)
   lists = 'tokens token_strings sources logprobs rejected verifier_logprobs'
   lists += ' drafter_logprobs target_logprobs'
   empty: dict[str, Any] = {name: [] for name in lists.split()}

@@ -90,19 +90,16 @@ def _ratio_of(numerator: str, denominator: str) -> Metric:
   return metric
 
 
-def rejection_rate(records: Sequence[Record]) -> float:
-  """Returns rejected over examined drafted tokens."""
-  examined = _total(records, 'examined')
-  return _ratio(examined - _total(records, 'accepted'), examined)
-
-
 # Numbers of a point's records without failures, columns of the summary. The
 # block efficiency, emitted tokens per verifier call, is 1 to gamma + 1; it is
 # higher for baseline cascades whose drafter continues without the verifier.
 POINT_METRICS: dict[str, Metric] = dict(
   quality=quality,
   acceptance_rate=_ratio_of('accepted', 'examined'),
-  rejection_rate=rejection_rate,
+  rejection_rate=lambda records: _ratio(
+    _total(records, 'examined') - _total(records, 'accepted'),
+    _total(records, 'examined'),
+  ),
   # Of examined positions; nan without a deferral rule.
   deferral_rate=_ratio_of('deferred', 'examined'),
   block_efficiency=_ratio_of('emitted', 'verifier_calls'),

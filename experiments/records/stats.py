@@ -13,6 +13,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -143,15 +144,21 @@ def _by_point(values, reference, score_interval):
 
 def _upper_bound(losses: np.ndarray, delta: float) -> float:
   """Returns the least mean loss that the examples exclude, by betting."""
-  low, high = -1.0, 1.0
   # The p-value falls as the risk rises.
-  for _ in range(30):
-    midpoint = (low + high) / 2
-    if p_value(losses, midpoint, delta) <= delta:
-      high = midpoint
+  return _boundary(lambda x: p_value(losses, x, delta) > delta, -1.0, 1.0, 30)
+
+
+def _boundary(
+  is_inside: Callable[[float], Any], inside: float, outside: float, steps: int
+) -> float:
+  """Returns the nearest value to one inside that is outside, by bisection."""
+  for _ in range(steps):
+    midpoint = (inside + outside) / 2
+    if is_inside(midpoint):
+      inside = midpoint
     else:
-      low = midpoint
-  return high
+      outside = midpoint
+  return outside
 
 
 def _wilson(values, _) -> tuple[float, float]:
@@ -176,14 +183,5 @@ def _tango(values, reference) -> tuple[float, float]:
     variance = n * ((root - b) / (2 * n) + delta * (1 - delta))
     return abs(n * (difference - delta)) <= z * math.sqrt(max(0.0, variance))
 
-  ends = []
-  for outside in (-1.0, 1.0):
-    inside = difference
-    for _ in range(40):
-      midpoint = (inside + outside) / 2
-      if is_inside(midpoint):
-        inside = midpoint
-      else:
-        outside = midpoint
-    ends.append(outside)
-  return ends[0], ends[1]
+  low, high = (_boundary(is_inside, difference, x, 40) for x in (-1.0, 1.0))
+  return low, high
