@@ -246,7 +246,7 @@ def test_the_loss_is_what_it_is_called(whole):
 
   def figures(own, by_acceptance, sharpened=(1.0,)):
     batch = data.Rows(tokens, places, counts, hidden)
-    inputs = layer_drafters.LossInputs(shared, head, batch, by_acceptance)
+    inputs = shared, head, batch, by_acceptance
     return layer_drafters.loss_fn(own, start.model, inputs, sharpened)
 
   # All layers are the verifier itself.

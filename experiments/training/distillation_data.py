@@ -203,13 +203,10 @@ def pack_rows(
       ids += new
     row[:] = ids[: len(row)]
     positions_by_row.append([x for x in positions if x < len(row) - 1])
-  length = max(map(len, positions_by_row))
-  padded = np.zeros((count, length), np.int32)
-  for row, positions in zip(padded, positions_by_row, strict=True):
-    row[: len(positions)] = positions
-    row[len(positions) :] = positions[-1] if positions else 0
   counts = np.array([[len(positions)] for positions in positions_by_row])
-  return Rows(tokens, padded, np.arange(length) < counts)
+  length = max(map(len, positions_by_row))
+  padded = [x + (x[-1:] or [0]) * (length - len(x)) for x in positions_by_row]
+  return Rows(tokens, np.int32(padded), np.arange(length) < counts)
 
 
 def frequent_tokens(
@@ -228,11 +225,8 @@ def frequent_tokens(
     )
     for token, n in token_counts.items():
       shares[token] += n / token_counts.total()
-  optional = {
-    token: share for token, share in shares.items() if token not in required
-  }
   # Of equally frequent tokens, the lower id comes first.
-  order = sorted(optional, key=lambda token: (-optional[token], token))
+  order = sorted({*shares} - {*required}, key=lambda x: (-shares[x], x))
   ids = [*required, *order[: count - len(required)]]
   return np.sort(np.array(ids, np.int32))
 
@@ -364,11 +358,9 @@ def _answered_by_verifier(
   prompts: Sequence[tuple[str, Document]],
   workdir: pathlib.Path,
 ) -> list[list[Document]]:
-  """Returns documents with the verifier's answers, a set per temperature.
-
-  Chunks of prompts take the temperatures in turn. A folder, named by all that
-  determines the answers, has a file for each chunk that was answered before.
-  """
+  """Returns documents with the verifier's answers, a set per temperature."""
+  # Chunks of prompts take the temperatures in turn, and have a file in a
+  # folder that is named by all that determines the answers.
   temperatures = tuple(config.temperatures)
   options = config.verifier, config.answer_length, config.seed
   weights = decisions.fingerprint(verifier.params)

@@ -10,7 +10,7 @@ sum p log p/q, then by -log sum min(p, q), the acceptance itself (LK loss, arXiv
 
 import dataclasses
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,26 +58,16 @@ def begin(
   )
 
 
-class LossInputs(NamedTuple):
-  """The inputs of a training step beside the parameters."""
-
-  embedder: Any
-  draft_table: Float[Array, 'n D']
-  batch: distillation_data.Rows
-  by_acceptance: Any
-
-
 def loss_fn(
   params: Any,
   model: language.LanguageModel,
-  inputs: LossInputs,
+  inputs: tuple[Any, Float[Array, 'n D'], distillation_data.Rows, Any],
   temperatures: tuple[float, ...] = (1.0,),
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
   """Computes the loss and the figures of the log."""
-  table, (tokens, positions, mask, hidden) = inputs.draft_table, inputs.batch
-  all_params = distillation_data.cast(table.dtype, params) | {
-    'embedder': inputs.embedder
-  }
+  embedder, table, (tokens, positions, mask, hidden), by_acceptance = inputs
+  all_params = distillation_data.cast(table.dtype, params)
+  all_params |= {'embedder': embedder}
   own_hidden = distillation_data.hidden_at(model, all_params, tokens, positions)
   p_logits, q_logits = (
     distillation_data.draft_logits(model, x, table)
@@ -98,7 +88,7 @@ def loss_fn(
     return -jax.nn.logsumexp(jnp.minimum(*both), -1)
 
   rejection = sum(map(acceptance_loss, temperatures)) / len(temperatures)
-  loss = jnp.where(inputs.by_acceptance, mean(rejection), divergence)
+  loss = jnp.where(by_acceptance, mean(rejection), divergence)
   return loss, dict(kl=divergence, kept=mean(acceptance), agree=agree)
 
 
@@ -114,11 +104,11 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
 
   def loss(params, *inputs):
     temperatures = tuple(config.sharpened)
-    return loss_fn(params, start.model, LossInputs(*inputs), temperatures)
+    return loss_fn(params, start.model, inputs, temperatures)
 
   def batch(step, rows):
     by_acceptance = np.bool_(step >= config.kl_fraction * config.steps)
-    return LossInputs(cast_embedder, draft_table, rows, by_acceptance)
+    return cast_embedder, draft_table, rows, by_acceptance
 
   schedule = optax.warmup_cosine_decay_schedule(
     0.0, config.learning_rate, min(100, config.steps // 10), config.steps

@@ -66,10 +66,7 @@ _AXES = {'state': (0, 1), 'input': (0, 1), 'join': (0, 1), 'mix': (1, 2)}
 
 
 def _make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-  """Makes an optimizer: Muon for matrices, Adam for the rest, linear decay.
-
-  Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
-  """
+  """Makes optax's Muon for matrices, Adam for the rest; linear decay."""
   steps = config.steps
 
   def axes_of(path, _):
