@@ -337,8 +337,8 @@ def test_passes_of_a_device_are_timed_alone(monkeypatch):
 
 def test_prompts_of_a_trained_pair_begin_as_its_texts_did(monkeypatch):
   pairs = []
-  measure = lambda config, pair, key: pairs.append(pair) or ()  # noqa: E731
-  monkeypatch.setattr(loops, 'measure', measure)
+  measure = lambda _, load, key: pairs.append(load()) or ()  # noqa: E731
+  monkeypatch.setattr(loops, '_measure', measure)
   for _, rows in accelerator._real_pair(True):
     assert not [*rows]
   assert {int(prompt[0]) for prompt in pairs[0].prompts} == {tokenizers.BOS}

@@ -289,9 +289,9 @@ def test_five_answers_are_shown(workdir):
   shown = page_answers.read(
     workdir, records.read_points(workdir), lambda _, part, *args: part(*args)
   )
-  assert [x.record.variant for x in shown] == ['token_v3'] * 5
+  assert [x['record'].variant for x in shown] == ['token_v3'] * 5
   page = (workdir / 'report/index.html').read_text()
-  emitted = sum(x.record.emitted for x in shown)
+  emitted = sum(x['record'].emitted for x in shown)
   assert page.count('<span class="t ') - 3 == emitted
 
 

@@ -321,25 +321,14 @@ def parts(
     load = functools.cache(functools.partial(_load, config, spec))
     for batch in config.batch_sizes:
       key = {'pair': spec.name, 'batch': batch}
-      yield key, lambda load=load, key=key: measure(config, load(), key)
+      yield key, functools.partial(_measure, config, load, key)
 
 
-def measure(
-  config: ConfigDict, pair: Pair, key: dict[str, Any]
+def _measure(
+  config: ConfigDict, load: Callable[[], Pair], key: dict[str, Any]
 ) -> list[dict[str, Any]]:
-  """Times the entrants of a pair; `key` is part of their figures."""
-  participants = _entrants(config, pair, key['batch'])
-  name = f'{pair.name}, batch {key["batch"]}'
-  timed = measuring.race(participants, pair.repeats, name)
-  # Each compiled loop takes mapped memory, which is limited per process.
-  jax.clear_caches()
-  return [key | row for row in timed]
-
-
-def _entrants(
-  config: ConfigDict, pair: Pair, batch: int
-) -> list[measuring.Entrant]:
-  """Makes and compiles the entrants of a pair at a batch size."""
+  """Times the entrants of a pair at a batch size, after compiling all."""
+  pair, batch = load(), key['batch']
   loop = functools.partial(project_loop, pair, batch)
   sizes = pair.new_tokens, pair.cache_length
   speed, token_v3 = methods.METHODS['speed'], methods.METHODS['token_v3']
@@ -373,7 +362,11 @@ def _entrants(
     rates = np.repeat(curve, batch)
     loop = functools.partial(project_loop, pair, len(rates))
     enter(loop(token_v3, config.gamma, rates, 'curve'))
-  return participants
+  name = f'{pair.name}, batch {batch}'
+  timed = measuring.race(participants, pair.repeats, name)
+  # Each compiled loop takes mapped memory, which is limited per process.
+  jax.clear_caches()
+  return [key | row for row in timed]
 
 
 def table(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -4,11 +4,12 @@ import itertools
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments import escapes, records
 from experiments.records import Record, Trace
 from experiments.reports import tables
+from experiments.tasks.answer_metrics import accepted_answers
 
 # Label and meaning of the tokens of each source.
 SOURCES = {
@@ -18,18 +19,6 @@ SOURCES = {
 }
 # Symbols of invisible characters.
 _VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
-
-
-class Answer(NamedTuple):
-  """A prompt with its reference and its answer, as the page shows it."""
-
-  record: Record
-  name: str
-  verdict: str
-  prompt: str
-  reference: str
-  # The source and the text of each token.
-  tokens: list[tuple[str, str]]
 
 
 def select(
@@ -67,7 +56,7 @@ def read(
   workdir: pathlib.Path,
   points: Mapping[str, Sequence[Record]],
   make: Callable[..., Any],
-) -> list[Answer]:
+) -> list[dict[str, Any]]:
   """Reads the answers that the page shows, with their prompts.
 
   `make` is called with a name, a function and its arguments; it returns None
@@ -75,7 +64,7 @@ def read(
   """
   examples = records.read_examples(workdir)
 
-  def answer(name: str, line: int) -> Answer:
+  def answer(name: str, line: int) -> dict[str, Any]:
     r = points[name][line]
     # Both files have the same order, and an id occurs at each lenience.
     trace = next(iter(records.read_traces(workdir, name, line)), None)
@@ -83,15 +72,14 @@ def read(
       raise ValueError(f'traces/{name}: record {line + 1} has no trace')
     if (example := examples.get(r.task, {}).get(r.id)) is None:
       raise ValueError(f'examples/{r.task}: there is no example {r.id}')
-    reference = example.reference
-    return Answer(
-      r,
+    return dict(
+      record=r,
       # The ids of some tasks begin with the name of the task.
-      r.id if r.id.startswith(r.task) else f'{r.task} {r.id}',
-      _verdict(r.quality),
-      str(example.prompt),
-      reference if isinstance(reference, str) else '\n'.join(reference),
-      list(_tokens(trace)),
+      name=r.id if r.id.startswith(r.task) else f'{r.task} {r.id}',
+      verdict=_verdict(r.quality),
+      prompt=str(example.prompt),
+      reference='\n'.join(accepted_answers(example.reference)),
+      tokens=list(_tokens(trace)),
     )
 
   output = [make('some answers', answer, *place) for place in select(points)]
