@@ -33,13 +33,11 @@ from experiments.tasks import quality_metric
 # Speed-ups: modelled, and on the clock.
 _SPEEDUPS = 'speedup', 'wall_speedup'
 _COMPARED = 'difference', *_SPEEDUPS
-# Suffixes of the columns that hold the ends of an interval.
-ENDS = ('_low', '_high')
 
 
 def with_ends(name: str) -> list[str]:
   """Returns the name of a column and those of the ends of its interval."""
-  return [name, *(f'{name}{end}' for end in ENDS)]
+  return [name, f'{name}_low', f'{name}_high']
 
 
 def matrices(
@@ -326,19 +324,16 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   )
   frame = frame[np.isfinite(frame.speedup) & np.isfinite(frame.difference)]
   frame = with_blocks(frame[frame.kind != ''])
-  fastest = frame[frame.as_good].sort_values(
-    'speedup', ascending=False, kind='stable'
-  )
-  fastest = fastest.drop_duplicates(_GROUP)[
-    [*_GROUP, *_POINT_COLUMNS, *with_ends('speedup')[1:]]
-  ]
+
+  def largest(frame: pd.DataFrame, by: list[str], more: list[str]) -> Any:
+    order = frame.sort_values(by, ascending=False, kind='stable')
+    return order.drop_duplicates(_GROUP)[[*_GROUP, *_POINT_COLUMNS, *more]]
+
+  ends = with_ends('speedup')[1:]
+  fastest = largest(frame[frame.as_good], ['speedup'], ends)
   # Of equally good points the last one is taken.
-  best = frame[frame.speedup >= 1][::-1].sort_values(
-    ['difference', 'speedup'], ascending=False, kind='stable'
-  )
-  best = best.drop_duplicates(_GROUP)[
-    [*_GROUP, *_POINT_COLUMNS, *with_ends('difference')]
-  ]
+  by, ends = ['difference', 'speedup'], with_ends('difference')
+  best = largest(frame[frame.speedup >= 1][::-1], by, ends)
   best = best.rename(columns={name: f'best_{name}' for name in _POINT_COLUMNS})
   output = frame[_GROUP].drop_duplicates().sort_values(_GROUP)
   if output.kind.nunique() < 2:
