@@ -19,8 +19,8 @@ end of a text ends its last block; nothing behind it counts.
 
 This needs a text that the rule itself emitted. On the verifier's text a lossy
 rule has sum_x q(x) a(x) in place of w_t: right at each position, but not along
-the path. Texts of the rule itself show the error, which is corrected where it
-exceeds two of its standard errors.
+the path. Texts of the rule itself show the difference. It is corrected where it
+exceeds two of its standard errors, which enter the interval.
 
 The q of n-grams and of heads depends on where a block begins too: they draft
 from each position along the text, and w is that of a position and a block.
@@ -546,14 +546,14 @@ def _correction(base: _Counts, by_rule: _Counts) -> np.ndarray:
   """Returns what own texts add to the rates, and its standard errors, [2, 2].
 
   Both are of answers to the same prompts. A difference within two of its
-  standard errors is none.
+  standard errors is none, but its error remains: it may hide a bias.
   """
   (old, old_influences), (new, new_influences) = (
     x.rates(len(by_rule.tokens)) for x in (base, by_rule)
   )
   errors = _standard_error(new_influences - old_influences)
-  change = np.array([new - old, errors])
-  return np.where(np.abs(new - old) > _CORRECTED * errors, change, 0)
+  is_large = np.abs(new - old) > _CORRECTED * errors
+  return np.array([np.where(is_large, new - old, 0), errors])
 
 
 def _curve(
@@ -607,7 +607,7 @@ def _curve(
       rows = np.array([knots[x].ravel() for x in at]).T
       change = np.array([np.interp(distances[i], at, x) for x in rows])
       change = change.reshape(2, 2)
-      basis = 'corrected' if change.any() else 'verifier text'
+      basis = 'corrected' if change[0].any() else 'verifier text'
     (log_tokens, rate), influences = base.rates()
     log_tokens, rate = np.array([log_tokens, rate]) + change[0]
     n = len(base.tokens)
