@@ -33,10 +33,9 @@ def _totals(answers):
 
 
 def _compare(
-  pair, prompts, *, rules, temperatures, gammas, tokens, count, rows
+  pair, prompts, *, rules, temperatures, gammas, request, count, rows
 ):
   """Yields a row for each point: reference, prediction and their error."""
-  options = dict(max_new_tokens=tokens)
   for temperature in temperatures:
     config = cascades.DecodingConfig(temperature=temperature, batch_size=rows)
 
@@ -44,7 +43,7 @@ def _compare(
       config = config.replace(method=method, lenience=leniences[0], gamma=gamma)
       sampler = cascades.Sampler(*pair, config=config)
       return sampler, sampler.sample_curve(
-        prompts[:n], leniences, seed=seed, **options
+        prompts[:n], leniences, seed=seed, **request
       )
 
     sampler, (answers,) = decode('speed', [0.0], 0, count, 1)
@@ -138,7 +137,8 @@ def main(name: str, *paths: str) -> None:
   if name == 'tiny':
     pair = 'tiny-verifier', 'tiny-drafter'
     task, options = TASKS['word_problems'], dict(split='test')
-    shape = dict(temperatures=(1.0, 0.0), gammas=(4, 12), tokens=32, rows=64)
+    shape = dict(temperatures=(1.0, 0.0), gammas=(4, 12), rows=64)
+    shape['request'] = dict(max_new_tokens=32)
     rules = dict.fromkeys(predicting.RULES, predicting.LENIENCES)
     shape['count'], num_prompts = 100, 500
   else:
@@ -146,7 +146,8 @@ def main(name: str, *paths: str) -> None:
     task, options = TASKS['multi30k_de_en'], dict(path=paths[1], shots=4)
     rules = dict(speed=(0.0,), token_v3=(0.3, 0.5, 0.8), opt=(0.0, 0.1))
     rules |= dict(chow=(0.2, 0.4))
-    shape = dict(temperatures=(1.0,), gammas=(4,), tokens=48, count=150, rows=8)
+    shape = dict(temperatures=(1.0,), gammas=(4,), count=150, rows=8)
+    shape['request'] = dict(max_new_tokens=48, stop_strings=task.stop_strings)
     num_prompts = 200
   pair = [cascades.load_model(x, 'int8' if paths else None) for x in pair]
   examples, _ = task.read(num_examples=num_prompts, seed=0, **options)
