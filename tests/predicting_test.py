@@ -2,10 +2,12 @@
 
 import functools
 import itertools
+import json
 
 import cases
 import jax
 import numpy as np
+import prediction_references
 import pytest
 import small
 import tiers
@@ -17,6 +19,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import enumeration, table_models
 from cascades.sampler import predicting
+from experiments.tasks import TASKS
 
 _MODEL = table_models.TableModel.injective(3, 3)
 _PROMPT, _LENGTH, _GAMMAS = (1, 2), 3, (1, 2, 3)
@@ -225,3 +228,41 @@ def test_what_cannot_be_predicted_is_refused(tokens, options, sentence):
   config = DecodingConfig(**options)
   with pytest.raises(ValueError, match=sentence):
     cascades.predict(*small.tables(), texts, config=config)
+
+
+def _holds(row):
+  """A point within 3 % and .02 of what was decoded, beyond both intervals."""
+  half = (row['high'] - row['low']) / 2 + row['decoded_half']
+  error = abs(row['tokens_per_call'] - row['decoded'])
+  rate_error = abs(row['acceptance_rate'] - row['rate'])
+  slack_of_rate = half / row['decoded']
+  return (
+    error <= 0.03 * row['decoded'] + half and rate_error <= 0.02 + slack_of_rate
+  )
+
+
+@pytest.mark.parametrize('name', ['tiny', '270m'])
+def test_decoded_answers_are_as_they_were_predicted(name):
+  path = small.FIXTURES / f'predictions_{name}.json'
+  rows = [*map(json.loads, path.read_text().splitlines())]
+  points = [x for x in rows if 'decoded' in x]
+  assert len(points) == {'tiny': 5 * 11 * 4, '270m': 8}[name]
+  assert all(map(_holds, points))
+  assert all(x['coverage'] >= 0.9 for x in rows if 'coverage' in x)
+
+
+@pytest.mark.slow
+def test_a_point_is_decoded_as_it_is_predicted():
+  pair = [cascades.load_model(f'tiny-{x}') for x in ('verifier', 'drafter')]
+  examples, _ = TASKS['word_problems'].read(num_examples=128)
+  rows = prediction_references.compare(
+    pair,
+    [x.prompt for x in examples],
+    rules={'opt': (0.3,)},
+    temperatures=(1.0,),
+    gammas=(4,),
+    request=dict(max_new_tokens=32),
+    count=100,
+    rows=64,
+  )
+  assert [_holds(row) for row in rows] == [True]

@@ -6,7 +6,9 @@ fixtures/predictions_NAME.json: a row for each point, and the coverage of the
 intervals, of 200 draws of 100 answers, of what 2,000 answers give.
 """
 
+import itertools
 import json
+import math
 import pathlib
 import sys
 import time
@@ -19,6 +21,7 @@ from experiments.tasks import TASKS
 
 _FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 _DRAWS, _DRAWN = 200, 100
+_DECODED = 'decoded', 'decoded_half', 'rate'
 
 
 def _totals(answers):
@@ -32,10 +35,24 @@ def _totals(answers):
   return ratio, 1.96 * ratio * error, accepted.sum() / examined.sum()
 
 
-def _compare(
-  pair, prompts, *, rules, temperatures, gammas, request, count, rows
+def compare(
+  pair,
+  prompts,
+  *,
+  rules,
+  temperatures,
+  gammas,
+  request,
+  count,
+  rows,
+  earlier=(),
 ):
-  """Yields a row for each point: reference, prediction and their error."""
+  """Yields a row for each point: what is decoded, and what is predicted.
+
+  Points of `earlier` rows are not decoded again.
+  """
+  names = 'temperature gamma method lenience'.split()
+  decoded = {tuple(x[y] for y in names): x for x in earlier if 'decoded' in x}
   for temperature in temperatures:
     config = cascades.DecodingConfig(temperature=temperature, batch_size=rows)
 
@@ -52,10 +69,8 @@ def _compare(
     def texts_of(answers, contexts=contexts):
       return [(x, y.tokens) for x, y in zip(contexts, answers, strict=False)]
 
-    own, own_count = (
-      {},
-      -(-1000 // (sum(len(x.tokens) for x in answers) // count)),
-    )
+    own, mean = {}, sum(len(x.tokens) for x in answers) / count
+    own_count = math.ceil(1000 / mean)
     for name, leniences in rules.items():
       few = [leniences[i * (len(leniences) - 1) // 3] for i in (1, 2, 3)]
       _, points = decode(name, few, 4, own_count, 2)
@@ -68,19 +83,22 @@ def _compare(
       f'{time.perf_counter() - start:.0f} s, {prediction.notes}', flush=True
     )
     predicted = {(x.method, x.lenience, x.gamma): x for x in prediction.points}
-    for gamma in gammas:
-      for name, leniences in rules.items():
+    for gamma, (name, leniences) in itertools.product(gammas, rules.items()):
+      keys = [(temperature, gamma, name, x) for x in leniences]
+      if any(key not in decoded for key in keys):
         _, points = decode(name, leniences, gamma, len(prompts), 3)
-        for lenience, of_point in zip(leniences, points, strict=True):
-          point = predicted[name, lenience, gamma]
-          ratio, half, acceptance = _totals(of_point)
-          row = point._asdict() | dict(temperature=temperature)
-          del row['acceptance']
-          row |= dict(decoded=ratio, decoded_half=half, rate=acceptance)
-          yield {
-            k: float(f'{x:.5g}') if isinstance(x, float) else x
-            for k, x in row.items()
-          }
+        for key, of_point in zip(keys, points, strict=True):
+          totals = zip(_DECODED, _totals(of_point), strict=True)
+          decoded[key] = {x: float(f'{y:.5g}') for x, y in totals}
+      for key, lenience in zip(keys, leniences, strict=True):
+        row = predicted[name, lenience, gamma]._asdict()
+        row |= {'temperature': temperature, 'acceptance': None}
+        row = {
+          x: float(f'{y:.5g}') if isinstance(y, float) else y
+          for x, y in row.items()
+          if y is not None
+        }
+        yield row | {x: decoded[key][x] for x in _DECODED}
 
 
 def _coverage(pair, prompts, tokens, count):
@@ -152,15 +170,16 @@ def main(name: str, *paths: str) -> None:
   pair = [cascades.load_model(x, 'int8' if paths else None) for x in pair]
   examples, _ = task.read(num_examples=num_prompts, seed=0, **options)
   prompts = [x.prompt for x in examples]
-  rows = []
-  for row in _compare(pair, prompts, rules=rules, **shape):
+  path, rows = _FIXTURES / f'predictions_{name}.json', []
+  if path.exists():
+    shape['earlier'] = [*map(json.loads, path.read_text().splitlines())]
+  for row in compare(pair, prompts, rules=rules, **shape):
     print(row, flush=True)
     rows.append(row)
   if name == 'tiny':
     examples, _ = task.read(num_examples=2000, seed=0, **options)
     rows += _coverage(pair, [x.prompt for x in examples], 32, 40)
     print(rows[-6:])
-  path = _FIXTURES / f'predictions_{name}.json'
   path.write_text('\n'.join(map(json.dumps, rows)) + '\n')
 
 
