@@ -25,8 +25,9 @@ from cascades.models.language import LanguageModel
 from cascades.models.tokenizers import BOS, SPACE
 from cascades.sampler import batching, sampler, scoring
 
-# Level of all tests of a kind, and permutations of one.
-_LEVEL, _PERMUTATIONS = 0.01, 1_000
+# Level of all tests of a kind; permutations of one at half of it, and the
+# distance of the positions that it compares.
+_LEVEL, _PERMUTATIONS, _STRIDE = 0.01, 200, 4
 # Least gains; any drafter gains a little at another temperature.
 _GAIN, _TEMPERATURE_GAIN, _CHANGE = 0.01, 0.03, 0.1
 # Temperatures of the drafter, relative to the sampler's.
@@ -238,33 +239,42 @@ def _clear_cause(results, rows) -> list[Diagnosis]:
 
 def _change(before, rows, starts) -> list[Diagnosis]:
   """Names a position at which acceptance changes within answers."""
-  frame = pd.DataFrame(dict(row=rows, value=before))
-  index = frame.groupby('row').cumcount().to_numpy()
-  # All answers may change alike at their n-th tokens.
-  frame.value += before.mean() - frame.groupby(index).value.transform('mean')
-  rest = frame.value - frame.groupby('row').value.transform('mean')
+  index = np.arange(len(rows)) - np.searchsorted(rows, rows)
+
+  def within(values):
+    """Returns what answers and their n-th tokens do not share."""
+    for groups in index, rows:
+      means = np.bincount(groups, values) / np.bincount(groups)
+      values = values - means[groups]
+    return values
+
+  rest = within(before)
 
   def largest(starts):
     at = starts[rows] + index
-    count, sums = np.bincount(at).cumsum(), np.bincount(at, rest).cumsum()
-    scores = sums**2 / np.maximum(count * (len(at) - count), 1)
-    return scores.max(), scores.argmax() + 1
+    results = []
+    for position in range(at.min() + _STRIDE, at.max(), _STRIDE):
+      late = within((at >= position).astype(float))
+      if (size := late @ late) > 1:
+        results.append(((late @ rest) ** 2 / size, position, late))
+    return max(results, key=lambda x: x[0], default=(0.0, 0, rest))
 
-  (score, position), rng = largest(starts), np.random.default_rng(0)
+  (score, position, late), rng = largest(starts), np.random.default_rng(0)
   draws = [largest(rng.permutation(starts))[0] for _ in range(_PERMUTATIONS)]
-  frame['late'] = starts[rows] + index >= position
-  means = frame.groupby(['row', 'late']).value.mean().unstack().dropna()
-  if np.mean(draws >= score) > _LEVEL / 2 or means.size < 4:
+  if not position or max(draws) >= score:
     return []
-  early, late = means.to_numpy().T
-  gain, low, high = _gain(late - early, np.arange(len(late)))
-  if abs(gain) < _CHANGE:
+  size, count = late @ late, len(starts)
+  gain = late @ rest / size
+  errors = np.bincount(rows, late * (rest - gain * late)) / size
+  reach = np.linalg.norm(errors) * stats.t.ppf(1 - _LEVEL / 2, count - 1)
+  if abs(gain) < max(_CHANGE, reach):
     return []
+  is_late = starts[rows] + index >= position
   sentence = (
-    f'The drafter is accepted at {late.mean():.2f} from position {position} on,'
-    f' and at {early.mean():.2f} before it, beyond what answers share (change'
-    f' {gain:.3f} [{low:.3f}, {high:.3f}], {len(late)} answers): check its'
-    ' window, its positions and its cache.'
+    f'The drafter is accepted at {before[is_late].mean():.2f} from position'
+    f' {position} on, and at {before[~is_late].mean():.2f} before it (change'
+    f' {gain:.3f} [{gain - reach:.3f}, {gain + reach:.3f}] beyond what answers'
+    f' share, {count} answers): check its window, its positions and its cache.'
   )
   return [Diagnosis('change at a position', sentence)]
 

@@ -10,7 +10,6 @@ some of them at three leniences, which correct its points. Strict decoding pays
 if acceptance, the same at every position, is above break-even.
 """
 
-import contextlib
 import itertools
 import json
 import pathlib
@@ -45,6 +44,7 @@ flags.DEFINE_integer('answers', None, 'Answers; by default of 3,000 tokens.', 1)
 flags.DEFINE_integer('max_new_tokens', None, "Answer limit; else the task's.")
 flags.DEFINE_enum('verification', 'token', ['token', 'block'], 'Verification.')
 flags.DEFINE_bool('why', False, 'Says why acceptance is low.')
+_STEPS = 'decoding', 'unit costs', 'prediction'
 _MODELS = 'verifier drafter dtype chat seed'.split()
 _DECODING = 'temperature top_k top_p gate cache_length batch_size'.split()
 _DECLARED = options_of(DecodingConfig) | options_of(fields.SweepConfig)
@@ -143,24 +143,22 @@ def main() -> None:
     config=DecodingConfig(**decoding),
     dtype=_FLAGS.dtype,
   )
-  clock, seconds = measuring.CompileClock(), {}
-
-  @contextlib.contextmanager
-  def timed(step):
-    """Adds the seconds of the body of a `with`, without compilation."""
-    start = time.perf_counter() - clock.seconds
-    yield
-    seconds[step] = time.perf_counter() - clock.seconds - start
-
-  with timed('decoding'):
-    args = pair, prompts, rules, _FLAGS.answers
-    texts, own_texts = prediction.decode_texts(*args, **request)
-  with timed('unit costs'):
-    costs = costs or prediction.measure_costs(pair, _FLAGS.gamma)
+  if not _FLAGS.method and not sampler.is_language_model(pair.bound_drafter):
+    # Strict decoding alone, which is always predicted.
+    rules = {}
+  clock = measuring.CompileClock()
+  marks = [time.perf_counter()]
+  args = pair, prompts, rules, _FLAGS.answers
+  texts, own_texts = prediction.decode_texts(*args, **request)
+  marks.append(time.perf_counter() - clock.seconds)
+  costs = costs or prediction.measure_costs(pair, _FLAGS.gamma)
+  marks.append(time.perf_counter() - clock.seconds)
   cli.say('predicting')
-  with timed('prediction'):
-    options = dict(rules=rules, gammas=_FLAGS.gamma, own_texts=own_texts)
-    predicted, frame = prediction.run(pair, texts, costs, **options)
+  options = dict(rules=rules, gammas=_FLAGS.gamma, own_texts=own_texts)
+  predicted, frame = prediction.run(pair, texts, costs, **options)
+  marks.append(time.perf_counter() - clock.seconds)
+  lengths = [end - start for start, end in itertools.pairwise(marks)]
+  seconds = dict(zip(_STEPS, lengths, strict=True))
   seconds['compiling'] = clock.seconds
   read = f'Read: {len(texts)} answers of {predicted.num_positions} tokens'
   if not _FLAGS.answers and predicted.num_positions < prediction.POSITIONS:

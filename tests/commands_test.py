@@ -48,7 +48,10 @@ _MISTAKES = {
     (['--prompt=x', '--gamma=0'], 'flag --gamma=0: 0 is not a positive'),
     (['--prompt=x', '--costs={}/none'], '/none: No such file'),
     (['--prompt=x', '--figure=x.pdf'], 'flag --figure=x.pdf: no .svg or .png'),
-    (['--prompt=x', '--drafter=ngram'], 'must be a model or self:N'),
+    (
+      ['--prompt=x', '--drafter=ngram', '--method=chow'],
+      'must be a model or self:N',
+    ),
     (['--prompt=x', '--gamma=4000'], 'do not fit into cache_length 4096'),
   ],
   'report': [

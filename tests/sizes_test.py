@@ -8,12 +8,12 @@ import pytest
 _ROOT = pathlib.Path(__file__).parents[1]
 # By folder: the lines that it has at most. A number only falls, but for a
 # feature that names its lines. Log-probabilities of tokens and the audits that
-# use them named 350, 100, 250 and 400.
+# use them named 350, 100, 250 and 400; predictions 350, 0, 670 and 350.
 _BARS = {
-  'cascades': 13_950,
+  'cascades': 14_300,
   'cascades/contrib': 2_400,
-  'experiments': 11_550,
-  'tests': 17_400,
+  'experiments': 12_220,
+  'tests': 17_750,
   'configs': 900,
 }
 

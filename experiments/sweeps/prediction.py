@@ -127,9 +127,11 @@ def decode_texts(
 
   As many prompts as are needed are answered, in their order.
   """
-  if not sampler.is_language_model(pair.bound_drafter):
+  reads_q = any(methods.get_method(name).law_uses_q for name in rules)
+  if reads_q and not sampler.is_language_model(pair.bound_drafter):
     raise ValueError(
-      'drafter: must be a model or self:N, whose q after any text is known.'
+      'drafter: must be a model or self:N for rules that read q; leave --method'
+      ' out for strict decoding.'
     )
   is_chat = request['apply_chat_template']
   if refusal := pair.refusal(prompts[0], request['max_new_tokens'], is_chat):
