@@ -267,9 +267,11 @@ def _change(before, rows, starts) -> list[Diagnosis]:
   gain = late @ rest / size
   errors = np.bincount(rows, late * (rest - gain * late)) / size
   reach = np.linalg.norm(errors) * stats.t.ppf(1 - _LEVEL / 2, count - 1)
-  if abs(gain) < max(_CHANGE, reach):
-    return []
   is_late = starts[rows] + index >= position
+  change = before[is_late].mean() - before[~is_late].mean()
+  # A fault shows in the means too, whatever the answers have in common.
+  if min(abs(gain), change * np.sign(gain)) < max(_CHANGE, reach):
+    return []
   sentence = (
     f'The drafter is accepted at {before[is_late].mean():.2f} from position'
     f' {position} on, and at {before[~is_late].mean():.2f} before it (change'
