@@ -45,8 +45,11 @@ def _config(options: Any) -> Any:
     for name, value in options.items()
     if value is not None or name not in ('lenience', 'gamma')
   }
-  if names := options.keys() ^ options_of(DecodingConfig):
+  declared = options_of(DecodingConfig)
+  if names := options.keys() ^ declared:
     raise ValueError(f'{min(names)}: is not an option of decoding, or missing')
+  for name, option in declared.items():
+    option.validate(options[name])
   return DecodingConfig(**options)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import small
 
 import cascades
 from cascades import drafters
+from cascades.decoding import Model
 from cascades.drafters.recurrent import RecurrentDrafter
 from cascades.models.checkpoints import Checkpoint
 from experiments import doctor
@@ -52,7 +54,13 @@ class _Faulty:
       states = index + size * (index >= after - 1)
       cache = self.model.init_cache(params, len(positions))
     read = self.model.with_hidden(params, tokens, positions, mask, cache)
-    return None, read[1][states], cache
+    return read[0][states], read[1][states], cache
+
+
+for _name in {x for x in vars(Model) if x[0] != '_'} - {*vars(_Faulty)}:
+  # The protocol's members are looked up without `__getattr__`.
+  _member = property(operator.attrgetter(f'model.{_name}'))
+  setattr(_Faulty, _name, _member)
 
 
 @functools.cache

@@ -349,7 +349,7 @@ def _ratio(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
   return float(ratio), (x - ratio * y) / total
 
 
-def _standard_error(influences: np.ndarray) -> np.ndarray:
+def _standard_error(influences: np.ndarray) -> Any:
   """Returns the standard error of a sum of n independent influences."""
   n = influences.shape[-1]
   return np.sqrt(n / max(1, n - 1) * np.square(influences).sum(-1))
