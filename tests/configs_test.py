@@ -95,9 +95,7 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
     )
     for lam in map(float, curve.leniences or ('nan',))
   }
-  # The quickstart has left out flat ends of its curves since.
-  fewer = folder.startswith('quickstart')
-  assert wanted < points if fewer else points == wanted
+  assert points == wanted
 
 
 @pytest.mark.parametrize(
@@ -137,7 +135,7 @@ def _planned(name, **given):
 def test_fields_of_the_command_line_win():
   # A number of examples is that of every curve.
   found = _planned('quickstart', num_examples=20)
-  assert found['speed gamma 4'].leniences == (0.0, 0.6, 0.9)
+  assert found['speed gamma 4'].leniences == (0.0, 0.6, 0.8, 0.9, 0.95)
   assert 'token_v2 gamma 4' in found
   # The point that both curves have is left to the one with all examples.
   found = _planned('quickstart', gamma=12)

@@ -220,7 +220,11 @@ def test_texts_of_others_are_noticed():
     ((3,), dict(cache_length=12), 'gamma: a text of 3 tokens'),
     ((3,), dict(bonus='verifier'), 'bonus: '),
     ((3,), dict(verification='look_ahead'), 'not predicted'),
-    ((3,), dict(verification='match', drafts=2), 'with 2 drafts is not predic'),
+    (
+      (3,),
+      dict(verification='match', drafts=2),
+      'with 2 drafts is not predicted',
+    ),
   ],
 )
 def test_what_cannot_be_predicted_is_refused(tokens, options, sentence):

@@ -1,9 +1,8 @@
 """From logits to the distribution that is sampled, and the sampling.
 
-`SamplingParams` holds temperature, top-k, top-p and the forbidden
-tokens. Forbidden tokens are removed first; the others apply in that order. The
-numbers are traced, so that changing one compiles nothing. A value that is None
-adds no computation.
+`SamplingParams` holds temperature, top-k, top-p and the forbidden tokens, which
+are removed first; the others apply in that order. The numbers are traced, so
+that changing one compiles nothing. A value that is None adds no computation.
 """
 
 import dataclasses

@@ -110,7 +110,8 @@ class Prediction(NamedTuple):
     num_answers: Texts that were read.
     num_positions: Their tokens, context excluded.
     rest: Probability, mean over positions, of the tokens that were read as one;
-      0 for a small vocabulary. It bounds the error of acceptance and of TV.
+      0 for a small vocabulary. It bounds the error of acceptance and of TV,
+      unless a rule compares these tokens with its threshold.
     notes: Sentences that a reader must know.
   """
 
@@ -173,16 +174,17 @@ def predict(
   _check(decoder, lossy, [*texts, *itertools.chain(*own_texts.values())])
   trie = _Trie(has_text_q)
   indices = [trie.add(*text) for text in texts]
-  by_rule = {x: [trie.add(*z) for z in y] for x, y in own_texts.items()}
+  indices_of = {x: [trie.add(*z) for z in y] for x, y in own_texts.items()}
   target = scoring.explained_target(decoder)
-  rows = scoring.map_tokens(decoder, trie.requests, _reading, target)
-  arrays: list[Any] = [np.concatenate(x) for x in zip(*rows, strict=True)]
+  texts_read = scoring.map_tokens(decoder, trie.requests, _reading, target)
+  columns = zip(*texts_read, strict=True)
+  arrays: list[Any] = [np.concatenate(x) for x in columns]
   readings = _Readings(methods.Distributions(*arrays[:5]), *arrays[5:])
   if not has_text_q:
     readings = readings._replace(q=_draft_along(decoder, trie.requests))
   points = []
   for name, leniences in leniences_of.items():
-    own_indices = {y: texts for (x, y), texts in by_rule.items() if x == name}
+    own_indices = {y: rows for (x, y), rows in indices_of.items() if x == name}
     points += _curve(
       config,
       methods.METHODS[name],
@@ -542,14 +544,14 @@ def _count(
   ]
 
 
-def _correction(base: _Counts, by_rule: _Counts) -> np.ndarray:
+def _correction(base: _Counts, decoded: _Counts) -> np.ndarray:
   """Returns what own texts add to the rates, and its standard errors, [2, 2].
 
   Both are of answers to the same prompts. A difference within two of its
   standard errors is none, but its error remains: it may hide a bias.
   """
   (old, old_influences), (new, new_influences) = (
-    x.rates(len(by_rule.tokens)) for x in (base, by_rule)
+    x.rates(len(decoded.tokens)) for x in (base, decoded)
   )
   errors = _standard_error(new_influences - old_influences)
   is_large = np.abs(new - old) > _CORRECTED * errors
@@ -586,8 +588,8 @@ def _curve(
   is_strict = [method.is_strict(x) for x in leniences]
   counts, (distances, divergences) = counts_of(leniences, indices, is_strict)
   own_counts = {
-    leniences.index(x): counts_of([x], by_rule, [True])[0]
-    for x, by_rule in own_indices.items()
+    leniences.index(x): counts_of([x], rows, [True])[0]
+    for x, rows in own_indices.items()
     if not method.is_strict(x)
   }
   points = []
@@ -600,8 +602,8 @@ def _curve(
     elif not is_strict[i]:
       # In between by distance; strict decoding needs no correction.
       knots = {0.0: change} | {
-        distances[j]: _correction(counts[gamma][j], by_rule[gamma][0])
-        for j, by_rule in own_counts.items()
+        distances[j]: _correction(counts[gamma][j], decoded[gamma][0])
+        for j, decoded in own_counts.items()
       }
       at = sorted(knots)
       rows = np.array([knots[x].ravel() for x in at]).T
