@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from unittest import mock
 
 import cases
 import jax
@@ -10,7 +11,9 @@ import pytest
 import small
 import tiers
 
+import cascades
 from cascades import methods
+from cascades.decoding.faults import FaultError
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import enumeration, table_models
@@ -102,23 +105,40 @@ def test_how_blocks_are_verified_changes_no_score():
     np.testing.assert_array_equal(_laws(decoder), want)
 
 
-def test_scores_do_not_depend_on_what_is_scored_beside_them():
-  decoder = small.sampler(*_pair(), lenience=0.3, batch_size=4)
-  rng = np.random.default_rng(0)
-  requests = [
-    (rng.integers(4, size=n).tolist(), rng.integers(4, size=m).tolist())
-    for n, m in [(1, 1), (3, 8), (3, 9), (60, 4), (70, 2), (2, 0), (9, 60)]
-  ]
-  together = scoring.score(decoder, requests)
-  assert together[-2] == (0, True)
-  for request, one in zip(requests, together, strict=True):
-    (single,) = scoring.score(decoder, [request])
-    assert one.logprob == pytest.approx(single.logprob, abs=1e-5)
-    assert one.is_greedy == single.is_greedy
-  assert scoring.score(decoder, requests[::-1]) == together[::-1]
+@pytest.mark.parametrize('dtype', tiers.first([None, 'int8', 'float32']))
+def test_scores_do_not_depend_on_what_is_scored_beside_them(dtype, monkeypatch):
+  names = 'tiny-verifier', 'tiny-drafter'
+  pair = [cascades.load_model(x, dtype) for x in names] if dtype else _pair()
+  decoder = small.sampler(*pair, lenience=0.3, batch_size=4)
+  read, rng = mock.Mock(wraps=scoring._read), np.random.default_rng(0)
+  monkeypatch.setattr(scoring, '_read', read)
+  sizes = [(0, 5), (1, 1), (3, 8), (3, 9), (60, 4), (70, 2), (2, 0), (9, 60)]
+  # The bundled models' window has 48 tokens.
+  for begin in (0, 70):
+    first, *texts = rng.integers(4, size=(9, 70)).tolist()
+    requests = [
+      (first[:begin] + text[:n], text[-m:][:m])
+      for text, (n, m) in zip(texts, sizes, strict=True)
+    ][not begin :]
+    together = scoring.score(decoder, requests)
+    assert {x.args[2].shape[1] for x in read.mock_calls[-2:]} == {32, 96}
+    assert together[-2] == (0, True)
+    alone = [scoring.score(decoder, [request])[0] for request in requests]
+    for others in alone, scoring.score(decoder, requests[::-1])[::-1]:
+      # To the last bit, but for sums of floats.
+      atol = 1e-4 * (dtype == 'float32')
+      np.testing.assert_allclose(together, others, rtol=0, atol=atol)
 
 
-def test_lengths_and_leniences_of_one_size_are_compiled_once():
+def test_a_fault_is_at_its_position_of_the_text():
+  verifier, drafter = _pair()
+  broken = verifier._replace(params=np.nan * verifier.params)
+  requests = [([1] * 70 + [2] * i, [3]) for i in range(1, 4)]
+  with pytest.raises(FaultError, match='at position 71 of a context of 71 and'):
+    scoring.score(small.sampler(broken, drafter), requests)
+
+
+def test_lengths_and_leniences_of_a_size_are_compiled_once():
   def run(lengths, lenience):
     # No other test has compiled this method.
     options = dict(method='diff', lenience=lenience, batch_size=2)
@@ -126,12 +146,12 @@ def test_lengths_and_leniences_of_one_size_are_compiled_once():
     scoring.score(decoder, [([1] * n, [2] * (n % 8)) for n in lengths])
 
   run((5, 6, 7), 0.1)
-  before = scoring._read._cache_size()
-  run((7, 9, 40, 22, 31, 50), 0.2)
-  run((55, 3), 0.7)
-  assert scoring._read._cache_size() == before
-  run((64, 65), 0.7)
-  assert scoring._read._cache_size() == before + 1
+  before = scoring._read._cache_size(), scoring._map_positions._cache_size()
+  run((7, 9, 20, 22, 11, 25, 17, 3), 0.2)
+  assert scoring._read._cache_size() == before[0]
+  run((32, 33), 0.7)
+  assert scoring._read._cache_size() == before[0] + 1
+  assert scoring._map_positions._cache_size() == before[1]
 
 
 @pytest.mark.parametrize(

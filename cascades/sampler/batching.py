@@ -208,6 +208,20 @@ def pad(
   return padded, lengths
 
 
+def shared_prefix(
+  prompts: Sequence[Sequence[int] | np.ndarray],
+) -> Sequence[int] | np.ndarray:
+  """Returns what all prompts begin with and continue after; empty if short."""
+  if len(prompts) < 2:
+    return ()
+  longest = min(map(len, prompts)) - 1
+  is_same = np.ones(longest, bool)
+  for prompt in prompts:
+    is_same &= np.asarray(prompt[:longest]) == np.asarray(prompts[0][:longest])
+  length = longest if is_same.all() else int(is_same.argmin())
+  return prompts[0][: length if length >= _MIN_SHARED_PREFIX else 0]
+
+
 def fetch(rows: decoding.Row) -> decoding.Row:
   """Copies the small fields of rows to the host: no caches, no logits."""
   rows = rows.replace(
@@ -256,7 +270,7 @@ class RowBatch:
       with_logprobs=request.return_logprobs,
     )
     self._prefix: Any = None
-    self._prefix_length = _common_prefix_length(request.prompts)
+    self._prefix_length = len(shared_prefix(request.prompts))
     if request.start is not None:
       self._prefix_length = int(request.start.length[0])
       # Those of earlier answers are not returned again.
@@ -267,8 +281,6 @@ class RowBatch:
       if request.return_logprobs:
         logprobs = jnp.zeros((*request.start.tokens.shape, 3))
       self._prefix = request.start.replace(logits=logits, law_logprobs=logprobs)
-    elif self._prefix_length < _MIN_SHARED_PREFIX or len(order) == 1:
-      self._prefix_length = 0
     # Prompts of a group, those of their jobs that wait, and their rows.
     self.waiting_rows: Any = None
     self._indices: dict[int, int] = {}
@@ -512,16 +524,6 @@ def _run(
       yield job, row, batch.rows
     with _timed(stats, 'decode_s'):
       batch.widen()
-
-
-def _common_prefix_length(prompts: Sequence[Sequence[int] | np.ndarray]) -> int:
-  """Counts the tokens that all prompts begin with and continue after."""
-  longest = min(map(len, prompts)) - 1
-  first = np.asarray(prompts[0][:longest])
-  is_same = np.ones(longest, bool)
-  for prompt in prompts:
-    is_same &= np.asarray(prompt[:longest]) == first
-  return longest if is_same.all() else int(is_same.argmin())
 
 
 def _padded(values: Sequence, size: int, dtype: type = np.int32) -> np.ndarray:

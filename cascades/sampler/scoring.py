@@ -1,8 +1,8 @@
 """Probabilities of given texts under a sampler's target, and of its drafts.
 
-Nothing is sampled: both models read context and continuation, in one pass
-each, and the method's law gives the probability of every token after those
-before it,
+Nothing is sampled: both models read context and continuation, what all contexts
+begin with once, and the method's law gives the probability of every token after
+those before it,
 
   log pi(x_1 .. x_n | context) = sum_i log law(q_i, p_i)(x_i).
 
@@ -15,7 +15,6 @@ stand `score`, and `explain`, why the drafts of an answer were accepted or
 rejected.
 """
 
-import collections
 import functools
 import itertools
 import math
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, PyTree
 
 from cascades import decoding, methods
 from cascades.decoding import faults
@@ -256,67 +255,74 @@ def map_tokens(
 ) -> list[tuple[np.ndarray, ...]]:
   """Applies a function to the distributions at each token of continuations.
 
-  Compiled once per rows and lengths, both of which come in few sizes. `target`
-  is the law; `examined` tokens take the place of a single continuation's.
+  Reading is compiled once per rows and lengths, both of which come in few
+  sizes, and the function once. `target` is the law; `examined` tokens take the
+  place of a single continuation's.
   """
-  vocab_size, limit = decoder.verifier.model.vocab_size, decoder.config
-  indices_by_size = collections.defaultdict(list)
+  vocab_size, config = decoder.verifier.model.vocab_size, decoder.config
   for i, (context, continuation) in enumerate(requests):
     text = np.array([*context, *continuation])
-    fits = len(text) <= limit.cache_length and len(context)
+    fits = len(text) <= config.cache_length and len(context)
     if not fits or text.min() < 0 or text.max() >= vocab_size:
       raise ValueError(
         f'request {i}: its {len(text)} tokens, {len(context)} of them context,'
         ' must be one token or more of context, ids from 0 to'
-        f' {vocab_size - 1}, and fit into cache_length {limit.cache_length}.'
+        f' {vocab_size - 1}, and fit into cache_length {config.cache_length}.'
       )
-    # The last token is scored, and not read.
-    read = batching.bucket(len(text) - 1, 64)
-    size = read, batching.bucket(len(continuation), 8)
-    indices_by_size[size].append(i)
-  results: list = [None] * len(requests)
-  for size, indices in indices_by_size.items():
-    for batch in itertools.batched(indices, decoder.config.batch_size):
-      rows = [(*requests[i], examined or requests[i][1]) for i in batch]
-      arrays = _read_rows(decoder, target, rows, size=size, token_fn=token_fn)
-      for i, row_arrays in zip(batch, arrays, strict=True):
-        results[i] = row_arrays
-  return results
-
-
-def _read_rows(decoder, target, requests, *, size, token_fn):
-  """Applies a function to requests of one size, in one pass; see `_read`."""
-  length, scored_length = size
-  rows = batching.width(len(requests), decoder.config.batch_size)
-  padded = [*requests, *[((0,), (), ())] * (rows - len(requests))]
-  contexts, continuations, examined = zip(*padded, strict=True)
-  texts = [[*x, *y][:-1] for x, y in zip(contexts, continuations, strict=True)]
-  tokens, _ = batching.pad(texts, length, length)
-  scored, _ = batching.pad(examined, scored_length, scored_length)
-  # A token is predicted at the position before it.
-  starts = np.array([len(context) - 1 for context in contexts], np.int32)
-  results, culprits = sharding.fetch(
-    _read(
-      target.params,
-      (tokens, starts, scored),
-      np.float32(decoder.config.effective_lenience),
-      decoder.sampling_params(target.forbidden),
-      models=target.models,
-      method=target.method,
-      gate=decoder.config.gate,
-      token_fn=token_fn,
+  results: list = [[] for _ in requests]
+  at_once = 4 * config.batch_size
+  sampling = decoder.sampling_params(target.forbidden)
+  positions = _read_positions(config, target, requests, examined)
+  for part in itertools.batched(positions, at_once):
+    indices, at, tokens, states = zip(*part, strict=True)
+    # The last part is filled up with its own positions.
+    values, culprits = sharding.fetch(
+      _map_positions(
+        target.params,
+        [np.resize(x, (at_once, len(x[0]))) for x in zip(*states, strict=True)],
+        np.resize(tokens, at_once),
+        np.float32(config.effective_lenience),
+        sampling,
+        models=target.models,
+        method=target.method,
+        gate=config.gate,
+        token_fn=token_fn,
+      )
     )
-  )
-  for i, (context, continuation, _) in enumerate(requests):
-    for at in np.flatnonzero(culprits[i, : len(continuation)])[:1]:
+    for i in np.flatnonzero(culprits[: len(part)])[:1]:
+      context, continuation = requests[indices[i]]
       faults.check(
-        faults.Fault(culprits[i, at], len(context) + at),
+        faults.Fault(culprits[i], at[i]),
         f'a context of {len(context)} and {len(continuation)} more tokens',
       )
+    for i, *row in zip(indices, *values, strict=False):
+      results[i].append(row)
   return [
-    tuple(x[i, : len(continuation)] for x in results)
-    for i, (_, continuation, _) in enumerate(requests)
+    tuple(np.stack(x)[: len(continuation)] for x in zip(*rows, strict=True))
+    for rows, (_, continuation) in zip(results, requests, strict=True)
   ]
+
+
+def _read_positions(config, target, requests, examined):
+  """Yields a request, its position, its token, and the states before it."""
+  prefix = batching.shared_prefix([context for context, _ in requests])
+  size = len(prefix) + -len(prefix) % 16
+  (tokens,), (start,) = batching.pad([prefix], size, size)
+  caches = _read_prefix(target.params, tokens, start, models=target.models)
+  order = sorted(range(len(requests)), key=lambda i: sum(map(len, requests[i])))
+  for batch in itertools.batched(order, config.batch_size):
+    # The last token is scored, and not read.
+    texts = [[*itertools.chain(*requests[i])][start:-1] for i in batch]
+    texts += [[]] * (batching.width(len(batch), config.batch_size) - len(batch))
+    rows, _ = batching.pad(texts, config.cache_length)
+    states = _read(target.params, caches, rows, start, models=target.models)
+    states = sharding.fetch(states)
+    for row, i in enumerate(batch):
+      context, continuation = requests[i]
+      # A continuation of no tokens has one that is dropped.
+      scored = [*(examined or continuation)] or [0]
+      for at, token in enumerate(scored, len(context)):
+        yield i, at, token, [x[row, at - 1 - start] for x in states]
 
 
 def _log_law(method, d, lenience, token):
@@ -336,53 +342,62 @@ def _decision(method, d, lenience, token):
   return d.q[token], d.p[token], law[token], acceptance, logprob, ids, probs
 
 
+@functools.partial(jax.jit, static_argnames='models')
+def _read_prefix(params, tokens, length, *, models):
+  """Returns each model's cache of the first `length` tokens, or of none."""
+  caches, zero = [], jnp.zeros((), jnp.int32)
+  for model, model_params in zip(models, params, strict=True):
+    cache = model.init_cache(model_params, len(tokens))
+    if len(tokens):
+      *_, cache = decoding.read_hidden(
+        model, model_params, cache, tokens, position=zero
+      )
+    caches.append(model.rewind(cache, length))
+  return caches
+
+
+@functools.partial(jax.jit, static_argnames='models')
+def _read(params, caches, rows, start, *, models):
+  """Returns each model's states, [B, L, D], of rows that follow a prefix."""
+
+  def read_row(tokens):
+    # The logits of all positions do not fit into memory.
+    states = []
+    for model, model_params, cache in zip(models, params, caches, strict=True):
+      length = model.cache_length(cache) + len(tokens)
+      cache = model.resize(model_params, cache, length)
+      _, hidden, _ = decoding.read_hidden(
+        model, model_params, cache, tokens, position=start
+      )
+      states.append(hidden)
+    return states
+
+  return jax.vmap(read_row)(rows)
+
+
 @functools.partial(
   jax.jit, static_argnames=('models', 'method', 'gate', 'token_fn')
 )
-def _read(
-  params: tuple[PyTree, ...],
-  rows: tuple[Int[np.ndarray | Array, 'B ...'], ...],
-  lenience: Float[Array, ''] | np.float32,
-  sampling: processing.SamplingParams,
-  *,
-  models: tuple[decoding.Model, ...],
-  method: methods.Method,
-  gate: str,
-  token_fn: TokenFn,
-) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
-  """Reads rows of tokens, the position before the scored ones, and these."""
-  pairs = list(zip(models, params, strict=True))
+def _map_positions(
+  params, states, tokens, lenience, sampling, *, models, method, gate, token_fn
+):
+  """Applies a function to N positions; returns the culprit at each, too."""
+  # Tables are read once for all positions. Distributions of few positions at a
+  # time stay in a CPU's cache.
+  logits = [
+    jax.vmap(functools.partial(model.unembed, model_params))(hidden)
+    for model, model_params, hidden in zip(models, params, states, strict=True)
+  ]
 
-  def read_row(tokens, start, scored):
-    last = len(tokens) - 1
-    positions = jnp.minimum(start + jnp.arange(scored.shape[0]), last)
-    zero = jnp.zeros((), jnp.int32)
-    # Hidden states: the logits of all positions do not fit into memory.
-    states = []
-    for model, model_params in pairs:
-      cache = model.init_cache(model_params, tokens.shape[0])
-      _, hidden, _ = decoding.read_hidden(
-        model, model_params, cache, tokens, position=zero
-      )
-      states.append(hidden[positions])
+  def map_position(args):
+    logits, states, token = args
+    # A law that does not depend on q may be given any q.
+    d = decoding.distributions(logits[-1], logits[0], sampling, gate=gate)
+    values = token_fn(method, d, lenience, token)
+    bad = [~processing.is_sound(*x) for x in zip(logits, states, strict=True)]
+    bad += [False] * (2 - len(bad)) + [jnp.isnan(values[0]).any()]
+    bad = jnp.stack(bad)
+    return values, jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
 
-    def position_values(args):
-      states, token = args
-      # Computed once, for the function and for the check of soundness.
-      logits = [
-        model.unembed(model_params, hidden)
-        for (model, model_params), hidden in zip(pairs, states, strict=True)
-      ]
-      # A law that does not depend on q may be given any q.
-      d = decoding.distributions(logits[-1], logits[0], sampling, gate=gate)
-      values = token_fn(method, d, lenience, token)
-      bad = [~processing.is_sound(*x) for x in zip(logits, states, strict=True)]
-      bad += [False] * (2 - len(bad)) + [jnp.isnan(values[0]).any()]
-      bad = jnp.stack(bad)
-      return values, jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
-
-    at_once = max(1, MAX_PROBS_AT_ONCE // models[0].vocab_size)
-    batch_size = min(at_once, scored.shape[0])
-    return jax.lax.map(position_values, (states, scored), batch_size=batch_size)
-
-  return jax.vmap(read_row)(*rows)
+  size = min(len(tokens), max(1, MAX_PROBS_AT_ONCE // models[0].vocab_size))
+  return jax.lax.map(map_position, (logits, states, tokens), batch_size=size)
