@@ -3,16 +3,16 @@
 Command: python -m experiments.benchmark --config=configs/benchmark.py
 Shows: tables of medians and ratios.
 After each part, benchmark.json receives its figures with all repeats, the
-versions and the device. The same command resumes a run that was stopped.
+versions and the device.
 
 Entrants take turns, so that other load of the machine slows all of them,
 and each is warmed up first. Compare ratios of one run, not seconds of two runs.
 """
 
-import datetime
 import json
 import os
 import pathlib
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -46,38 +46,24 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     for value in values or [values]:
       arguments.integer(name, value, 1)
   suite = suites[config.suite]
-  start = workdirs.provenance({})
+  figures: list[dict[str, Any]] = []
   output = {
     'suite': config.suite,
-    'date': datetime.date.today().isoformat(),
     'device': jax.devices()[0].device_kind,
     'cores': os.cpu_count(),
     'versions': cli.versions(),
-    'commit': start['commit'],
+    'starts': [workdirs.provenance({})],
     'config': json.loads(config.to_json_best_effort()),
-    'figures': [],
+    'figures': figures,
   }
-  path = workdir / 'benchmark.json'
-  if path.exists():
-    previous = json.loads(path.read_text(encoding='utf-8'))
-    fields = ('suite', 'device', 'cores', 'versions', 'commit', 'config')
-    changed = [name for name in fields if previous.get(name) != output[name]]
-    if changed:
-      raise ValueError(
-        f'workdir: {workdir} holds figures of another {", ".join(changed)};'
-        ' choose another --workdir, or delete it.'
-      )
-    output = previous
-  output['starts'] = [*output.get('starts', ()), start]
-  figures = output['figures']
   for fields, measure in suite.parts(config):
-    if any(fields.items() <= figure.items() for figure in figures):
-      continue
     cli.say('measuring ' + ', '.join(f'{k} {v}' for k, v in fields.items()))
     figures += measure()
-    records.write_text(path, json.dumps(output, indent=1) + '\n')
+    records.write_text(
+      workdir / 'benchmark.json', json.dumps(output, indent=1) + '\n'
+    )
   print(measuring.table(suite.table(figures)))
-  print(f'All figures: {path}')
+  print(f'All figures: {workdir / "benchmark.json"}')
 
 
 def main() -> None:
