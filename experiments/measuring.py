@@ -3,22 +3,14 @@
 Compare ratios of one run, not seconds of two runs.
 """
 
-import functools
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from experiments import cli, escapes
-
-
-class TimedLoop(NamedTuple):
-  """A compiled loop to time."""
-
-  run: Callable[[], Any]
-  calls: float
 
 
 class Entrant(NamedTuple):
@@ -81,18 +73,6 @@ def take_turns[Output](
   return outputs
 
 
-def time_in_turns(
-  loops: Mapping[Hashable, TimedLoop], repeats: int, seconds: float
-) -> dict[Hashable, list[float]]:
-  """Returns the seconds of a call of each loop, at each turn."""
-  runs = [functools.partial(timed, loop.run) for loop in loops.values()]
-  turns = take_turns(runs, repeats, seconds)
-  return {
-    name: [run_s / loop.calls for run_s, _ in outputs]
-    for (name, loop), outputs in zip(loops.items(), turns, strict=True)
-  }
-
-
 def two_part_entrant(
   fields: dict[str, Any],
   prefill: Callable[[], Any],
@@ -107,14 +87,6 @@ def two_part_entrant(
     return {'prefill_s': prefill_s, 'decode_s': decode_s, **facts(state)}
 
   return Entrant(fields, run)
-
-
-def warm_up(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
-  """Runs an entrant twice, which compiles it."""
-  first, second = entrant.run(), entrant.run()
-  seconds = sum(first[x] - second[x] for x in second if x.endswith('_s'))
-  fields = entrant.fields | {'compile_s': max(0.0, seconds)}
-  return entrant._replace(fields=fields), second
 
 
 def race(

@@ -11,8 +11,8 @@ COSTS = unit_costs.Costs(
 
 
 def measured(*costs) -> unit_costs.CostMeasurements:
-  """Makes unit costs that were measured in turn, each without a spread."""
-  times = [unit_costs.CostRange(low=x, high=x) for x in costs]
+  """Makes unit costs that were measured in turn."""
+  times = [unit_costs.CostMeasurement(low=x) for x in costs]
   return unit_costs.CostMeasurements(times=times)
 
 

@@ -75,10 +75,6 @@ def test_entrants_take_turns_after_one_that_warms_up():
   runs = [lambda name=name: calls.append(name) or len(calls) for name in 'ab']
   assert measuring.take_turns(runs, 2) == [[4, 5], [3, 6]]
   assert ''.join(calls) == 'abbaab'
-  # The first run is that which compiles.
-  warm, output = measuring.warm_up(_entrant('x', (9.0, 2.0), blocks=5))
-  assert warm.fields == {'arm': 'x', 'compile_s': 7.0}
-  assert output == {'decode_s': 2.0, 'blocks': 5}
 
 
 def test_a_table_has_the_columns_that_have_values():

@@ -8,20 +8,18 @@ from experiments.sweeps import costs
 
 def measured(monkeypatch, times, blocks, calls, drafter='', **options):
   """Unit costs, where each loop takes a time of its own."""
-  for name, loop in (
-    ('proposal_loop', measuring.TimedLoop(None, 1)),
-    ('strict_loop', (None, calls)),
-  ):
-    monkeypatch.setattr(costs, name, lambda *_, loop=loop, **__: loop)
   timed_names = []
 
-  def time_in_turns(loops, repeats, seconds):
-    timed_names.extend(loops)
-    return {name: [times[name]] * 3 for name in loops}
+  def loop(name):
+    return lambda: timed_names.append(name) or times[name], 1
 
-  monkeypatch.setattr(costs, 'time_in_turns', time_in_turns)
-  spread = costs.measure(object(), drafter, None, blocks, **options)
-  assert spread.low == spread.high
+  def strict_loop(model, _, bound_drafter=None, *block, **__):
+    return loop(block or (1 if model is drafter else 'verifier')), calls
+
+  monkeypatch.setattr(costs, 'strict_loop', strict_loop)
+  monkeypatch.setattr(costs, 'proposal_loop', lambda *args: loop(args[3]))
+  monkeypatch.setattr(measuring, 'timed', lambda run: (run(), None))
+  spread = costs.measure(object(), drafter, None, blocks, seconds=0, **options)
   return spread.low, timed_names
 
 

@@ -38,13 +38,14 @@ def test_acceptance_above_break_even_pays():
 def test_unit_costs_are_those_of_a_batch():
   verifier, drafter = small.tables()
   bound = small.sampler(verifier, drafter).bound_drafter
-  loop, drafter_calls = costs.strict_loop(verifier, 6, bound, 2, rows=3)
-  rows, blocks = loop.run()
-  assert (rows.length.shape, int(blocks), loop.calls) == ((3,), 2, 2)
+  (run, calls), drafter_calls = costs.strict_loop(verifier, 6, bound, 2, rows=3)
+  rows, blocks = run()
+  assert (rows.length.shape, int(blocks), calls) == ((3,), 2, 2)
   assert drafter_calls == 2
   # Rows differ in their draws.
   assert len({*map(bytes, np.asarray(rows.tokens))}) > 1
-  assert costs.proposal_loop(verifier, bound, 2, 1, 9, 3).run().shape == (3,)
+  run, _ = costs.proposal_loop(verifier, bound, 2, 1, 9, 3)
+  assert run().shape == (3,)
 
 
 def test_a_pair_is_predicted(tmp_path):

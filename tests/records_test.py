@@ -211,10 +211,9 @@ def slower(costs, token, block):
 def test_of_costs_measured_twice_on_a_processor_the_lower_count():
   assert measured(slower(COSTS, 2, 1), slower(COSTS, 1, 3)).costs == COSTS
   # A sweep may go on on another processor.
-  fast = slower(COSTS, 0.5, 0.1)
-  high, make = slower(fast, 1.5, 2), unit_costs.CostRange
-  times = [make(low=fast, high=high, processor='first')]
-  times += [make(low=COSTS, high=COSTS, processor='other')]
+  both = (slower(COSTS, 0.5, 0.1), 'first'), (COSTS, 'other')
+  make = unit_costs.CostMeasurement
+  times = [make(low=low, processor=name) for low, name in both]
   both = unit_costs.CostMeasurements(times=times)
   assert both.costs == COSTS
   assert unit_costs.CostMeasurements.from_json(both.model_dump_json()) == both
@@ -231,7 +230,7 @@ def test_of_costs_measured_twice_on_a_processor_the_lower_count():
   ],
 )
 def test_damaged_costs_are_refused(costs):
-  times = f'[{{"low": {{{costs}}}, "high": {{{costs}}}}}]'
+  times = f'[{{"low": {{{costs}}}}}]'
   damaged = 'not json', '[]', '{}', '{"times": []}', f'{{"times": {times}}}'
   for text in damaged:
     with pytest.raises(ValueError, match=r'^costs: '):

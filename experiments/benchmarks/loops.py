@@ -338,11 +338,12 @@ def _measure(
     token_v3 = force_acceptance(token_v3, law_uses_q=True)
     rates = leniences = config.acceptances
   median_rate = rates[len(rates) // 2]
-  participants = []
+  participants, clock = [], measuring.CompileClock()
 
   def enter(entrant: measuring.Entrant) -> dict[str, Any]:
-    entrant, facts = measuring.warm_up(entrant)
-    participants.append(entrant)
+    before, facts = clock.seconds, entrant.run()
+    fields = entrant.fields | {'compile_s': clock.seconds - before}
+    participants.append(entrant._replace(fields=fields))
     return facts
 
   if config.get('gemma', True):

@@ -95,18 +95,17 @@ class Costs(Schema):
     return float(rates[pays].min(initial=math.inf))
 
 
-class CostRange(Schema):
-  """The range of unit costs over the repeats of one measurement."""
+class CostMeasurement(Schema):
+  """The lowest unit costs over the repeats of one measurement."""
 
   low: Costs
-  high: Costs
   processor: str | None = None
 
 
 class CostMeasurements(Schema):
   """All measurements of unit costs in the course of a sweep."""
 
-  times: Annotated[list[CostRange], pydantic.Field(min_length=1)]
+  times: Annotated[list[CostMeasurement], pydantic.Field(min_length=1)]
 
   @property
   def costs(self) -> Costs:
@@ -131,7 +130,7 @@ class CostMeasurements(Schema):
     """Reads the text of a `costs.json`."""
     try:
       measured = cls.parse(files.parse_json(text))
-      costs = [cost for x in measured.times for cost in (x.low, x.high)]
+      costs = [x.low for x in measured.times]
       names = [(x.verify_s.keys(), x.drafts_s.keys()) for x in costs]
       if any(x != names[0] for x in names):
         raise ValueError('measurements must have the same units')

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import pathlib
 import platform
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -19,14 +19,16 @@ from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching
 from cascades.verification_config import VerificationConfig
-from experiments.measuring import TimedLoop, time_in_turns
-from experiments.records.unit_costs import CostRange, Costs
+from experiments import measuring
+from experiments.records.unit_costs import CostMeasurement, Costs
 
-# Quantiles of a loop's turns that bound its range.
-_LOW, _HIGH = 0.1, 0.9
+# Quantile of a loop's turns: other load only adds time.
+_LOW = 0.1
 # No token and no limit ends a loop; a sampler has as many stop tokens.
 _NO_STOP = np.full(8, -1, np.int32)
 _NO_LIMIT = 2**30
+# A compiled loop, and its calls of a model.
+_Loop = tuple[Callable[[], Any], float]
 
 
 def measure(
@@ -39,7 +41,7 @@ def measure(
   seconds: float = 4.0,
   tree_size: int | None = None,
   rows: int = 1,
-) -> CostRange:
+) -> CostMeasurement:
   """Times the decoding loop itself, on a batch of rows at temperature 1.
 
   The time of a call includes sampling, verification and counting as in strict
@@ -53,13 +55,12 @@ def measure(
   shapes = [(gamma, drafts) for gamma, drafts in blocks if gamma]
   longest = max((gamma for gamma, _ in shapes), default=1)
   # Keys: 'verifier', drafts per block (1 is the model alone), or a block.
-  loops: dict[Hashable, TimedLoop] = {}
+  loops: dict[Any, _Loop] = {}
   loops['verifier'], _ = strict_loop(verifier, context, rows=rows)
   for drafts in {drafts for _, drafts in shapes}:
-    loop = proposal_loop(
+    loops[drafts] = proposal_loop(
       verifier, bound_drafter, longest, drafts, context, rows
     )
-    loops[drafts] = loop._replace(calls=loop.calls * (longest + 1))
   if drafter is not None:
     loops[1], _ = strict_loop(drafter, context, rows=rows)
   drafter_calls = {}
@@ -67,27 +68,26 @@ def measure(
     loops[block], drafter_calls[block] = strict_loop(
       verifier, context, bound_drafter, *block, tree_size=tree_size, rows=rows
     )
-  times = time_in_turns(loops, repeats, seconds)
-
-  def costs_at(quantile: float) -> Costs:
-    unit: dict[Any, float]
-    unit = {name: float(np.quantile(s, quantile)) for name, s in times.items()}
-    token = unit.pop('verifier')
-    verify: dict[int, float] = {}
-    for block in shapes:
-      rest = unit.pop(block) - drafter_calls[block] * unit[block[1]]
-      size = decoding.tree_tokens(*block, tree_size)
-      # The lower cost, if blocks of two shapes have the same size.
-      verify[size] = max(token, min(rest, verify.get(size, rest)))
-    return Costs(
-      verifier_token_s=token,
-      drafter_token_s=unit.get(1, token),
-      verify_s=verify,
-      drafts_s={k: s for k, s in unit.items() if k > 1},
-    )
-
-  low, high = map(costs_at, (_LOW, _HIGH))
-  return CostRange(low=low, high=high, processor=_processor())
+  runs = [functools.partial(measuring.timed, run) for run, _ in loops.values()]
+  turns = measuring.take_turns(runs, repeats, seconds)
+  unit: dict[Any, float] = {
+    name: float(np.quantile([run_s / calls for run_s, _ in outputs], _LOW))
+    for (name, (_, calls)), outputs in zip(loops.items(), turns, strict=True)
+  }
+  token = unit.pop('verifier')
+  verify: dict[int, float] = {}
+  for block in shapes:
+    rest = unit.pop(block) - drafter_calls[block] * unit[block[1]]
+    size = decoding.tree_tokens(*block, tree_size)
+    # The lower cost, if blocks of two shapes have the same size.
+    verify[size] = max(token, min(rest, verify.get(size, rest)))
+  low = Costs(
+    verifier_token_s=token,
+    drafter_token_s=unit.get(1, token),
+    verify_s=verify,
+    drafts_s={k: s for k, s in unit.items() if k > 1},
+  )
+  return CostMeasurement(low=low, processor=_processor())
 
 
 def _processor() -> str:
@@ -107,7 +107,7 @@ def strict_loop(
   drafts: int = 1,
   tree_size: int | None = None,
   rows: int = 1,
-) -> tuple[TimedLoop, float]:
+) -> tuple[_Loop, float]:
   """Returns a loop of strict blocks, and the drafter's calls per block.
 
   Without a drafter it is the model alone, one token per call. The calls of a
@@ -150,7 +150,7 @@ def strict_loop(
 
   decoded_rows, _ = run()
   counts = decoding.count(batching.fetch(decoded_rows))
-  return TimedLoop(run, count), float(counts.drafter_calls[0]) / count
+  return (run, count), float(counts.drafter_calls[0]) / count
 
 
 def proposal_loop(
@@ -160,8 +160,8 @@ def proposal_loop(
   drafts: int,
   context: int,
   rows: int = 1,
-) -> TimedLoop:
-  """Returns a loop of proposals at temperature 1."""
+) -> _Loop:
+  """Returns a loop of proposals at temperature 1, and its drafted tokens."""
   model, drafter = verifier.model, bound_drafter.drafter
   count = max(1, context // (gamma + 1) - 1)
   room = count * (gamma + 1) + (gamma + 1) * drafts + 1
@@ -208,4 +208,4 @@ def proposal_loop(
   run = functools.partial(
     batched, bound_drafter.params, verifier.params, np.full(rows, 5)
   )
-  return TimedLoop(run, count)
+  return run, count * (gamma + 1)

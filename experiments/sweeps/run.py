@@ -315,7 +315,7 @@ class Sweep:
         ' files with changes; --fresh decodes them again.'
       )
 
-  def _measure_costs(self, times: Sequence[unit_costs.CostRange]) -> None:
+  def _measure_costs(self, times: Sequence[unit_costs.CostMeasurement]) -> None:
     """Measures unit costs, and adds them to earlier measurements."""
     cli.say('measuring unit costs')
     self._share('costs')

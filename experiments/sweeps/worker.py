@@ -95,7 +95,7 @@ class Worker:
       **({} if is_exact else {'batch_size': config.values['batch_size']}),
     }
 
-  def costs(self, gammas: Sequence[int] = ()) -> unit_costs.CostRange:
+  def costs(self, gammas: Sequence[int] = ()) -> unit_costs.CostMeasurement:
     """Measures the seconds of one call of each model."""
     kind = drafters.kind_of(self._config.drafter)
     blocks = {(x.config.gamma, x.config.drafts) for x in self._curves}
