@@ -1,7 +1,6 @@
 """Training of drafters: texts, losses, resuming, and cards."""
 
 import functools
-import itertools
 import json
 import pathlib
 import types
@@ -29,8 +28,8 @@ _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 def lines(tmp_path_factory):
   """A file of prompts and answers."""
   file = tmp_path_factory.mktemp('texts') / 'problems.jsonl'
-  some = itertools.islice(TASKS['numerals'].problems('0'), 200)
-  rows = [{'prompt': p, 'answer': f' {a}'} for _, p, a in some]
+  some = TASKS['numerals'].load(split='train', num_examples=200)
+  rows = [{'prompt': x.prompt, 'reference': x.reference} for x in some]
   file.write_text('\n'.join(map(json.dumps, rows)))
   return file
 
@@ -76,11 +75,13 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
 @pytest.mark.parametrize(
   ('fields', 'said'),
   [
-    ({'text': 'absent.jsonl'}, r'text: absent.jsonl cannot be read \(No such'),
+    ({'text': 'absent.jsonl'}, r'data: absent.jsonl cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, since 101 are'),
     ({'tasks': ('roman',)}, r"tasks: must be of .*, got 'roman'"),
-    ({'text': '{"question": "b"}'}, 'text: damaged.jsonl, line 2, must have a'),
-    ({'text': '{"prompt": "b", "reference": NaN}'}, 'l, line 2, must have a'),
+    (
+      {'text': '{"prompt": "b"}'},
+      "data: damaged.jsonl, line 2, has no field '",
+    ),
     ({'dtype': 'int8'}, 'dtype: must be one of bfloat16, float32, got'),
     ({'rows': 99}, 'rows: must be at most the number of texts, 12, got 99'),
     ({'row_length': 8}, 'row_length: rows of 8 tokens have no room'),
@@ -89,7 +90,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'eval_examples': 0}, 'eval_examples: must be 1 or more, got 0'),
     ({'temperatures': ()}, 'temperatures: no temperature is given'),
     (
-      {'text': '{"prompt": "a"}', 'held_out': 1, 'shots': 0},
+      {'text': '{"prompt": "a", "reference": 1}', 'held_out': 1, 'shots': 0},
       r'shots: .* from 0 documents \(answers\)',
     ),
   ],
@@ -98,7 +99,7 @@ def test_what_will_not_do_is_named(lines, tmp_path, whole, fields, said):
   file = tmp_path / 'damaged.jsonl'
   fields = {'text': lines} | fields
   if str(fields['text']).startswith('{'):
-    file.write_text(f'{{"prompt": "a"}}\n{fields["text"]}\n')
+    file.write_text(f'{{"prompt": "a", "reference": 0}}\n{fields["text"]}\n')
     fields['text'] = file
   with pytest.raises(ValueError, match=said):
     data.prepare(config(**fields), whole, tmp_path)
@@ -108,9 +109,9 @@ def test_answers_and_what_ends_them_count(lines, whole):
   found = data.load_documents(config(lines))
   answers = {d.answer for d in found}
   for shots in (0, 1):
-    c = config(lines, shots=shots, row_length=96)
+    c = config(lines, shots=shots, row_length=128)
     made = data.pack_rows(c, [found], whole.tokenizer, 4, 'x')
-    assert made.tokens.shape == (4, 96)
+    assert made.tokens.shape == (4, 128)
     assert (made.tokens[:, 0] == 2).all()
     more = data.pack_rows(c, [found], whole.tokenizer, 5, 'x')
     np.testing.assert_array_equal(more.tokens[:4], made.tokens)
@@ -126,10 +127,7 @@ def test_answers_and_what_ends_them_count(lines, whole):
       assert before.count(data.SEPARATOR) == shots
 
 
-def test_texts_without_answers_count_as_a_whole_and_kinds_as_often(whole):
-  found = [Document('one two three', '')]
-  made = data.pack_rows(config('x', shots=0), [found], whole.tokenizer, 2, 'x')
-  assert made.mask.all()
+def test_a_small_kind_is_drawn_as_often_as_a_large_one(whole):
   many, one = [Document('a' * 9, '')] * 99, [Document('b' * 9, '')]
   c = config('x', row_length=4000)
   (tokens,) = data.pack_rows(c, [many, one], whole.tokenizer, 1, 'x').tokens
@@ -187,7 +185,7 @@ def test_a_training_begins_with_layers():
 def test_answers_at_several_temperatures_are_kinds_and_none_is_held_out(
   tmp_path, monkeypatch, whole
 ):
-  held_out = [Document('a', ' 1'), Document('', 'plain')]
+  held_out = [Document('a', ' 1'), Document('b', ' 1')]
   rest = [Document(f'{i}', ' 1') for i in range(99)]
   documents = [*held_out, Document('a', ' 2'), held_out[1], *rest]
   monkeypatch.setattr(data, 'load_documents', lambda _: documents)
@@ -387,7 +385,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
 @pytest.mark.slow
 def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   config = train_recurrent.get_config()
-  rows = (dict(prompt=f'{n} in words:', answer=f' no. {n}') for n in range(60))
+  rows = (dict(prompt=f'{n} is', reference=f'no. {n}') for n in range(60))
   (tmp_path / 'texts.jsonl').write_text('\n'.join(map(json.dumps, rows)))
   config.update(vocabulary=20, held_out=10, answers=4, answer_length=8, shots=1)
   config.update(texts=8, row_length=96, rows=2, steps=2, depth=2, log_every=1)

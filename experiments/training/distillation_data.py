@@ -17,7 +17,7 @@ import json
 import math
 import pathlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,9 +31,8 @@ from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language, tensor_files, tokenizers
 from cascades.sampler import sampler
 from experiments import cli, records
-from experiments.tasks import TASKS
+from experiments.tasks import TASKS, Example, file_task
 from experiments.tasks.answer_metrics import accepted_answers
-from experiments.tasks.data_files import DataFile, as_text
 
 # Rows whose hidden states are computed at a time.
 _BATCH_SIZE = 4
@@ -60,21 +59,26 @@ def load_documents(config: ConfigDict) -> list[Document]:
   if not config.text:
     raise ValueError(
       'text: no file of training texts is given; give --config.text=..., a file'
-      ' with rows of prompt and answer, or of the published sets that'
+      ' with rows of prompt and reference, or of the published sets that'
       ' --config.tasks names.'
     )
-  documents = [] if config.tasks else [*_read_documents(config.text)]
+  examples: list[Example] = []
+  if not config.tasks:
+    # A text without a reference is refused, as for any metric.
+    fields = {'path': config.text, 'metric': 'exact_match'}
+    examples += file_task({'file': fields}).load(num_examples=None)
   for name in config.tasks:
     if not TASKS[name].source:
       names = ', '.join(name for name, task in TASKS.items() if task.source)
       raise ValueError(f'tasks: must be of {names}, got {name!r}.')
-    documents += [
-      # A question may have no accepted answer.
-      Document(x.prompt, f' {(*accepted_answers(x.reference), "")[0]}')
-      for x in TASKS[name].load(
-        split='train', path=config.text, shots=0, num_examples=None
-      )
-    ]
+    examples += TASKS[name].load(
+      split='train', path=config.text, shots=0, num_examples=None
+    )
+  documents = [
+    # A question of a published set may have no accepted answer.
+    Document(str(x.prompt), f' {(*accepted_answers(x.reference), "")[0]}')
+    for x in examples
+  ]
   if len(documents) < 2 * config.held_out:
     raise ValueError(
       f'text: {config.text} has {len(documents)} documents; give'
@@ -82,24 +86,6 @@ def load_documents(config: ConfigDict) -> list[Document]:
     )
   random.Random(f'{config.seed}/documents').shuffle(documents)
   return documents
-
-
-def _read_documents(path: str) -> Iterator[Document]:
-  """Yields the documents of a file of rows."""
-  file = DataFile('text', path)
-  for place, row in file.rows():
-    reference = row.get('reference')
-    references = reference if isinstance(reference, list) else [reference]
-    prompt, answer, *references = (
-      as_text('' if value is None else value)
-      for value in (row.get('prompt'), row.get('answer'), *references)
-    )
-    if row.get('prompt') is None or None in (prompt, answer, *references):
-      fault = 'must have a text as its prompt and its answer or reference'
-      raise file.refusal(place, fault)
-    # A space is between them, as in the worked examples of a sweep.
-    accepted = (f' {text}' for text in references if text.strip())
-    yield Document(prompt, answer or next(accepted, ''))
 
 
 def few_shot_prompts(
@@ -179,9 +165,8 @@ def pack_rows(
 ) -> Rows:
   """Packs documents in random order into rows, each cut at its end.
 
-  Positions are those of answers, which drafters write. All positions of a
-  document without an answer are used; positions of a row's first document,
-  which has no examples before it, are used only without `shots`.
+  Positions are those of answers, which drafters write; those of a row's first
+  document, which has no examples before it, are used only without `shots`.
   """
   tokens = np.zeros((count, config.row_length), np.int32)
   positions_by_row = []
@@ -195,8 +180,6 @@ def pack_rows(
       prompt = tokenizer.encode(document.prompt)
       is_same = (x == y for x, y in zip(new, prompt, strict=False))
       start = sum(itertools.takewhile(bool, is_same))
-      if not document.answer:
-        start = 0
       if len(ids) > 1 or not config.shots:
         # Includes the token after the answer, which ends it.
         positions += range(len(ids) + start - 1, len(ids) + len(new) - 1)
@@ -221,7 +204,7 @@ def frequent_tokens(
     token_counts = collections.Counter(
       token
       for document in documents
-      for token in tokenizer.encode(document.answer or document.prompt)
+      for token in tokenizer.encode(document.answer)
     )
     for token, n in token_counts.items():
       shares[token] += n / token_counts.total()
@@ -326,13 +309,10 @@ def prepare(
   # Before hours of training, after which a drafter is evaluated on them.
   held_out_prompts(config, documents)
   held_out = documents[: config.held_out]
-  excluded = {x.prompt or x.answer for x in held_out}
+  excluded = {x.prompt for x in held_out}
   # Held-out prompts are not learned from, with whatever answer.
-  documents = [
-    x
-    for x in documents[config.held_out :]
-    if (x.prompt or x.answer) not in excluded
-  ]
+  documents = documents[config.held_out :]
+  documents = [x for x in documents if x.prompt not in excluded]
   tokenizer = verifier.tokenizer
   pack = functools.partial(pack_rows, config, tokenizer=tokenizer, seed='train')
   # Before the verifier answers.
@@ -384,7 +364,6 @@ def _answered_by_verifier(
     answers += json.loads(file.read_text('utf-8'))
   answered: dict[float, list[Document]] = {x: [] for x in temperatures}
   for i, (text, (_, document)) in enumerate(zip(answers, prompts, strict=True)):
-    # A document with an empty answer means one without an answer.
-    if text or not document.answer:
+    if text:
       answered[temperature_of(i)].append(document._replace(answer=text))
   return [*filter(None, answered.values())]
