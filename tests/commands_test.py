@@ -81,7 +81,6 @@ _MISTAKES = {
     (['--config.x=3'], 'config: x is not a field; see docs/configs.md.'),
     (['--config.gamma=x'], 'gamma: must be '),
     (['--config.method=token_v33'], "did you mean 'token_v3'"),
-    (['--config.method=sequence_men'], 'also takes sequence_mean and'),
     (['--config.tasks=("gsm9k",)'], "did you mean 'gsm8k'"),
     (['--config.tasks=()'], 'tasks: no task is given; give one or more'),
     (['--workdir=gs://x'], 'workdir: must be a local folder, got gs://x'),
