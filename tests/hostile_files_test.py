@@ -324,8 +324,8 @@ TABLE = {
     *(
       (_record(field, value), f'{RECORDS}:16: damaged record')
       for field, *values in (
-        *(('emitted', '3', None, -1, 10**9, 1.5), ('examined', -5, 'x')),
-        *(('verifier_calls', -1), ('accepted', 10**9), ('gamma', None)),
+        *(('emitted', '3', None, -1, 10**10, 1.5), ('examined', -5, 'x')),
+        *(('verifier_calls', -1), ('gamma', None)),
         *(('id', 5, {'a': 1}), ('task', []), ('text', 5), ('ended', 'no')),
         *(('verification', 5), ('drafts', None), ('quality', 10**400)),
         *(('lenience', 10**400), ('failure', {}), ('scores', [1])),
