@@ -8,8 +8,7 @@ an `@`: `lm_eval:gsm8k@flexible-extract`. Method, temperature and chat template
 are those of the sweep.
 
 The quality of an answer is a number in [0, 1]: the first metric of the task of
-which the harness takes the mean, and of which higher values are better; without
-one, BLEU, chrF or 1 minus TER of each answer alone.
+which the harness takes the mean, and of which higher values are better.
 
 A sweep runs no Python that the user's YAML names (`!function`) and no metrics
 of the hub, and renders templates in Jinja's sandbox.
@@ -32,7 +31,6 @@ from typing import Any
 
 import jinja2
 import numpy as np
-import sacrebleu
 import yaml
 from jinja2 import sandbox
 from lm_eval import utils
@@ -54,12 +52,6 @@ _GENERATION = 'generate_until'
 _TOLERANCE = 1e-6
 # The harness's own seed of worked examples.
 _FEWSHOT_SEED = 1234
-_SENTENCE = {
-  metrics.bleu: sacrebleu.sentence_bleu,
-  metrics.chrf: sacrebleu.sentence_chrf,
-  metrics.chrfpp: functools.partial(sacrebleu.sentence_chrf, word_order=2),
-  metrics.ter: sacrebleu.sentence_ter,
-}
 # Fields of a task that do not decide a score: ids hold hashes of documents.
 _WITHOUT_EFFECT = (
   'dataset_path dataset_name dataset_kwargs metadata tag task_alias'
@@ -231,9 +223,6 @@ class HarnessTask(Task):
     index = example.id.rpartition('/')[2].partition('-')[0]
     values = self._numbers(int(index), answer)
     quality = values.get(self.metric, math.nan)
-    if (function := self.inner.aggregation().get(self.metric)) in _SENTENCE:
-      quality = min(quality / 100, 1.0)  # TER has no upper limit.
-      quality = 1 - quality if function is metrics.ter else quality
     if not _is_share(quality):
       raise ValueError(f'{self.metric} must be from 0 to 1, got {quality}')
     return {'quality': min(max(quality, 0.0), 1.0), **values}
@@ -314,10 +303,6 @@ class HarnessTask(Task):
       is_share = _is_share(values.get(name, math.nan))
       if is_mean and is_share and is_best_high.get(name) is not False:
         return name
-    for name in values:
-      if means.get(name) in _SENTENCE:
-        print(f'tasks: {self.name}: {name} of single answers.', file=sys.stderr)
-        return name
     raise ValueError(
       f'tasks: {self.name} has no metric that is a mean over answers, from 0 to'
       ' 1, higher being better; add one, such as exact_match.'
@@ -330,12 +315,6 @@ class HarnessTask(Task):
     self.answer_filter.apply([request])
     answer = request.filtered_resps[self.answer_filter.name]
     values = self.inner.process_results(doc, [answer])
-    for name, function in self.inner.aggregation().items():
-      if function in _SENTENCE and name in values:
-        pair = values.pop(name)
-        if isinstance(pair, list | tuple):
-          targets = [pair[0]] if isinstance(pair[0], str) else pair[0]
-          values[name] = _SENTENCE[function](pair[1], targets).score
     return {
       name: float(x)
       for name, x in values.items()
@@ -354,9 +333,6 @@ class HarnessTask(Task):
     """Returns the harness's version, the filter and the metric in words."""
     version = importlib.metadata.version('lm-eval')
     names = f'filter:{self.answer_filter.name}|metric:{self.metric}|mean'
-    if (function := self.inner.aggregation().get(self.metric)) in _SENTENCE:
-      names += ' of the metric of each answer alone'
-      names += '|1 minus it' * (function is metrics.ter) + '|1/100 of it'
     return {'scorer': f'lm-eval:{version}|{names}'}
 
 
