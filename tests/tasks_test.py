@@ -14,16 +14,17 @@ import pytest
 import small
 
 from experiments.sweeps import plan
-from experiments.tasks import GENERATED, TASKS
+from experiments.tasks import TASKS
 from experiments.tasks.data_files import DataFile
 from experiments.tasks.task import split_of
 
 _DATA = pathlib.Path(__file__).parent / 'data'
 # Hashes of every task's examples, by split.
 _EXAMPLES = json.loads((_DATA / 'task_examples.json').read_text())
+GENERATED = [name for name, x in TASKS.items() if x.problem]
 
 
-@pytest.fixture(params=[name for name, x in TASKS.items() if x.problem])
+@pytest.fixture(params=GENERATED)
 def task(request):
   return TASKS[request.param]
 

@@ -20,8 +20,6 @@ from experiments.tasks.task import (
 TASKS: Registry[Task] = Registry('task', Task)
 for _task in (*CATALOG, FileTask(name=FILE, metrics=())):
   TASKS.register(_task.name, _task, builtin=True)
-# Tasks whose problems are generated; the bundled models are trained on them.
-GENERATED = tuple(task.name for task in CATALOG if task.problem)
 
 
 def quality_metric(task: str) -> Metric | None:

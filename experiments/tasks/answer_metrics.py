@@ -355,11 +355,7 @@ def find(spec: str) -> Metric:
 
 def describe_error(error: BaseException) -> str:
   """Returns the type and the message of an error of others' code, a line."""
-  try:
-    text = str(error)
-  except Exception:
-    text = ''
-  return ' '.join(f'{type(error).__name__}: {text}'.split()).rstrip(': ')
+  return ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip(': ')
 
 
 @contextlib.contextmanager
