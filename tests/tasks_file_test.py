@@ -310,19 +310,6 @@ def test_a_column_of_a_parquet_file_has_a_name_of_its_own(tmp_path):
     _load(tmp_path / 'a.parquet')
 
 
-def test_columns_of_parquet_that_are_not_used_are_not_read(tmp_path):
-  path, hashes = tmp_path / 'a.parquet', set()
-  for more in ({}, {'more': 'x'}):
-    _write(path, [{'prompt': 'p', 'reference': {'a': 'r'}} | more])
-    (example,), data, _ = _load(path, reference='reference.a')
-    assert example.reference == 'r'
-    hashes.add(data['files']['a.parquet'])
-  assert len(hashes) == 1
-  for field in ('prompt', 'id'):
-    with pytest.raises(ValueError, match="only 'prompt', 'reference', 'more'"):
-      _load(path, **{'reference': 'reference.a', field: 'k'})
-
-
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.csv', 'a.parquet'])
 def test_no_more_is_read_than_is_needed(name, tmp_path):
   path = _write(tmp_path / name, _ROWS * 2)

@@ -17,7 +17,7 @@ import math
 import pathlib
 import string
 import urllib.parse
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from cascades import arguments, files
@@ -42,20 +42,11 @@ class DataFile:
   """A file of rows.
 
   Errors name the option, the file and the row; `advice` is that of all errors.
-  Of Parquet, the fields `required` and `optional` alone are read, if any.
   """
 
-  def __init__(
-    self,
-    option: str,
-    path: str,
-    advice: str = '',
-    required: Collection[str] = (),
-    optional: Collection[str] = (),
-  ):
+  def __init__(self, option: str, path: str, advice: str = ''):
     """Recognises the format by the name; opens nothing."""
     self._option, self._path, self._advice = option, path, advice
-    self._required, self._optional = required, optional
     self._is_url = '://' in path
     plain = urllib.parse.urlsplit(path).path if self._is_url else path
     self.name = pathlib.PurePath(plain).name
@@ -210,17 +201,7 @@ class DataFile:
       names = table.schema_arrow.names
       if len({*names}) < len(names):
         raise pyarrow.ArrowInvalid('it names a column twice')
-      required, optional = (
-        {x if x in names else x.partition('.')[0] for x in fields}
-        for fields in (self._required, self._optional)
-      )
-      # An error about a field that is missing lists all columns.
-      if required and required <= {*names}:
-        names = [x for x in names if x in required | optional]
-      batches = table.iter_batches(
-        _BATCH_ROWS, columns=names, use_threads=False
-      )
-      for batch in batches:
+      for batch in table.iter_batches(_BATCH_ROWS, use_threads=False):
         for row in batch.to_pylist():
           number += 1
           text = json.dumps(row, sort_keys=True, default=str)

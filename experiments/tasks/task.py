@@ -479,7 +479,7 @@ class FileTask(Task):
         'data: no file is given; give one, such as --data=mine.jsonl.'
       )
     worked, hashes = self._worked_examples() if self.examples else ([], {})
-    file, head = self._file('data', self.path), self.head(worked)
+    file, head = DataFile('data', self.path), self.head(worked)
     contents: collections.Counter[bytes] = collections.Counter()
 
     def is_new(problem: Problem) -> bool:
@@ -515,16 +515,9 @@ class FileTask(Task):
     hashes[file.name] = file.sha256
     return examples, {'shots': len(worked), 'files': hashes, **self.scorer()}
 
-  def _file(self, option: str, path: str) -> DataFile:
-    """Returns a file, of which the fields of this task are read."""
-    templates = template(self.question), template(self.answer)
-    fields = {self.key, _MESSAGES, *(y for x in templates for y in x.fields)}
-    optional = fields & {_DEFAULT_ID, _DEFAULT_REFERENCE, _MESSAGES}
-    return DataFile(option, path, required=fields - optional, optional=optional)
-
   def _worked_examples(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """Returns the worked examples before each prompt, and their hash."""
-    file, worked = self._file('file.examples', self.examples), []
+    file, worked = DataFile('file.examples', self.examples), []
     for place, row in itertools.islice(file.rows(), self.shots or None):
       with file.errors_at(place):
         prompt, references = self._content(row)
