@@ -44,8 +44,7 @@ _SHARD = flags.DEFINE_string(
   'shard',
   None,
   'Part of the points to decode, such as 2/4, beside other processes with the'
-  ' same workdir; the same command without it then makes the report. 0/4 is no'
-  ' point, and goes with --fresh before the others.',
+  ' same workdir; the same command without it then makes the report.',
 )
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed',
@@ -118,7 +117,7 @@ def _parse_shard(text: str | None) -> tuple[int, int] | None:
     return None
   match = re.fullmatch(r'([0-9]{1,6})/([0-9]{1,6})', text)
   index, count = map(int, match.groups()) if match else (0, 0)
-  if not 0 <= index <= count or not count:
+  if not 1 <= index <= count:
     raise ValueError(f'shard: must be such as 1/4 to 4/4, got {text!r}.')
   return index - 1, count
 
@@ -137,26 +136,19 @@ def run(
   from experiments.sweeps import ray_cluster
   from experiments.sweeps.run import Sweep
 
-  is_part = {options.get('process'), options.get('shard')} != {None}
-  if launcher == 'ray' and is_part:
-    refused = 'cannot be combined with --distributed or --shard'
+  shard, fresh = options.get('shard'), options.get('fresh')
+  if launcher == 'ray' and (fresh or {options.get('process'), shard} != {None}):
+    refused = 'cannot be combined with --distributed, --shard or --fresh'
     raise ValueError(f'launcher: ray {refused}; leave out one of the two.')
-  shard, fresh = options.get('shard'), options.get('fresh', False)
-  if shard and fresh != (shard[0] < 0):
+  if shard and fresh:
     raise ValueError(
-      'shard: 0/N goes with --fresh, deletes the points once and decodes none;'
-      ' give the shards from 1/N on without --fresh.'
+      'shard: cannot be combined with --fresh; delete the workdir once instead.'
     )
   sweep = Sweep(config, curves, workdir, **options)
   if launcher == 'ray':
     total = len(sweep.planned({}))
-    ray_cluster.run(
-      sweep.config.ray,
-      workdir,
-      total,
-      quiet=options.get('quiet', False),
-      fresh=fresh,
-    )
+    quiet = options.get('quiet', False)
+    ray_cluster.run(sweep.config.ray, workdir, total, quiet)
   elif options.get('process'):
     # Without the workdir.
     sweep.follow()

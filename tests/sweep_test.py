@@ -362,13 +362,12 @@ def test_points_are_shards_and_more_examples_add_some(workdir, tmp_path):
     assert trace == dataclasses.replace(trace_, **close)
 
 
-def test_shards_leave_plan_and_points_of_others(tmp_path, monkeypatch, capsys):
+def test_shards_leave_plan_and_points_of_others(tmp_path, monkeypatch):
   curves = [*_CURVES[:2], small.curve('sequence_mean', (0.5,))]
   config = small.config(num_examples=3)
   run = functools.partial(_count_decoded, config, curves)
-  for shard, fresh in (((0, 2), True), ((-1, 2), False)):
-    with pytest.raises(ValueError, match=r'^shard: 0/N goes with --fresh'):
-      run(tmp_path / 'a', shard=shard, fresh=fresh)
+  with pytest.raises(ValueError, match=r'^shard: cannot be .* --fresh; delete'):
+    run(tmp_path / 'a', shard=(0, 2), fresh=True)
   assert run(tmp_path / 'a', shard=(1, 2)) == ['drafter_only']
   assert run(tmp_path / 'a', shard=(0, 2)) == ['verifier_only']
   with monkeypatch.context() as patch:
@@ -380,20 +379,10 @@ def test_shards_leave_plan_and_points_of_others(tmp_path, monkeypatch, capsys):
   before = [path.stat().st_mtime_ns for path in kept]
   with monkeypatch.context() as patch:
     patch.setattr(results_version, 'RESULTS_VERSION', 99)
-    message = 'another device, data or versions; .* --shard=0/1 --fresh'
+    message = 'another device, data or versions; .* or delete it'
     with pytest.raises(ValueError, match=message):
       run(tmp_path / 'a', shard=(0, 2))
   assert [path.stat().st_mtime_ns for path in kept] == before
-  # A plan without a point binds too, and all points are deleted once.
-  monkeypatch.setattr(workdirs, '_git', lambda *arguments: '')
-  assert run(tmp_path / 'a', shard=(-1, 2), fresh=True) == []
-  assert not _files(tmp_path / 'a')
-  with pytest.raises(ValueError, match=r'another seed; .* plan with --fresh'):
-    _run(tmp_path / 'a', curves, num_examples=3, seed=1)
-  assert len(run(tmp_path / 'a', shard=(0, 2))) == 1
-  capsys.readouterr()
-  assert run(tmp_path / 'a') == ['drafter_only']
-  assert 'of another commit' not in capsys.readouterr().err
 
 
 def test_predicted_values_are_those_of_the_plan(tmp_path, monkeypatch, capsys):
@@ -434,7 +423,7 @@ def test_predicted_values_are_those_of_the_plan(tmp_path, monkeypatch, capsys):
     sweep.run(config, replan(), tmp_path / 'a', **options)
 
 
-def test_ray_deletes_points_once_and_passes_on_errors(tmp_path, monkeypatch):
+def test_ray_decodes_shards_and_passes_on_errors(tmp_path, monkeypatch):
   commands, ray = [], types.SimpleNamespace(exceptions=types.SimpleNamespace())
   ray.exceptions.RayTaskError = type('RayTaskError', (Exception,), {})
   ray.exceptions.RayError = type('RayError', (Exception,), {})
@@ -444,12 +433,11 @@ def test_ray_deletes_points_once_and_passes_on_errors(tmp_path, monkeypatch):
   ray.wait = lambda refs, timeout: (refs, [])
   ray.get = lambda ref: ''
   monkeypatch.setattr(ray_cluster, '_connect', lambda address: ray)
-  monkeypatch.setattr(sys, 'argv', ['sweep', '--fresh'])
+  monkeypatch.setattr(sys, 'argv', ['sweep'])
   options = RayFields(cpus=1)
-  ray_cluster.run(options, tmp_path, 2, quiet=True, fresh=True)
-  ends = [x[x.index('--nofresh') + 2 :] for x in commands]
-  first = ['--fresh', '--shard=0/1']
-  assert ends == [first, ['--shard=1/2'], ['--shard=2/2'], []]
+  ray_cluster.run(options, tmp_path, 2, quiet=True)
+  ends = [x[x.index('--quiet') + 2 :] for x in commands]
+  assert ends == [['--shard=1/2'], ['--shard=2/2'], []]
 
   def lose(ref):
     raise ray.exceptions.RayError('no memory')
@@ -890,8 +878,7 @@ def test_short_flags_are_read_or_refused():
     *words[3:],
   ]
   assert sweep._parse_shard('2/4') == (1, 4)
-  assert sweep._parse_shard('0/4') == (-1, 4)
-  for text in ('0/0', '5/4', '2', '2/', 'a/4'):
+  for text in ('0/4', '0/0', '5/4', '2', '2/', 'a/4'):
     with pytest.raises(ValueError, match=r'^shard: must be such as 1/4'):
       sweep._parse_shard(text)
 

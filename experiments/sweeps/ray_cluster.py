@@ -26,7 +26,6 @@ def run(
   workdir: pathlib.Path,
   total: int,
   quiet: bool = False,
-  fresh: bool = False,
 ) -> None:
   """Decodes shards of this command's sweep; a last task makes the report.
 
@@ -37,7 +36,7 @@ def run(
   ray = _connect(options.address)
   count = min(_count_slots(ray.cluster_resources(), options), total)
   cli.make_folder(workdir)
-  command = [*sys.argv[1:], '--launcher=local', '--quiet', '--nofresh']
+  command = [*sys.argv[1:], '--launcher=local', '--quiet']
   command.append(f'--workdir={workdir.resolve()}')
   # Only lost workers are worth a retry: a command that fails does so again.
   task = ray.remote(
@@ -47,12 +46,6 @@ def run(
     # Flags are defined once in a process.
     max_calls=1,
   )(_run_command)
-  if fresh:
-    # Once, since the points of shards outlive their retries.
-    first = [*command, '--fresh', '--shard=0/1']
-    print(
-      _result(ray, task.remote(os.getcwd(), first)), end='', file=sys.stderr
-    )
   shards = [
     task.remote(os.getcwd(), [*command, f'--shard={i + 1}/{count}'])
     for i in range(count)
@@ -76,7 +69,7 @@ def _result(ray: ModuleType, ref: Any) -> str:
     raise ValueError(
       f'ray: a task did not end, in {_RETRIES + 1} tries if its worker was lost'
       f' ({type(error).__name__}: {cli.one_line(error)}); the same command'
-      ' without --fresh resumes the sweep.'
+      ' resumes the sweep.'
     ) from None
 
 

@@ -54,14 +54,13 @@ class Sweep:
     """Checks all that the user chose, and reads the examples.
 
     A shard, an index below a count, is each count-th point: it is decoded by
-    itself, beside others in the same workdir, and nothing is reported. That of
-    index -1, before the others, is without points and may be fresh.
+    itself, beside others in the same workdir, and nothing is reported.
 
     `replan` returns all curves, with those of values that are predicted.
     """
     self.config, self.workdir = SweepConfig.convert(config), workdir
     self._process, self._shard, self._quiet = process, shard, quiet
-    self._fresh, self._is_beside = fresh, shard is not None and not fresh
+    self._fresh = fresh
     if self.config.wandb and not importlib.util.find_spec('wandb'):
       raise ValueError(arguments.missing('wandb', 'wandb', 'wandb'))
     self._tasks = plan.configured_tasks(self.config)
@@ -106,7 +105,7 @@ class Sweep:
     cli.make_folder(self.workdir)
     self._files = workdirs.Workdir(self.workdir)
     # Points of shards are apart, and a point that is made twice is the same.
-    with contextlib.nullcontext() if self._is_beside else self._files.lock():
+    with contextlib.nullcontext() if self._shard else self._files.lock():
       self._load()
       if self._gammas and not self._shard:
         self._show_prediction()
@@ -174,21 +173,20 @@ class Sweep:
     # Cascades of whole answers are made of the answers of the models alone.
     self._assigned = [
       point
-      for point in (self._points[index::count] if index >= 0 else [])
+      for point in self._points[index::count]
       if not (self._shard and point.curve.confidence)
     ]
     # A file may change, and so may a batch size that no point depends on.
     replaceable = ['clock', *(['data'] if self.config.file else [])]
     replaceable += [] if 'batch_size' in facts else ['batch_size']
     # Shards leave the plan to others, which may be at work.
-    replaceable += [] if self._is_beside else ['points']
+    replaceable += [] if self._shard else ['points']
     # Made of the points by whoever makes the report.
     names = ['costs.json', 'race.jsonl', 'predicted.csv']
     # Curves are selected once.
     derived = [
       self.workdir / name for name in names[: 2 if self._requests else 3]
     ]
-    shard = '--shard=0/1 ' if self._shard else ''
     with self._files.lock_plan():
       replaced = records.claim(
         self.workdir / 'config.json',
@@ -197,8 +195,8 @@ class Sweep:
         not self._fresh,
         replaceable,
         dependent=derived,
-        advice=f'give this one the new plan with {shard}--fresh',
-        keep=self._is_beside,
+        advice='delete it' if self._shard else 'replace its plan by --fresh',
+        keep=self._shard is not None,
       )
     if replaced:
       _say(
