@@ -75,14 +75,7 @@ def configured_tasks(config: Any) -> dict[str, Task]:
       'tasks: no task is given; give one or more with --config.tasks, such as'
       f' {next(iter(TASKS))}.'
     )
-  table = config.values.get('task') or {}
-  path, tokens = table.get('path'), table.get('max_new_tokens')
-  if path and len(config.tasks) > 1:
-    raise ValueError(
-      f'task.path: {path} cannot be the file of {len(config.tasks)} tasks; give'
-      ' one task with --config.tasks.'
-    )
-  tasks = {}
+  tasks: dict[str, Task] = {}
   for name in config.tasks:
     if name.startswith('lm_eval:'):
       tasks |= harness_tasks(name)
@@ -93,10 +86,10 @@ def configured_tasks(config: Any) -> dict[str, Task]:
       tasks[name] = TASKS[name]
     else:
       raise ValueError(TASKS.unknown(name, 'tasks'))
-  changes = {'max_new_tokens': tokens} if tokens else {}
-  return {
-    name: dataclasses.replace(task, **changes) for name, task in tasks.items()
-  }
+  if tokens := (config.values.get('task') or {}).get('max_new_tokens'):
+    changes = dict(max_new_tokens=tokens)
+    tasks = {k: dataclasses.replace(x, **changes) for k, x in tasks.items()}
+  return tasks
 
 
 def load_examples(config: Any, task: Task) -> tuple[list, dict[str, Any]]:
