@@ -14,7 +14,6 @@ from fixtures import gguf_writer
 
 from cascades.models import chat, checkpoints, language, tokenizers
 from cascades.models.chat import Conversation
-from experiments.training import tokenizer_training
 
 _FOLDER = pathlib.Path(__file__).parent / 'fixtures/chat'
 _NAMES = 'folded', 'gemma3', 'gemma4'
@@ -27,7 +26,7 @@ _TEXTS = ['user and model take turns', 'what is 2 + 3', 'it is 5, a figure'] * 9
 
 @functools.cache
 def _trained(tags):
-  return tokenizer_training.train(_TEXTS, 344, _TAGS.get(tags, ()))
+  return small.tokenizer(_TEXTS, 344, _TAGS.get(tags, ()))
 
 
 @functools.cache
@@ -133,7 +132,7 @@ _SYMBOLS = (
 @functools.cache
 def _like_gemmas(tags, kind=tokenizers.Kind.USER_DEFINED):
   """A tokenizer with tokens as Gemma's; those of turns are of a kind."""
-  trained = tokenizer_training.train(_TEXTS, 320, (*_TAGS[tags], *_SYMBOLS))
+  trained = small.tokenizer(_TEXTS, 320, (*_TAGS[tags], *_SYMBOLS))
   some = [
     piece._replace(kind=kind) if piece.text in _TAGS[tags] else piece
     for piece in trained.vocabulary()

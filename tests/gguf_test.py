@@ -33,7 +33,6 @@ from cascades.models import (
   tokenizers,
 )
 from experiments.tasks import TASKS
-from experiments.training import tokenizer_training
 
 KINDS = 'F32 F16 BF16 Q8_0 Q4_0 Q5_0 Q4_K Q5_K Q6_K'.split()
 
@@ -240,7 +239,7 @@ def of_turns() -> tokenizers.Tokenizer:
   symbols += [tokenizers.SPACE * n for n in range(2, 8)]
   some = itertools.islice(TASKS['word_problems'].problems('0'), 500)
   plain = [f'{prompt}{reference}' for _, prompt, reference in some]
-  return tokenizer_training.train(plain, 600, symbols)
+  return small.tokenizer(plain, 600, symbols)
 
 
 def _of_tokenizer(**fields) -> tokenizers.Tokenizer:

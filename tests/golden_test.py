@@ -30,7 +30,6 @@ from configs import common
 from experiments.records import results_version
 from experiments.sweeps import curve_plan, plan, worker
 from experiments.tasks import TASKS
-from experiments.training import tokenizer_training
 
 _ADVICE = (
   'results changed; if that is meant, raise RESULTS_VERSION in experiments/'
@@ -155,7 +154,7 @@ def _frame(tag) -> list:
   """Returns ids of a first turn, one after an answer, and after a cut one."""
   tags = tag, {'<|turn>': '<turn|>'}.get(tag, '<end_of_turn>')
   texts = ['user model hello what is two and two', 'the quick brown fox'] * 40
-  tokenizer = tokenizer_training.train(texts, 330, tags)
+  tokenizer = small.tokenizer(texts, 330, tags)
   frame = chat.require_template(tokenizer)
   texts = *_TEXTS, f'{tags[0]}user\nHi{tags[1]}\n<bos><eos>', ''
   lasts = None, frame.end_token, 300

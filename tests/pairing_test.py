@@ -12,7 +12,6 @@ import small
 from cascades import drafters, load_model
 from cascades.drafters import recurrent
 from cascades.models import tokenizers
-from experiments.training import tokenizer_training
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
 
@@ -87,7 +86,7 @@ def test_a_head_says_ids_of_its_verifier_in_order(tmp_path):
 @functools.cache
 def _tokenizer(vocab_size=290, symbols=()):
   texts = ['one model drafts', 'and another one verifies'] * 9
-  return tokenizer_training.train(texts, vocab_size, symbols)
+  return small.tokenizer(texts, vocab_size, symbols)
 
 
 def test_models_of_two_families_are_refused():

@@ -25,7 +25,6 @@ from cascades.sampler.requests import StopCondition
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 from experiments.sweeps import curve_plan, worker
 from experiments.tasks import TASKS
-from experiments.training import tokenizer_training
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
 
@@ -217,7 +216,7 @@ def test_where_a_drafter_stops_is_an_option_and_no_model(pair):
 
 
 def test_pairs_that_will_not_do_are_refused(pair):
-  words = tokenizer_training.train(['the quick brown fox ' * 20] * 3, 280)
+  words = small.tokenizer(['the quick brown fox ' * 20] * 3, 280)
   fewer = dataclasses.replace(pair[1].model, vocab_size=100)
   fewer = pair[1]._replace(model=fewer)
   bound = drafters.DraftModel(fewer).bind(pair[0])

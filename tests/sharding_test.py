@@ -23,7 +23,6 @@ from cascades.contrib.cpu import blocked
 from cascades.methods import processing
 from cascades.models import checkpoints, gemma_library, language, sharding
 from cascades.proof import table_models
-from experiments.training import tokenizer_training
 
 _LENGTHS = np.array([8, 7, 6, 5, 4, 3, 8, 8], np.int32)
 _NEW, _GAMMA = 16, 2
@@ -179,7 +178,7 @@ def check_loading():
   blocked._SMALL = 2**14
   model, mesh = gemma(), sharding.make_mesh(2, 4)
   params = model.init_params(jax.random.key(0))
-  tokenizer = tokenizer_training.train(['one model on many devices'] * 9, 276)
+  tokenizer = small.tokenizer(['one model on many devices'] * 9, 276)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     checkpoint = checkpoints.Checkpoint(model, params, tokenizer)

@@ -3,6 +3,7 @@
 import atexit
 import dataclasses
 import functools
+import io
 import json
 import math
 import pathlib
@@ -13,6 +14,7 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
+import sentencepiece
 from safetensors.numpy import load_file, save_file
 
 import cascades
@@ -190,6 +192,22 @@ def as_type(file, name: str, kind: str, shape) -> None:
     data += part
   text = json.dumps(header).encode()
   file.write_bytes(struct.pack('<Q', len(text)) + text + data)
+
+
+def tokenizer(texts, vocab_size: int, symbols=()) -> tokenizers.Tokenizer:
+  """Trains a byte-pair tokenizer with Gemma's conventions."""
+  out, options = io.BytesIO(), dict(vocab_size=vocab_size, model_type='bpe')
+  options |= dict(byte_fallback=True, split_digits=True, add_dummy_prefix=False)
+  options |= dict(remove_extra_whitespaces=False, num_threads=1, minloglevel=2)
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(texts),
+    model_writer=out,
+    normalization_rule_name='identity',
+    user_defined_symbols=['\n', *symbols],
+    **options,
+    **tokenizers.IDS,
+  )
+  return tokenizers.Tokenizer(out.getvalue())
 
 
 def sampler(

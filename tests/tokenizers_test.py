@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+import small
 
 from cascades.models import tokenizers
-from experiments.training import tokenizer_training
 
 _SPECIAL = ['<pad>', '</s>', '<s>', '<unk>']
 TEXTS = (
@@ -17,7 +17,7 @@ TEXTS = (
 
 @pytest.fixture(scope='module')
 def tokenizer() -> tokenizers.Tokenizer:
-  return tokenizer_training.train(TEXTS, vocab_size=300)
+  return small.tokenizer(TEXTS, vocab_size=300)
 
 
 def test_tokens_are_as_gemmas(tokenizer):
@@ -78,7 +78,7 @@ def test_special_tokens_have_no_text_and_characters_end_once(tokenizer):
 
 def test_symbols_are_tokens_and_answers_may_end_at_them():
   symbols = '<start_of_turn>', '<end_of_turn>'
-  tokenizer = tokenizer_training.train(TEXTS, 310, symbols)
+  tokenizer = small.tokenizer(TEXTS, 310, symbols)
   ids = [tokenizer.token_id(symbol) for symbol in symbols]
   assert tokenizer.encode(f'7{symbols[1]}')[-1:] == ids[1:]
   assert tokenizer.stops == (tokenizers.EOS,)
