@@ -30,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
       # Number of tokens in its vocabulary: the most frequent of the answers.
       vocabulary=12_000,
       # Path of the texts, and their published sets; () for a file with rows of
-      # prompt and reference.
+      # prompt and, if there is one, reference.
       text='',
       tasks=('multi30k_de_en',),
       # Number of documents that are held out.

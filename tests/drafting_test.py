@@ -78,10 +78,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'text': 'absent.jsonl'}, r'data: absent.jsonl cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, since 101 are'),
     ({'tasks': ('roman',)}, r"tasks: must be of .*, got 'roman'"),
-    (
-      {'text': '{"prompt": "b"}'},
-      "data: damaged.jsonl, line 2, has no field '",
-    ),
+    ({'text': '{"question": "b"}'}, "damaged.jsonl, line 2, has no field 'p"),
     ({'dtype': 'int8'}, 'dtype: must be one of bfloat16, float32, got'),
     ({'rows': 99}, 'rows: must be at most the number of texts, 12, got 99'),
     ({'row_length': 8}, 'row_length: rows of 8 tokens have no room'),
@@ -90,7 +87,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'eval_examples': 0}, 'eval_examples: must be 1 or more, got 0'),
     ({'temperatures': ()}, 'temperatures: no temperature is given'),
     (
-      {'text': '{"prompt": "a", "reference": 1}', 'held_out': 1, 'shots': 0},
+      {'text': '{"prompt": "a"}', 'held_out': 1, 'shots': 0},
       r'shots: .* from 0 documents \(answers\)',
     ),
   ],
@@ -127,7 +124,13 @@ def test_answers_and_what_ends_them_count(lines, whole):
       assert before.count(data.SEPARATOR) == shots
 
 
-def test_a_small_kind_is_drawn_as_often_as_a_large_one(whole):
+def test_texts_without_answers_count_as_a_whole_and_kinds_as_often(
+  tmp_path, whole
+):
+  (tmp_path / 'texts.jsonl').write_text('{"prompt": "one two three"}')
+  c = config(tmp_path / 'texts.jsonl', shots=0, held_out=0)
+  made = data.pack_rows(c, [data.load_documents(c)], whole.tokenizer, 2, 'x')
+  assert made.mask.all()
   many, one = [Document('a' * 9, '')] * 99, [Document('b' * 9, '')]
   c = config('x', row_length=4000)
   (tokens,) = data.pack_rows(c, [many, one], whole.tokenizer, 1, 'x').tokens

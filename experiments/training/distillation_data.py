@@ -64,9 +64,8 @@ def load_documents(config: ConfigDict) -> list[Document]:
     )
   examples: list[Example] = []
   if not config.tasks:
-    # A text without a reference is refused, as for any metric.
-    fields = {'path': config.text, 'metric': 'exact_match'}
-    examples += file_task({'file': fields}).load(num_examples=None)
+    task = file_task({'file': {'path': config.text}})
+    examples += task.load(num_examples=None)
   for name in config.tasks:
     if not TASKS[name].source:
       names = ', '.join(name for name, task in TASKS.items() if task.source)
@@ -74,11 +73,11 @@ def load_documents(config: ConfigDict) -> list[Document]:
     examples += TASKS[name].load(
       split='train', path=config.text, shots=0, num_examples=None
     )
-  documents = [
-    # A question of a published set may have no accepted answer.
-    Document(str(x.prompt), f' {(*accepted_answers(x.reference), "")[0]}')
-    for x in examples
-  ]
+  documents = []
+  for example in examples:
+    # A text may have no answer.
+    answer = ''.join(f' {x}' for x in accepted_answers(example.reference)[:1])
+    documents.append(Document(str(example.prompt), answer))
   if len(documents) < 2 * config.held_out:
     raise ValueError(
       f'text: {config.text} has {len(documents)} documents; give'
@@ -165,8 +164,9 @@ def pack_rows(
 ) -> Rows:
   """Packs documents in random order into rows, each cut at its end.
 
-  Positions are those of answers, which drafters write; those of a row's first
-  document, which has no examples before it, are used only without `shots`.
+  Positions are those of answers, which drafters write. All positions of a
+  document without an answer are used; positions of a row's first document,
+  which has no examples before it, are used only without `shots`.
   """
   tokens = np.zeros((count, config.row_length), np.int32)
   positions_by_row = []
@@ -180,6 +180,8 @@ def pack_rows(
       prompt = tokenizer.encode(document.prompt)
       is_same = (x == y for x, y in zip(new, prompt, strict=False))
       start = sum(itertools.takewhile(bool, is_same))
+      if not document.answer:
+        start = 0
       if len(ids) > 1 or not config.shots:
         # Includes the token after the answer, which ends it.
         positions += range(len(ids) + start - 1, len(ids) + len(new) - 1)
@@ -204,7 +206,7 @@ def frequent_tokens(
     token_counts = collections.Counter(
       token
       for document in documents
-      for token in tokenizer.encode(document.answer)
+      for token in tokenizer.encode(document.answer or document.prompt)
     )
     for token, n in token_counts.items():
       shares[token] += n / token_counts.total()
@@ -364,6 +366,7 @@ def _answered_by_verifier(
     answers += json.loads(file.read_text('utf-8'))
   answered: dict[float, list[Document]] = {x: [] for x in temperatures}
   for i, (text, (_, document)) in enumerate(zip(answers, prompts, strict=True)):
-    if text:
+    # A document with an empty answer means one without an answer.
+    if text or not document.answer:
       answered[temperature_of(i)].append(document._replace(answer=text))
   return [*filter(None, answered.values())]
