@@ -79,15 +79,18 @@ def test_a_lost_worker_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('flag', 'message'),
+  ('fields', 'message'),
   [
-    ('ray.cpus=999', 'needs 999 CPUs and 0 GPUs, but the cluster has '),
-    ('ray.gpus=1', ' CPUs and 1 GPUs, but the cluster has '),
+    (
+      {'ray.cpus': 999, 'ray.gpus': 1},
+      'needs 999 CPUs and 1 GPUs, but the cluster has ',
+    ),
     # A mistake of the pair, said as it is here.
-    ('verifier=tiny-verifer', "model: 'tiny-verifer' is not a name"),
+    ({'verifier': 'tiny-verifer'}, "model: 'tiny-verifer' is not a name"),
   ],
 )
-def test_what_cannot_run_there_is_refused(tmp_path, flag, message):
-  done = _sweep(tmp_path / 'w', '--launcher=ray', f'--config.{flag}')
+def test_what_cannot_run_there_is_refused(tmp_path, fields, message):
+  flags = (f'--config.{name}={x}' for name, x in fields.items())
+  done = _sweep(tmp_path / 'w', '--launcher=ray', *flags)
   assert done.returncode == 2
   assert message in done.stderr

@@ -82,7 +82,7 @@ def flags(workdir, **fields) -> list[str]:
   """Those of a sweep of that pair, on eight numbers, with changes."""
   usual = dict(zip(('verifier', 'drafter'), pair(), strict=True))
   usual |= dict(tasks='("numerals",)', num_examples=8, shard_size=2, clock=1)
-  usual |= dict(method='token_v3', lenience='(0.0, 1.0)') | fields
+  usual |= dict(method='token_v3', lenience='(0.0, 1.0)', gamma=2) | fields
   flags = ['--quiet', f'--workdir={workdir}', f'--import={FIXTURES}/brief.py']
   flags += [f'--config.{name}={x}' for name, x in usual.items()]
   return [*flags, '--config=configs/quickstart.py']
