@@ -11,7 +11,6 @@ other causes, exclude 0, at level 1 % for all ways together.
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,22 +24,14 @@ from cascades.models.language import LanguageModel
 from cascades.models.tokenizers import BOS, SPACE
 from cascades.sampler import batching, sampler, scoring
 
-# Level of all tests of a kind; permutations of one at half of it, and the
-# distance of the positions that it compares.
-_LEVEL, _PERMUTATIONS, _STRIDE = 0.01, 200, 4
+# Level of all tests of a kind, and the distance of positions that are tested.
+_LEVEL, _STRIDE = 0.01, 4
 # Least gains; any drafter gains a little at another temperature.
 _GAIN, _TEMPERATURE_GAIN, _CHANGE = 0.01, 0.03, 0.1
 # Temperatures of the drafter, relative to the sampler's.
 _RATIOS = 1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1 / 0.9, 1.25, 1 / 0.7, 1 / 0.6, 2.0
 # Acceptance of equal models, and relative differences of their hidden states.
 _EQUAL, _DIFFERENT = 0.95, 0.1
-
-
-class Diagnosis(NamedTuple):
-  """A cause of low acceptance, and a sentence with figures and advice."""
-
-  cause: str
-  sentence: str
 
 
 def _hidden(model, params, tokens, layers=()):
@@ -119,7 +110,7 @@ def diagnose(
   decoder: Sampler,
   texts: Sequence[scoring.Request],
   other_contexts: Sequence[Sequence[int]] | None = None,
-) -> tuple[list[Diagnosis], pd.DataFrame]:
+) -> tuple[dict[str, str], pd.DataFrame]:
   """Names what lowers the acceptance of a language model or a head.
 
   Args:
@@ -129,8 +120,9 @@ def diagnose(
       with it; None if there is no template.
 
   Returns:
-    Causes, none for a sound pair; and the ten tokens and kinds of tokens with
-    the most rejections, with their count and acceptance.
+    A sentence with figures and advice for each cause, none for a sound pair;
+    and the ten tokens and kinds of tokens with the most rejections, with their
+    count and acceptance.
   """
   contexts, answers = zip(*texts, strict=True)
   reader, tree, ways = _ways(decoder, contexts, other_contexts)
@@ -154,15 +146,15 @@ def diagnose(
   results = [('temperature', *x) for x in zip(names, overlaps.T, strict=True)]
   results += [(x, y, accept(**z)[0][:, 0]) for x, y, z in ways]
   pairs = (model, params), (reader, tree)
-  diagnoses = _loading(pairs, texts[0], before.mean())
-  diagnoses += _clear_cause(results, rows)
-  diagnoses += _change(before, rows, np.array([*map(len, contexts)]))
+  causes = _loading(pairs, texts[0], before.mean())
+  causes |= _clear_cause(results, rows)
+  causes |= _change(before, rows, np.array([*map(len, contexts)]))
   pieces = [decoder.tokenizer.piece(i) for x in answers for i in x]
   names = [*map(repr, pieces), *map(_kind, pieces)]
   frame = pd.DataFrame(dict(name=names, accepted=np.tile(accepted, 2)))
   table = frame.groupby('name').accepted.agg(count='size', acceptance='mean')
   rejections = table['count'] * (1 - table.acceptance)
-  return diagnoses, table.loc[rejections.nlargest(10).index]
+  return causes, table.loc[rejections.nlargest(10).index]
 
 
 def _ways(decoder, contexts, other_contexts):
@@ -183,17 +175,15 @@ def _ways(decoder, contexts, other_contexts):
     ways = [('layers', change(x or 'all'), dict(reader=head(x))) for x in near]
     return head(layers), tree, ways
   model = drafter.model
-  never = [x[x[0] == BOS :] for x in contexts]
-  twice = [[BOS, *x] for x in contexts]
-  ways = [
-    ('first token', 'no <bos>', dict(contexts=never)),
-    ('first token', 'one more <bos>', dict(contexts=twice)),
-    ('positions', 'states of previous tokens', dict(offset=-1)),
-    ('positions', 'states of next tokens', dict(offset=1)),
-  ]
-  if other_contexts is not None:
-    form = dict(contexts=other_contexts)
-    ways.append(('chat template', 'the other form of prompts', form))
+  contexts_of = {
+    ('first token', 'no <bos>'): [x[x[0] == BOS :] for x in contexts],
+    ('first token', 'one more <bos>'): [[BOS, *x] for x in contexts],
+    ('chat template', 'the other form of prompts'): other_contexts,
+  }
+  ways = [(*x, dict(contexts=y)) for x, y in contexts_of.items() if y]
+  for offset, name in (-1, 'previous'), (1, 'next'):
+    change = f'states of {name} tokens'
+    ways.append(('positions', change, dict(offset=offset)))
   config = model.module.config if isinstance(model, LanguageModel) else None
   window = getattr(config, 'sliding_window_size', None)
   for size in (window // 2, 2 * window) if window else ():
@@ -201,45 +191,45 @@ def _ways(decoder, contexts, other_contexts):
     module = dataclasses.replace(model.module, config=changed)
     wide = dataclasses.replace(model, module=module)
     ways.append(('sliding window', f'a window of {size}', dict(reader=wide)))
-  if getattr(drafter, 'adaptive', False):
-    tree, _ = tree
   return model, tree, ways
 
 
-def _gain(difference, rows, comparisons=1):
-  """Returns a mean difference per token, and its interval over answers."""
-  sums, sizes = np.bincount(rows, difference), np.bincount(rows)
-  count, gain = len(sums), difference.mean()
-  error = np.linalg.norm(sums - gain * sizes) / len(rows)
-  error *= (count / (count - 1)) ** 0.5
+def _interval(gain, influences, comparisons, count):
+  """Returns a gain and its interval, from what each of n answers adds."""
+  error = np.linalg.norm(influences) * (count / (count - 1)) ** 0.5
   reach = error * stats.t.ppf(1 - _LEVEL / comparisons / 2, count - 1)
   return gain, gain - reach, gain + reach
 
 
-def _clear_cause(results, rows) -> list[Diagnosis]:
+def _clear_cause(results, rows) -> dict[str, str]:
   """Names the way with the largest gain over the first, if it is clear."""
-  test = functools.partial(_gain, rows=rows, comparisons=len(results))
   (*_, before), *_ = results
   minima = {'temperature': _TEMPERATURE_GAIN}
+
+  def test(difference):
+    gain = difference.mean()
+    sums = np.bincount(rows, difference - gain)
+    return _interval(gain, sums / len(rows), len(results), len(sums))
+
   ways = [(*test(x[-1] - before), *x) for x in results]
   ways = [x for x in ways if x[0] >= minima.get(x[3], _GAIN) and x[1] > 0]
   if not ways:
-    return []
+    return {}
   gain, low, high, cause, change, best = max(ways, key=lambda x: x[0])
   rivals = [x[-1] for x in ways if x[3] != cause]
   if not all(test(best - x)[1] > 0 for x in rivals):
-    return []
-  sentence = (
-    f'With {change} the drafter is accepted at {best.mean():.2f} per token, not'
-    f' {before.mean():.2f} (gain {gain:.3f} [{low:.3f}, {high:.3f}],'
-    f' {rows[-1] + 1} answers): correct its {cause}.'
-  )
-  return [Diagnosis(cause, sentence)]
+    return {}
+  return {
+    cause: f'With {change} the drafter is accepted at {best.mean():.2f} per'
+    f' token, not {before.mean():.2f} (gain {gain:.3f} [{low:.3f},'
+    f' {high:.3f}], {rows[-1] + 1} answers): correct its {cause}.'
+  }
 
 
-def _change(before, rows, starts) -> list[Diagnosis]:
+def _change(before, rows, starts) -> dict[str, str]:
   """Names a position at which acceptance changes within answers."""
   index = np.arange(len(rows)) - np.searchsorted(rows, rows)
+  at = starts[rows] + index
 
   def within(values):
     """Returns what answers and their n-th tokens do not share."""
@@ -248,47 +238,44 @@ def _change(before, rows, starts) -> list[Diagnosis]:
       values = values - means[groups]
     return values
 
-  rest = within(before)
-
-  def largest(starts):
-    at = starts[rows] + index
-    results = []
-    for position in range(at.min() + _STRIDE, at.max(), _STRIDE):
-      late = within((at >= position).astype(float))
-      if (size := late @ late) > 1:
-        results.append(((late @ rest) ** 2 / size, position, late))
-    return max(results, key=lambda x: x[0], default=(0.0, 0, rest))
-
-  (score, position, late), rng = largest(starts), np.random.default_rng(0)
-  draws = [largest(rng.permutation(starts))[0] for _ in range(_PERMUTATIONS)]
-  if not position or max(draws) >= score:
-    return []
-  size, count = late @ late, len(starts)
-  gain = late @ rest / size
-  errors = np.bincount(rows, late * (rest - gain * late)) / size
-  reach = np.linalg.norm(errors) * stats.t.ppf(1 - _LEVEL / 2, count - 1)
-  is_late = starts[rows] + index >= position
+  rest, results = within(before), []
+  positions = range(at.min() + _STRIDE, at.max(), _STRIDE)
+  for position in positions:
+    late = within((at >= position).astype(float))
+    weights = np.bincount(rows, late**2)
+    size = weights.sum()
+    # As many answers of equal weight know as much.
+    count = size**2 / max(1, weights @ weights)
+    if count > 2:
+      gain = late @ rest / size
+      influences = np.bincount(rows, late * (rest - gain * late)) / size
+      interval = _interval(gain, influences, len(positions), count)
+      results.append((size * gain**2, position, interval))
+  if not results:
+    return {}
+  _, position, (gain, low, high) = max(results)
+  is_late = at >= position
   change = before[is_late].mean() - before[~is_late].mean()
   # A fault shows in the means too, whatever the answers have in common.
-  if min(abs(gain), change * np.sign(gain)) < max(_CHANGE, reach):
-    return []
-  sentence = (
-    f'The drafter is accepted at {before[is_late].mean():.2f} from position'
-    f' {position} on, and at {before[~is_late].mean():.2f} before it (change'
-    f' {gain:.3f} [{gain - reach:.3f}, {gain + reach:.3f}] beyond what answers'
-    f' share, {count} answers): check its window, its positions and its cache.'
-  )
-  return [Diagnosis('change at a position', sentence)]
+  if low * high <= 0 or min(abs(gain), change * np.sign(gain)) < _CHANGE:
+    return {}
+  return {
+    'change at a position': f'The drafter is accepted at'
+    f' {before[is_late].mean():.2f} from position {position} on, and at'
+    f' {before[~is_late].mean():.2f} before it (change {gain:.3f} [{low:.3f},'
+    f' {high:.3f}] beyond what answers share, {len(starts)} answers): check its'
+    ' window, its positions and its cache.'
+  }
 
 
-def _loading(pairs, text, acceptance) -> list[Diagnosis]:
+def _loading(pairs, text, acceptance) -> dict[str, str]:
   """Names the first layer that differs, of two models of one shape."""
   configs = [x.module.config for x, _ in pairs if isinstance(x, LanguageModel)]
   # Layers of Gemma 3n pass on several states.
   configs = [x for x in configs if not hasattr(x, 'num_altup_inputs')]
   shapes = {(x.num_layers, x.embed_dim) for x in configs}
   if acceptance >= _EQUAL or not len(configs) > len(shapes) == 1:
-    return []
+    return {}
   ((depth, width),) = shapes
   tokens, layers = np.array([*text[0], *text[1]]), tuple(range(depth + 1))
   read = jax.jit(_hidden, static_argnums=(0, 3))
@@ -297,12 +284,11 @@ def _loading(pairs, text, acceptance) -> list[Diagnosis]:
   change = np.linalg.norm(states[1] - states[0], axis=(0, 2))
   far = change > _DIFFERENT * np.linalg.norm(states[0], axis=(0, 2))
   layer = f'layer {far.argmax()}' if far.any() else 'the last norm'
-  sentence = (
-    "The drafter has the verifier's shape, but is accepted at"
+  return {
+    'loading': "The drafter has the verifier's shape, but is accepted at"
     f' {acceptance:.2f} per token, and its hidden states differ after {layer}:'
     ' if they are one model, check how each is loaded.'
-  )
-  return [Diagnosis('loading', sentence)]
+  }
 
 
 def _kind(piece: str) -> str:

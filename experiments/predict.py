@@ -102,18 +102,13 @@ def _write(facts: dict[str, Any], frame: Any) -> None:
     files.write_bytes(path, picture.png if is_png else picture.wide.encode())
 
 
-def _causes(pair: Any, prompts: list[Any], texts: Any) -> list[str]:
+def _causes(pair: Any, texts: Any, prompts: Any) -> list[str]:
   """Returns causes of low acceptance, and tokens that are rejected."""
   from experiments import doctor
 
-  if not _FLAGS.why:
-    return []
-  contexts = None
-  if _FLAGS.chat:
-    plain = {(*pair.encode(x, True),): pair.encode(x) for x in prompts}
-    contexts = [plain[tuple(context)] for context, _ in texts]
-  causes, rejected = doctor.diagnose(pair, texts, contexts)
-  sentences = [x.sentence for x in causes] or ['No fault is visible.']
+  plain = [*map(pair.encode, prompts[: len(texts)])] if _FLAGS.chat else None
+  causes, rejected = doctor.diagnose(pair, texts, plain)
+  sentences = [*causes.values()] or ['No fault is visible.']
   table = rejected.to_string(float_format='{:.3f}'.format)
   return ['', 'Why is acceptance low?', *sentences, '', table]
 
@@ -157,8 +152,8 @@ def main() -> None:
   options = dict(rules=rules, gammas=_FLAGS.gamma, own_texts=own_texts)
   predicted, frame = prediction.run(pair, texts, costs, **options)
   marks.append(time.perf_counter() - clock.seconds)
-  lengths = [end - start for start, end in itertools.pairwise(marks)]
-  seconds = dict(zip(_STEPS, lengths, strict=True))
+  steps = zip(_STEPS, itertools.pairwise(marks), strict=True)
+  seconds = {name: end - start for name, (start, end) in steps}
   seconds['compiling'] = clock.seconds
   read = f'Read: {len(texts)} answers of {predicted.num_positions} tokens'
   if not _FLAGS.answers and predicted.num_positions < prediction.POSITIONS:
@@ -169,7 +164,7 @@ def main() -> None:
     *predicted.notes,
     'To measure quality: python -m experiments.sweep with these models and'
     ' --config=configs/your_data.py.',
-    *_causes(pair, prompts, texts),
+    *(_causes(pair, texts, prompts) if _FLAGS.why else ()),
     sep='\n',
   )
   cli.say(', '.join(f'{step} {x:.1f} s' for step, x in seconds.items()))

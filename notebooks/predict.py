@@ -143,5 +143,5 @@ from experiments import doctor
 
 pair = cascades.Sampler(verifier, drafter)
 causes, rejections = doctor.diagnose(pair, texts)
-print(*[x.sentence for x in causes] or ['no fault'], sep='\n')
+print(*[*causes.values()] or ['no fault'], sep='\n')
 rejections.round(2)
