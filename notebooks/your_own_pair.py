@@ -220,8 +220,8 @@ HTML('<br>'.join(html_lines))
 # ## 4. The sweep
 #
 # The curves of `configs/your_data.py`: both models alone, strict decoding, and
-# two cascades. The sweep prints whether the drafter pays for one answer at a
-# time after the first point with drafts. A cell that is stopped and run again
+# two cascades. With 40 rows or more the sweep first predicts if the drafter
+# pays, for one answer at a time. A cell that is stopped and run again
 # keeps the points that are done. Other models or fields need another `WORKDIR`.
 
 # %%

@@ -24,7 +24,7 @@ _SAYS = {
   'your_own_pair': (
     '12 rows of runs/captions.jsonl',
     '6 of 6 texts are those of the verifier alone',
-    *('were drafted and accepted', 'its acceptance rate is', 'image/png'),
+    *('were drafted and accepted', 'image/png'),
     'No setting that may lose quality could be certified',
     '12 rows are a rehearsal: they certify nothing',
     '4 of 4 answers have the tokens of the sweep',

@@ -328,7 +328,6 @@ class Sweep:
     missing = [point for point in points if point not in done]
     # Cascades of whole answers are made of the others.
     missing.sort(key=lambda point: bool(point.curve.confidence))
-    is_new = not (done or self._shard)
 
     def state() -> str:
       return f'{len(done)} of {len(self._points)} points'
@@ -357,11 +356,6 @@ class Sweep:
           self._files.write_point(point, decoded)
           done.add(point)
           bar.set_description(state(), False)
-          if is_new and point.curve.config.gamma:
-            answers = [x.record for x in decoded[: point.last - point.first]]
-            if answers := [x for x in answers if x.failure is None]:
-              _say(_facts(answers, self._measured.costs))
-            is_new = False
       except KeyboardInterrupt:
         raise cli.StoppedError(
           f'stopped: {state()} are done; the same command'
@@ -483,17 +477,3 @@ class Sweep:
 def _say(text: str) -> None:
   """Prints a line for the user above the progress bar."""
   tqdm.tqdm.write(text, file=sys.stderr)
-
-
-def _facts(answers: Sequence[records.Record], costs: unit_costs.Costs) -> str:
-  """Returns what the answers of a point with drafts tell of the drafter."""
-  examined = max(1, sum(x.examined for x in answers))
-  share = sum(x.accepted for x in answers) / examined
-  speed = 1 / metrics.relative_latency(answers, costs)
-  pays = 'pays' if speed > 1 else 'does not pay'
-  return (
-    f'drafter: its acceptance rate is {share:.2f} in {answers[0].variant} at'
-    f' lenience {answers[0].lenience:g}, gamma {answers[0].gamma}; for one'
-    f' answer at a time it {pays} ({speed:.2f} times as fast as the verifier'
-    ' alone, modelled).'
-  )
