@@ -131,7 +131,7 @@ def main() -> None:
   if _FLAGS.costs:
     text = files.read_bytes(pathlib.Path(_FLAGS.costs), 'costs', 'give another')
     costs[1] = unit_costs.CostMeasurements.from_json(text).costs
-  prompts, request, data = _prompts(_FLAGS.answers or prediction.POSITIONS)
+  prompts, request, data = _prompts(_FLAGS.answers or prediction.GOAL[1])
   pair = sampler.Sampler(
     _FLAGS.verifier,
     _FLAGS.drafter,
@@ -156,7 +156,7 @@ def main() -> None:
   seconds = {name: end - start for name, (start, end) in steps}
   seconds['compiling'] = clock.seconds
   read = f'Read: {len(texts)} answers of {predicted.num_positions} tokens'
-  if not _FLAGS.answers and predicted.num_positions < prediction.POSITIONS:
+  if not _FLAGS.answers and predicted.num_positions < prediction.GOAL[1]:
     read += ', all that the data gives'
   print(
     f'{prediction.sentence(frame)}\n\n{prediction.table(frame)}\n',

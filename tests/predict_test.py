@@ -67,21 +67,15 @@ def test_a_pair_is_predicted(tmp_path):
   rules = ('speed', 0.0), ('token_v3', 0.0), ('token_v3', 0.5)
   assert keys == [(*rule, gamma) for rule in rules for gamma in (1, 3)]
   best = max(points[:2], key=lambda x: x['speedup'])
-  said, _, head, *rows = done.stdout.splitlines()
+  said, _, _, *rows = done.stdout.splitlines()
   assert f' strict decoding would be {best["speedup"]:.2f} [' in said
-  assert f'(gamma {best["gamma"]}, ' in said
   assert ' break-even 0.20); the drafter ' in said
-  assert head.split()[::9] == ['method', 'gamma']
-  assert [tuple(x.split()[:2]) for x in rows[:3]] == [
-    (method, f'{lenience:.3f}') for method, lenience in rules
-  ]
+  assert [x.split()[1] for x in rows[:3]] == ['0.000', '0.000', '0.500']
   assert rows[0].split()[-1] == f'{best["speedup"]:.3f}'
-  read = f'Read: 5 answers of {facts["num_positions"]} tokens.'
-  assert rows[3:5] == ['', read]
+  assert rows[4] == f'Read: 5 answers of {facts["num_positions"]} tokens.'
   sentence, _, head, _ = rows[-14:-10]
   assert sentence.startswith('With temperature 2 the drafter is accepted at 0.')
   assert head.split() == ['count', 'acceptance']
-  for step in ('decoding verifier_only: 5 of 5', 'decoding token_v3: 10 of 10'):
-    assert step in done.stderr
+  assert 'decoding token_v3: 10 of 10' in done.stderr
   assert ', compiling ' in done.stderr.splitlines()[-1]
   assert 'TokenV3' in paths['svg'].read_text()

@@ -243,21 +243,23 @@ def test_what_fails_is_left_out_of_a_page_alone(tmp_path):
 def test_predicted_points_are_lines_beside_the_decoded(tmp_path):
   workdir = make_workdir(tmp_path, make_records(['sums'], ['opt']))
   row = dict(task='sums', method='opt', gamma=2, drafter_calls=2)
-  row |= dict(tokens_per_call=2, speedup=4, speedup_low=3, speedup_high=5)
+  row |= dict(tokens_per_call=2, low=1, high=3)
   rows = [row | dict(lenience=x, total_variation=x) for x in (0.0, 0.5)]
-  path = workdir / 'predicted.csv'
+  path = workdir / 'corrected.csv'
   pd.DataFrame(rows).to_csv(path, index=False)
+  path.with_stem('predicted').write_text('task\nsums\n')
   run = runs.read(workdir)
   frame = comparisons.compare(runs.gather(run), USUAL)
   drawn = report_page._predicted(run, frame)
   # The page's unit costs: two calls of the drafter, and a block of two.
-  speedups = pytest.approx([2 * 10 / (2 * 1 + 12)] * 2)
-  assert drawn.speedup.tolist()[:2] == speedups
+  assert drawn.speedup.tolist()[:2] == pytest.approx(
+    [2 * 10 / (2 * 1 + 12)] * 2
+  )
   assert drawn.tokens_per_call.isna().tolist() == [False, False, True]
   assert drawn.total_variation.iloc[-1] == drawn.lenience.iloc[-1] == 0
   assert 'lines are predicted: both models read answers' in read_page(workdir)
   assert (workdir / 'report/figures/prediction.svg').exists()
-  path.write_text('task\nsums\n')
+  path.unlink()
   assert 'Left out: the prediction cannot be made' in read_page(workdir)
 
 

@@ -391,36 +391,42 @@ def test_predicted_values_are_those_of_the_plan(tmp_path, monkeypatch, capsys):
   # As compiled for other tests of this file.
   monkeypatch.setattr(worker, 'COST_GAMMAS', (2, 4))
   config = small.config(num_examples=3)
-  added = lambda add: add('token_v3', (0.5, 1.0), gamma='predicted')  # noqa: E731
-  replan = functools.partial(
-    curve_plan.plan_curves, config, types.SimpleNamespace(sweep=added), {}
-  )
-  run = functools.partial(_count_decoded, config, replan(), tmp_path)
-  options = dict(replan=replan)
-  monkeypatch.setattr(prediction, 'ANSWERS', 2)
+  several = dict(verification='multi_round', drafts=2)
+  curves = ('token_v3', (0.5, 1.0), {}), ('speed', (0.0,), several)
+  added = lambda add: [add(*x, 'predicted', **y) for *x, y in curves]  # noqa: E731
+  module = types.SimpleNamespace(sweep=added)
+  replan = functools.partial(curve_plan.plan_curves, config, module, {})
+  options = dict(config=config, curves=replan(), replan=replan)
+  run = functools.partial(_count_decoded, workdir=tmp_path, **options)
+  monkeypatch.setattr(prediction, 'GOAL', (2, 3000))
   # The first shard to come predicts, whatever its points are.
-  first = run(shard=(1, 2), **options)
+  first = run(shard=(1, 2))
   file = tmp_path / 'config.json'
   saved = small.read_json(file)['curves']
   assert saved[0]['method'] == 'verifier_only'
-  lossy = [(x['gamma'], lam) for x in saved[1:] for lam in x['leniences']]
-  assert sorted(lam for _, lam in lossy) == [0.5, 1.0]
-  assert {gamma for gamma, _ in lossy} <= {2, 4}
+  assert sorted(lam for x in saved[1:] for lam in x['leniences']) == [0, 0.5, 1]
+  assert {x['gamma'] for x in saved[1:]} <= {2, 4}
   before = file.read_bytes()
-  rest = run(shard=(0, 2), **options) + run(**options)
+  rest = run(shard=(0, 2)) + run()
   assert sorted(first + rest) == sorted({*first, *rest})
   assert len(rest) == len(saved) - len(first)
-  assert run(**options) == []
+  assert run() == []
   assert file.read_bytes() == before
   said = capsys.readouterr().err
   assert 'numerals, predicted: Compared with the verifier alone' in said
   rows = re.findall(r'^ *(?:speed|token_v3) .*', said, re.MULTILINE)
   assert 3 <= len(rows) == len({*rows})
-  page = tmp_path / 'report/index.html'
-  assert 'lines are predicted: both models' in page.read_text()
-  config = small.config(drafter='ngram')
+  page = (tmp_path / 'report/index.html').read_text()
+  assert 'lines are predicted: both models' in page
+  # Decoded answers of a rule show the error of its prediction.
+  files = [tmp_path / f'{name}.csv' for name in ('predicted', 'corrected')]
+  before, after = (pd.read_csv(x).query('gamma == 2') for x in files)
+  wider = after[after.high / after.low > before.high / before.low + 1e-6]
+  assert wider.set_index('method').lenience['token_v3'].tolist() == [0.0, 0.5]
+  assert len(run(fresh=True)) == len(saved)
+  options['config'] = small.config(drafter='ngram')
   with pytest.raises(ValueError, match='predicted: needs a drafter that is a'):
-    sweep.run(config, replan(), tmp_path / 'a', **options)
+    sweep.run(workdir=tmp_path / 'a', **options)
 
 
 def test_ray_decodes_shards_and_passes_on_errors(tmp_path, monkeypatch):

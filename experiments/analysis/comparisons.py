@@ -27,7 +27,7 @@ from experiments.analysis.runs import (
   Run,
   is_corpus,
 )
-from experiments.records import metrics, stats
+from experiments.records import metrics, stats, unit_costs
 from experiments.tasks import quality_metric
 
 # Speed-ups: modelled, and on the clock.
@@ -38,6 +38,13 @@ _COMPARED = 'difference', *_SPEEDUPS
 def with_ends(name: str) -> list[str]:
   """Returns the name of a column and those of the ends of its interval."""
   return [name, f'{name}_low', f'{name}_high']
+
+
+def add_speedups(points: pd.DataFrame, costs: unit_costs.Costs) -> None:
+  """Adds modelled speed-ups, with their ends, to predicted points."""
+  per_token = costs.speedup(1, points.drafter_calls, points.gamma)
+  tokens = points[['tokens_per_call', 'low', 'high']]
+  points[with_ends('speedup')] = tokens.mul(per_token, axis=0)
 
 
 def matrices(

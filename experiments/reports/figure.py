@@ -133,11 +133,12 @@ def prediction(
 ) -> dict[str, Any]:
   """Predicted speed-up against the distance to the verifier.
 
-  Dashed lines are predicted: both models read answers of the verifier, and
-  nothing was drafted. Up and to the left is better; a speed-up below 1 is
-  slower than the verifier alone. A line is the front of a method over leniences
-  and gammas, with 95 % intervals: no point of the method is both faster and
-  closer. Marks are decoded points, at their gamma and the predicted distance.
+  Dashed lines are predicted: both models read answers of the verifier and, at
+  the end of a sweep, of decoded points. Up and to the left is better; a
+  speed-up below 1 is slower than the verifier alone. A line is the front of a
+  method over leniences and gammas, with 95 % intervals: no point of the method
+  is both faster and closer. Marks are decoded points, at their gamma and the
+  predicted distance.
   """
   handles, fields = {}, ('total_variation', 'speedup')
   for variant, curve in frame.groupby('variant', sort=False):

@@ -159,16 +159,14 @@ def _tables(
 
 def _predicted(run: Run, frame: pd.DataFrame) -> pd.DataFrame | None:
   """Returns predicted points and, at their distances, decoded ones."""
-  path = run.path / 'predicted.csv'
+  path = run.path / 'corrected.csv'
+  path = path if path.is_file() else path.with_stem('predicted')
   if not path.is_file():
     return None
   points = pd.read_csv(path)
+  points['variant'] = points.method.astype(str)
   # At the unit costs of the decoded points.
-  calls = points.tokens_per_call, points.drafter_calls, points.gamma
-  ratio = run.costs.speedup(*calls) / points.speedup
-  for name in ('speedup', 'speedup_low', 'speedup_high'):
-    points[name] *= ratio
-  points = points.assign(variant=points.method.astype(str))
+  comparisons.add_speedups(points, run.costs)
   keys = ['task', 'variant', 'lenience']
   distances = points[[*keys, 'total_variation']].drop_duplicates(keys)
   return pd.concat([points, frame.merge(distances, on=keys)])

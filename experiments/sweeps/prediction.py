@@ -1,7 +1,7 @@
 """Predictions with unit costs: which rule, lenience and gamma would pay."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,10 +17,11 @@ from experiments.analysis import comparisons
 from experiments.records.unit_costs import Costs
 from experiments.sweeps import costs
 
-# Answers that are decoded at a time, positions that are enough and, of a lossy
-# rule, gamma: of the verifier, and of a rule at each of its leniences.
-ANSWERS, POSITIONS = 40, 3000
-_RULE_ANSWERS, _RULE_POSITIONS, _RULE_GAMMA = 8, 1000, 4
+# Least answers and tokens to read: of the verifier, and of a lossy rule at each
+# of its leniences, which is decoded at this gamma.
+GOAL, OWN_GOAL, _OWN_GAMMA = (40, 3000), (8, 1000), 4
+# Columns of the table for each batch.
+_BY_BATCH = 'gamma', 'speedup'
 
 
 def run(
@@ -34,17 +35,14 @@ def run(
   Texts and options (rules, gammas, own texts) are those of `cascades.predict`;
   unit costs are those of a batch, by its rows.
   """
-  models = pair.verifier, pair.drafter
   options |= dict(config=pair.config)
+  models = pair.verifier, pair.drafter
   prediction = predicting.predict(*models, texts, **options)
   points, frames = pd.DataFrame(prediction.points), []
-  gammas = points.gamma.unique()
   for batch, unit in unit_costs.items():
-    per_token = unit.speedup(1, points.drafter_calls, points.gamma)
-    speedups = points[['tokens_per_call', 'low', 'high']].mul(per_token, axis=0)
-    frame = points.assign(batch=batch, break_even=unit.break_even(gammas))
-    frame[comparisons.with_ends('speedup')] = speedups
-    frames.append(frame)
+    break_even = unit.break_even(points.gamma.unique())
+    frames.append(points.assign(batch=batch, break_even=break_even))
+    comparisons.add_speedups(frames[-1], unit)
   return prediction, pd.concat(frames, ignore_index=True)
 
 
@@ -57,8 +55,7 @@ def fastest(frame: pd.DataFrame) -> pd.DataFrame:
 
 def sentence(frame: pd.DataFrame) -> str:
   """Returns the speed-up of strict decoding in words."""
-  best = fastest(frame)
-  strict = best[(best.method == 'speed') & (best.lenience == 0)]
+  strict = fastest(frame.query("method == 'speed' and lenience == 0"))
   rows: Any = strict.itertuples()
   parts = [
     f'{x.speedup:.2f} [{x.speedup_low:.2f}, {x.speedup_high:.2f}] times as fast'
@@ -79,14 +76,14 @@ def sentence(frame: pd.DataFrame) -> str:
 
 def table(frame: pd.DataFrame) -> str:
   """Returns the best gamma of each lenience at each batch, as text."""
-  keys, names = ['method', 'lenience'], ['gamma', 'speedup']
-  rates = 'acceptance_rate tokens_per_call low high deferral_rate'.split()
-  rates += ['total_variation', 'kl']
+  names = 'method lenience acceptance_rate tokens_per_call low high'.split()
+  names += ['deferral_rate', 'total_variation', 'kl', *_BY_BATCH]
   (_, first), *rest = fastest(frame).groupby('batch')
-  output = first[[*keys, *rates, *names]]
+  output = first[names]
   for batch, best in rest:
-    best, suffixes = best[[*keys, *names]], ('', f'_batch_{batch}')
-    output = output.merge(best, on=keys, suffixes=suffixes)
+    # The rows of all batches have one order.
+    columns = {f'{x}_batch_{batch}': [*best[x]] for x in _BY_BATCH}
+    output = output.assign(**columns)
   return output.to_string(
     index=False, float_format='{:z.3f}'.format, na_rep='-'
   )
@@ -116,6 +113,23 @@ def measure_costs(
   return measured
 
 
+def own_leniences(method: str, leniences: Iterable[float]) -> list[float]:
+  """Selects lossy leniences: after a third, two thirds and all of them."""
+  is_strict = methods.get_method(method).is_strict
+  lossy = sorted(x for x in leniences if not is_strict(x))
+  thirds = (math.ceil(i * len(lossy) / 3) - 1 for i in (1, 2, 3))
+  return [lossy[i] for i in sorted({*thirds})] if lossy else []
+
+
+def first_texts(
+  contexts: Sequence, answers: Sequence[Sequence[int]], goal: tuple[int, int]
+) -> list[Text]:
+  """Pairs contexts and answers up to a goal of answers and of tokens."""
+  ends = np.cumsum([*map(len, answers)])
+  count = max(goal[0], int(np.searchsorted(ends, goal[1])) + 1)
+  return [*zip(contexts[:count], answers, strict=False)]
+
+
 def decode_texts(
   pair: sampler.Sampler,
   prompts: Sequence[Prompt],
@@ -137,39 +151,34 @@ def decode_texts(
   if refusal := pair.refusal(prompts[0], request['max_new_tokens'], is_chat):
     raise ValueError(refusal)
 
-  def decode(method, leniences, prompts, answers, positions, gamma):
+  def decode(method, leniences, prompts, goal, gamma):
     """Answers some prompts at a time until each lenience has enough tokens."""
     options = dict(method=method, lenience=leniences[0], gamma=gamma)
     config = pair.config.replace(**options)
     decoder = sampler.Sampler(pair.verifier, pair.drafter, config=config)
     texts: list[list[Text]] = [[] for _ in leniences]
-    total = len(prompts[:answers]) * len(leniences)
+    total, (size, positions) = len(prompts[: goal[0]]) * len(leniences), goal
     with cli.progress(total, f'decoding {method}') as bar:
-      for first in range(0, len(prompts), answers):
-        batch = prompts[first : first + answers]
+      for first in range(0, len(prompts), size):
+        batch = prompts[first : first + size]
         bar.total = (first + len(batch)) * len(leniences)
         # Another seed gives another answer to a repeated prompt.
         options = request | {'seed': request['seed'] + first}
         options['on_answer'] = bar.update
         curve = decoder.sample_curve(batch, leniences, **options)
+        contexts = [pair.encode(prompt, is_chat) for prompt in batch]
         for of_lenience, outputs in zip(texts, curve, strict=True):
-          pairs = zip(batch, outputs, strict=True)
-          of_lenience += [(pair.encode(x, is_chat), y.tokens) for x, y in pairs]
+          tokens = [output.tokens for output in outputs]
+          of_lenience += zip(contexts, tokens, strict=True)
         if min(sum(len(y) for _, y in x) for x in texts) >= positions:
           break
     return texts
 
-  goal = (answers, 0) if answers else (ANSWERS, POSITIONS)
-  (texts,) = decode('verifier_only', [0.0], prompts, *goal, gamma=0)
-  prompts, own_texts = prompts[: len(texts)], {}
-  goal = _RULE_ANSWERS, _RULE_POSITIONS
-  gamma = min(_RULE_GAMMA, pair.config.gamma)
-  for name, leniences in rules.items():
-    is_strict = methods.get_method(name).is_strict
-    lossy = sorted(x for x in leniences if not is_strict(x))
-    # One third, two thirds and the end of the range.
-    thirds = {math.ceil(i * len(lossy) / 3) - 1 for i in (1, 2, 3) if lossy}
-    if at := [lossy[i] for i in sorted(thirds)]:
-      curve = decode(name, at, prompts, *goal, gamma=gamma)
+  goal = (answers, 0) if answers else GOAL
+  (texts,) = decode('verifier_only', [0.0], prompts, goal, gamma=0)
+  gamma, own_texts = min(_OWN_GAMMA, pair.config.gamma), {}
+  for name in rules:
+    if at := own_leniences(name, rules[name]):
+      curve = decode(name, at, prompts[: len(texts)], OWN_GOAL, gamma)
       own_texts |= {(name, x): y for x, y in zip(at, curve, strict=True)}
   return texts, own_texts

@@ -84,7 +84,7 @@ class Sweep:
         ' numbers.'
       )
     # With fewer answers the interval of a prediction would be wide.
-    is_large = min(map(len, self._examples.values())) >= prediction.ANSWERS
+    is_large = min(map(len, self._examples.values())) >= prediction.GOAL[0]
     is_large &= any(x.baseline_model == 'verifier' for x in self.curves)
     self._gammas: list[int] = []
     if is_model and (self._requests or is_large):
@@ -107,7 +107,8 @@ class Sweep:
     # Points of shards are apart, and a point that is made twice is the same.
     with contextlib.nullcontext() if self._shard else self._files.lock():
       self._load()
-      if self._gammas and not self._shard:
+      page = self.workdir / 'report/index.html'
+      if self._gammas and not (self._shard or page.exists()):
         self._show_prediction()
       self._decode(self._assigned)
       if not self._shard:
@@ -181,12 +182,10 @@ class Sweep:
     replaceable += [] if 'batch_size' in facts else ['batch_size']
     # Shards leave the plan to others, which may be at work.
     replaceable += [] if self._shard else ['points']
-    # Made of the points by whoever makes the report.
-    names = ['costs.json', 'race.jsonl', 'predicted.csv']
-    # Curves are selected once.
-    derived = [
-      self.workdir / name for name in names[: 2 if self._requests else 3]
-    ]
+    # Made of the points by whoever makes the report; curves are selected once.
+    names = ['costs.json', 'race.jsonl', 'corrected.csv', 'report/index.html']
+    names += [] if self._requests else ['predicted.csv']
+    derived = [self.workdir / name for name in names]
     with self._files.lock_plan():
       replaced = records.claim(
         self.workdir / 'config.json',
@@ -234,56 +233,53 @@ class Sweep:
 
   def _select(self) -> None:
     """Adds the curves of predicted values to the plan."""
-    names = 'predicted.csv', 'config.json'
-    path, saved = [self.workdir / name for name in names]
-    if not path.exists():
-      if saved.exists() and not self._fresh:
-        # The plan of another sweep, which will be refused.
-        return
-      self._predict(self._worker.costs(self._gammas).low)
-    points = pd.read_csv(path)
+    is_done = self._fresh or (self.workdir / 'predicted.csv').exists()
+    if not is_done and (self.workdir / 'config.json').exists():
+      # The plan of another sweep, which will be refused.
+      return
+    points = self._predict('predicted.csv')
     # Gammas whose unit costs are measured.
     points = points[points.gamma.isin(self._gammas)]
     curves = self._replan(functools.partial(curve_plan.select_points, points))
     self.curves = curve_plan.complete_curves(curves, self.config)
+    # Unit costs are of all curves.
+    self._worker.curves = self.curves
     self._settings = plan.run_settings(self.config, self.curves, self._data)
     self._points = self.planned(self._facts)
 
-  def _predict(self, costs: unit_costs.Costs) -> None:
-    """Predicts points from the first answers of the verifier alone."""
-    path, frames = self.workdir / 'predicted.csv', []
-    first = [
-      point
-      for point in self._points
-      if point.curve.baseline_model == 'verifier' and not point.first
-    ]
-    self._decode(first)
-    for point in first:
-      cli.say(f'predicting {point.task}')
-      traces = records.read_traces(self.workdir, point.name)
-      examples = self._examples[point.task][: point.last]
-      answers = zip(examples, traces, strict=True)
-      frame = self._worker.predict(answers, costs, self._requests)
-      frames.append(frame.drop(columns='acceptance').assign(task=point.task))
-    text = pd.concat(frames).to_csv(index=False)
+  def _predict(
+    self, name: str, costs: unit_costs.Costs | None = None
+  ) -> pd.DataFrame:
+    """Predicts points from first answers of the verifier and other curves."""
+    path, frames = self.workdir / name, []
+    first = [point for point in self._points if not point.first]
+    self._decode([x for x in first if x.curve.baseline_model == 'verifier'])
+    if path.exists():
+      return pd.read_csv(path)
+    costs = costs or self._worker.costs(self._gammas).low
+    for task, examples in self._examples.items():
+      cli.say(f'predicting {task}')
+      decoded = [
+        (point.curve, records.read_traces(self.workdir, point.name))
+        for point in first
+        if point.task == task and self._files.is_done(point)
+      ]
+      some = examples[: max(point.last for point in first)]
+      frame = self._worker.predict(some, decoded, costs, self._requests)
+      frames.append(frame.drop(columns='acceptance').assign(task=task))
     with self._files.lock_plan():
       # Of several shards the first one's counts.
       if not path.exists():
-        records.write_text(path, text)
+        records.write_text(path, pd.concat(frames).to_csv(index=False))
+    return pd.read_csv(path)
 
   def _show_prediction(self) -> None:
     """Prints predicted points, and makes a page before others are decoded."""
-    names = 'predicted.csv', 'report/index.html'
-    path, page = [self.workdir / name for name in names]
     try:
-      if not path.exists():
-        self._predict(self._measured.costs)
-      elif page.exists():
-        return
+      frame = self._predict('predicted.csv', self._measured.costs)
     except ValueError as error:
       _say(f'not predicted: {error}')
       return
-    frame = pd.read_csv(path)
     for task, points in frame.groupby('task', sort=False):
       fronts = [
         curve_plan.select_points(points, x, (PREDICTED,), (PREDICTED,))
@@ -291,9 +287,7 @@ class Sweep:
       ]
       table = prediction.table(pd.concat(fronts, ignore_index=True))
       _say(f'{task}, predicted: {prediction.sentence(points)}\n{table}')
-    done = [x for x in self._points if self._files.is_done(x)]
-    decoded = {x.name: self._files.read_records(x) for x in done}
-    page = reports.write_report(runs.read(self.workdir, decoded))
+    page = reports.write_report(runs.read(self.workdir))
     _say(f'Predicted:  {page}')
 
   def _warn(self, starts: Sequence[Mapping[str, Any]]) -> None:
@@ -326,6 +320,8 @@ class Sweep:
     """Decodes those of some points that are missing."""
     done = {point for point in self._points if self._files.is_done(point)}
     missing = [point for point in points if point not in done]
+    if not missing:
+      return
     # Cascades of whole answers are made of the others.
     missing.sort(key=lambda point: bool(point.curve.confidence))
 
@@ -368,6 +364,9 @@ class Sweep:
     if len(self._measured.times) == 1:
       # A busy neighbour slows blocks more than single tokens.
       self._measure_costs(self._measured.times)
+    if (self.workdir / 'predicted.csv').exists():
+      # Again, from answers of the decoded points too.
+      self._predict('corrected.csv', self._measured.costs)
     self._records = {
       point.name: self._files.read_records(point) for point in self._points
     }

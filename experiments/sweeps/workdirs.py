@@ -4,6 +4,7 @@
   provenance.json    for each start: command, commit, versions, device, data
   costs.json         unit costs
   predicted.csv      points that are predicted from the verifier's answers
+  corrected.csv      the same, from answers of the decoded points too
   examples/, records/, traces/, race.jsonl
                      see `experiments.records`
   summary.csv        a row for each point

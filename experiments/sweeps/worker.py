@@ -1,6 +1,7 @@
 """Workers: a pair of models, loaded once, that decodes points."""
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +64,7 @@ class Worker:
     """Loads the pair."""
     self._config = config = SweepConfig.convert(config)
     self.batch_size = config.values['batch_size']
-    self._tasks, self._say, self._curves = tasks, say, curves
+    self._tasks, self._say, self.curves = tasks, say, curves
     self._clock = measuring.CompileClock()
     self._compiled: set[tuple] = set()
     options = curve_plan.drafter_options(config.values)
@@ -98,7 +99,7 @@ class Worker:
   def costs(self, gammas: Sequence[int] = ()) -> unit_costs.CostMeasurement:
     """Measures the seconds of one call of each model."""
     kind = drafters.kind_of(self._config.drafter)
-    blocks = {(x.config.gamma, x.config.drafts) for x in self._curves}
+    blocks = {(x.config.gamma, x.config.drafts) for x in self.curves}
     return costs.measure(
       self._verifier,
       self._drafter.checkpoint if kind.is_language_model else None,
@@ -109,13 +110,17 @@ class Worker:
 
   def predict(
     self,
-    answers: Iterable[tuple[Example, records.Trace]],
+    examples: Sequence[Example],
+    decoded: Iterable[tuple[curve_plan.Curve, Sequence[records.Trace]]],
     costs: unit_costs.Costs,
     requests: Iterable[tuple[str, Iterable, Iterable]],
   ) -> pd.DataFrame:
-    """Predicts points from answers of the verifier; see `prediction.run`."""
+    """Predicts points from answers of curves; see `prediction.run`.
+
+    The answers are to the first examples, at each lenience.
+    """
     names = [*predicting.RULES]
-    names += [x.method for x in self._curves if x.config.method.rule]
+    names += [x.method for x in self.curves if x.config.method.rule]
     rules = dict.fromkeys(names, predicting.LENIENCES)
     gammas = {*range(1, max(COST_GAMMAS) + 1)}
     for method, leniences, of_method in requests:
@@ -127,19 +132,29 @@ class Worker:
     curve = curve_plan.Curve.from_config(
       self._config.values, 'token_v3', (0.0,), gamma=max(gammas), **options
     )
-    pair, _ = self._sampler(curve, batch_size=self.batch_size)
-    texts, count = [], 0
-    for example, trace in answers:
-      if len(texts) >= prediction.ANSWERS and count >= prediction.POSITIONS:
-        break
-      context = pair.encode(example.prompt, self._config.chat)
-      size = len(context) + len(trace.tokens) + max(gammas)
-      if trace.tokens and size < pair.config.cache_length:
-        texts.append((context, trace.tokens))
-        count += len(trace.tokens)
-    predicted, frame = prediction.run(
-      pair, texts, {1: costs}, rules=rules, gammas=sorted(gammas)
-    )
+    # Each answer fits, with a block after it.
+    size = curve.config.cache_length + max(gammas) + 1
+    options = dict(batch_size=self.batch_size, cache_length=size)
+    pair, _ = self._sampler(curve, **options)
+    answers, default = {}, curve.options
+    for x, traces in decoded:
+      if x.baseline_model or x.options == default | {'gamma': x.config.gamma}:
+        leniences = x.leniences or (0.0,)
+        tokens = [trace.tokens for trace in traces]
+        parts = itertools.batched(tokens, len(tokens) // len(leniences))
+        keys = itertools.product([x.method], leniences)
+        answers |= dict(zip(keys, parts, strict=True))
+    contexts = [pair.encode(x.prompt, self._config.chat) for x in examples]
+    of_verifier = answers['verifier_only', 0.0]
+    texts = prediction.first_texts(contexts, of_verifier, prediction.GOAL)
+    contexts, own_texts = contexts[: len(texts)], {}
+    for name in rules:
+      leniences = [lenience for method, lenience in answers if method == name]
+      for lenience in prediction.own_leniences(name, leniences):
+        args = contexts, answers[name, lenience], prediction.OWN_GOAL
+        own_texts[name, lenience] = prediction.first_texts(*args)
+    options = dict(rules=rules, gammas=sorted(gammas), own_texts=own_texts)
+    predicted, frame = prediction.run(pair, texts, {1: costs}, **options)
     for line in predicted.notes:
       self._say(line)
     return frame
