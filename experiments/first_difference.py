@@ -163,8 +163,7 @@ def _read(
   target = scoring.Target((model,), (params,), methods.METHODS['verifier_only'])
   requests = [(x.prompt, x.ids) for x in answers]
   token_fn = _top_two(dtype, decoder.suppress_tokens)
-  arrays = scoring.map_tokens(decoder, requests, token_fn, target)
-  columns = map(np.concatenate, zip(*arrays, strict=True))
+  columns = scoring.map_tokens(decoder, requests, token_fn, target)
   frame = pd.DataFrame(dict(zip(_READ, columns, strict=True)))
   pairs = [(i, j) for i, x in enumerate(answers) for j in range(len(x.ids))]
   frame['answer'], frame['position'] = np.transpose(pairs)

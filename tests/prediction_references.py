@@ -123,9 +123,10 @@ def _coverage(pair, prompts, tokens, count):
   def map_tokens(decoder, requests, *args):
     keys = [(tuple(x), tuple(y)) for x, y in requests]
     new = [(x, y) for x, y in dict.fromkeys(keys) if (x, y) not in cache]
-    if new:
-      cache.update(zip(new, read(decoder, new, *args), strict=True))
-    return [cache[x] for x in keys]
+    ends = np.cumsum([len(y) for _, y in new])[:-1]
+    parts = [np.split(x, ends) for x in read(decoder, new, *args)]
+    cache.update(zip(new, zip(*parts, strict=True), strict=True))
+    return [*map(np.concatenate, zip(*map(cache.get, keys), strict=True))]
 
   scoring.map_tokens = map_tokens
 

@@ -205,7 +205,7 @@ def test_probabilities_and_residual_equal_those_computed_in_numpy():
     assert [x.uniform for x in explained] == answer.accept_uniforms
     sources += answer.sources
     request = decoder.encode(prompt), answer.tokens
-    ((qs, ps, gates),) = scoring.map_tokens(
+    qs, ps, gates = scoring.map_tokens(
       decoder, [request], _distributions, scoring.explained_target(decoder)
     )
     for x, q, p, gate in zip(explained, qs, ps, gates, strict=True):

@@ -176,10 +176,8 @@ def predict(
   indices = [trie.add(*text) for text in texts]
   indices_of = {x: [trie.add(*z) for z in y] for x, y in own_texts.items()}
   target = scoring.explained_target(decoder)
-  texts_read = scoring.map_tokens(decoder, trie.requests, _reading, target)
-  columns = zip(*texts_read, strict=True)
-  arrays: list[Any] = [np.concatenate(x) for x in columns]
-  readings = _Readings(methods.Distributions(*arrays[:5]), *arrays[5:])
+  columns: Any = scoring.map_tokens(decoder, trie.requests, _reading, target)
+  readings = _Readings(methods.Distributions(*columns[:5]), *columns[5:])
   if not has_text_q:
     readings = readings._replace(q=_draft_along(decoder, trie.requests))
   points = []

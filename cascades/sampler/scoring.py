@@ -1,8 +1,7 @@
 """Probabilities of given texts under a sampler's target, and of its drafts.
 
-Nothing is sampled: both models read context and continuation, what all contexts
-begin with once, and the method's law gives the probability of every token after
-those before it,
+Nothing is sampled: both models read the texts, a common beginning once, and the
+method's law gives the probability of every token after those before it,
 
   log pi(x_1 .. x_n | context) = sum_i log law(q_i, p_i)(x_i).
 
@@ -165,10 +164,12 @@ def explained_target(decoder: sampler.Sampler) -> Target:
 def score(decoder: sampler.Sampler, requests: Sequence[Request]) -> list[Score]:
   """Scores continuations of contexts under the sampler's target."""
   target = _target_of_text(decoder)
-  results = map_tokens(decoder, requests, _log_law, target)
+  columns = map_tokens(decoder, requests, _log_law, target)
+  ends = np.cumsum([len(continuation) for _, continuation in requests])
+  parts = [np.split(column, ends[:-1]) for column in columns]
   return [
     Score(math.fsum(logprobs.tolist()), bool(is_mode.all()))
-    for logprobs, is_mode in results
+    for logprobs, is_mode in zip(*parts, strict=True)
   ]
 
 
@@ -205,13 +206,13 @@ def explain(
     for token, draft in zip(tokens, answer.drafts, strict=True)
   ]
   requests = [(decoder.encode(prompt, apply_chat_template), tokens)]
-  (arrays,) = map_tokens(decoder, requests, _decision, target, examined)
+  columns = map_tokens(decoder, requests, _decision, target, examined)
   has_q = len(target.models) > 1
   is_per_token = has_q and decoder.config.verification == 'token'
   deferred = answer.deferred or [None] * count
   explanations, errors = [], [0.0]
   for i, draft in enumerate(answer.drafts):
-    q, p, pi, acceptance, logprob, *residual = (x[i].tolist() for x in arrays)
+    q, p, pi, acceptance, logprob, *residual = (x[i].tolist() for x in columns)
     if examined[i] == tokens[i]:
       errors.append(abs(logprob - answer.logprobs[i]))
     candidates: list = []
@@ -252,12 +253,12 @@ def map_tokens(
   token_fn: TokenFn,
   target: Target,
   examined: Sequence[int] | None = None,
-) -> list[tuple[np.ndarray, ...]]:
+) -> list[np.ndarray]:
   """Applies a function to the distributions at each token of continuations.
 
-  Reading is compiled once per rows and lengths, both of which come in few
-  sizes, and the function once. `target` is the law; `examined` tokens take the
-  place of a single continuation's.
+  Returns its values as columns: a row for each token of all requests in turn.
+  The function is compiled once, reading for few sizes of rows and lengths.
+  `target` is the law; `examined` tokens take a single continuation's place.
   """
   vocab_size, config = decoder.verifier.model.vocab_size, decoder.config
   for i, (context, continuation) in enumerate(requests):
@@ -269,12 +270,12 @@ def map_tokens(
         ' must be one token or more of context, ids from 0 to'
         f' {vocab_size - 1}, and fit into cache_length {config.cache_length}.'
       )
-  results: list = [[] for _ in requests]
-  at_once = 4 * config.batch_size
+  ends = np.cumsum([len(continuation) for _, continuation in requests])
+  columns, at_once = list[np.ndarray](), 4 * config.batch_size
   sampling = decoder.sampling_params(target.forbidden)
-  positions = _read_positions(config, target, requests, examined)
+  positions = _read_positions(config, target, requests, ends, examined)
   for part in itertools.batched(positions, at_once):
-    indices, at, tokens, states = zip(*part, strict=True)
+    rows, indices, at, tokens, states = zip(*part, strict=True)
     # The last part is filled up with its own positions.
     values, culprits = sharding.fetch(
       _map_positions(
@@ -295,34 +296,35 @@ def map_tokens(
         faults.Fault(culprits[i], at[i]),
         f'a context of {len(context)} and {len(continuation)} more tokens',
       )
-    for i, *row in zip(indices, *values, strict=False):
-      results[i].append(row)
-  return [
-    tuple(np.stack(x)[: len(continuation)] for x in zip(*rows, strict=True))
-    for rows, (_, continuation) in zip(results, requests, strict=True)
-  ]
+    shapes = [(1 + ends[-1], *x.shape[1:]) for x in values]
+    columns = columns or [*map(np.empty, shapes, [x.dtype for x in values])]
+    for column, x in zip(columns, values, strict=True):
+      column[[*rows]] = x[: len(rows)]
+  return [column[:-1] for column in columns]
 
 
-def _read_positions(config, target, requests, examined):
-  """Yields a request, its position, its token, and the states before it."""
+def _read_positions(config, target, requests, ends, examined):
+  """Yields row, request, position and token, and the states before it."""
   prefix = batching.shared_prefix([context for context, _ in requests])
   size = len(prefix) + -len(prefix) % 16
   (tokens,), (start,) = batching.pad([prefix], size, size)
   caches = _read_prefix(target.params, tokens, start, models=target.models)
   order = sorted(range(len(requests)), key=lambda i: sum(map(len, requests[i])))
-  for batch in itertools.batched(order, config.batch_size):
+  # Of more rows the temporaries of long texts would take a gigabyte.
+  for batch in itertools.batched(order, min(32, config.batch_size)):
     # The last token is scored, and not read.
     texts = [[*itertools.chain(*requests[i])][start:-1] for i in batch]
     texts += [[]] * (batching.width(len(batch), config.batch_size) - len(batch))
     rows, _ = batching.pad(texts, config.cache_length)
     states = _read(target.params, caches, rows, start, models=target.models)
     states = sharding.fetch(states)
-    for row, i in enumerate(batch):
+    for n, i in enumerate(batch):
       context, continuation = requests[i]
-      # A continuation of no tokens has one that is dropped.
-      scored = [*(examined or continuation)] or [0]
-      for at, token in enumerate(scored, len(context)):
-        yield i, at, token, [x[row, at - 1 - start] for x in states]
+      # A continuation of no tokens has one in the last row, which is dropped.
+      rows = [*range(ends[i] - len(continuation), ends[i])] or [-1]
+      scored = zip(rows, [*(examined or continuation)] or [0], strict=True)
+      for at, (row, token) in enumerate(scored, len(context)):
+        yield row, i, at, token, [x[n, at - 1 - start] for x in states]
 
 
 def _log_law(method, d, lenience, token):

@@ -650,8 +650,7 @@ def test_answers_report_what_texts_are_scored_as(names, method, kind, drafts):
       decoder.verifier, decoder.bound_drafter, config=config
     )
     target = scoring._target_of_text(by)
-    columns = scoring.map_tokens(by, texts, scoring._log_law, target)
-    return np.concatenate([x for x, _ in columns])
+    return scoring.map_tokens(by, texts, scoring._log_law, target)[0]
 
   scored, less, more = map(log_law, (0.3, 0.3 - 1e-5, 0.3 + 1e-5))
   # Rounding may take a token over its rule's threshold.

@@ -363,8 +363,7 @@ def check_answers(
     requests = [
       (x.prompt_ids or decoder.encode(x.prompt or ''), x.ids) for x in answers
     ]
-    results = scoring.map_tokens(decoder, requests, _source_probs, target)
-    w = np.concatenate([x for _, x in results])
+    _, w = scoring.map_tokens(decoder, requests, _source_probs, target)
   else:
     w = np.array([y for x in answers for y in x.w], float)
   # A token of probability 0 contradicts either source.
