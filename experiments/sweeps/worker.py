@@ -1,6 +1,8 @@
 """Workers: a pair of models, loaded once, that decodes points."""
 
+import ctypes
 import functools
+import gc
 import itertools
 import math
 import time
@@ -154,10 +156,21 @@ class Worker:
         args = contexts, answers[name, lenience], prediction.OWN_GOAL
         own_texts[name, lenience] = prediction.first_texts(*args)
     options = dict(rules=rules, gammas=sorted(gammas), own_texts=own_texts)
+    self._forget()
     predicted, frame = prediction.run(pair, texts, {1: costs}, **options)
+    self._forget()
     for line in predicted.notes:
       self._say(line)
     return frame
+
+  def _forget(self) -> None:
+    """Gives back the memory of compiled programs; others take their place."""
+    jax.clear_caches()
+    self._compiled.clear()
+    gc.collect()
+    # glibc would keep what it was given back: half a gigabyte, then.
+    if hasattr(libc := ctypes.CDLL(None), 'malloc_trim'):
+      libc.malloc_trim(0)
 
   def decode(
     self,
@@ -186,8 +199,7 @@ class Worker:
     """Decodes and scores examples at all leniences of a curve."""
     key = task.name, curve
     if key not in self._compiled and len(self._compiled) >= _MAX_COMPILED:
-      jax.clear_caches()
-      self._compiled.clear()
+      self._forget()
     self._compiled.add(key)
     decoder, seed = self._sampler(curve, batch_size=self.batch_size)
     refusals = {x.id: self._refusal(decoder, x, task) for x in examples}
