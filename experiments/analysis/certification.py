@@ -320,12 +320,8 @@ def _needed_for_margin(quality: np.ndarray, margin: float) -> int:
     return 0
   if not np.isin(quality, (0, 1)).all():
     return needed(margin, _ONE_SIDED)
-  zeros = np.zeros((100_000, 1))
   return bisect.bisect_left(
-    range(len(zeros)),
-    True,
-    lo=1,
-    key=lambda n: stats.paired_interval(zeros[:n], zeros[:n])[0][0] > -margin,
+    range(100_000), True, lo=1, key=lambda n: stats.excludes(0, 0, n, -margin)
   )
 
 
@@ -422,17 +418,8 @@ def _speedup_over(
   answers: Answers, config: AnalysisConfig, index: int, over: int = 0
 ) -> tuple[float, float, float]:
   """Returns the speed of a setting over that of another, with its interval."""
-  pair = [over, index]
-  rows = np.stack([*answers.latency[pair], *answers.emitted[pair]], 1)
-
-  def score(sums: np.ndarray) -> np.ndarray:
-    latency_over, latency, emitted_over, emitted = np.moveaxis(sums, -1, 0)
-    return (latency_over / emitted_over / (latency / emitted))[..., None]
-
-  low, high = stats.bootstrap(
-    rows, score, resamples=config.resamples, seed=config.seed
-  )
-  return float(score(rows.sum(0))[0]), float(low[0]), float(high[0])
+  pair, options = [over, index], (config.resamples, config.seed)
+  return stats.speedup(answers.latency[pair], answers.emitted[pair], *options)
 
 
 def _estimate(

@@ -32,6 +32,7 @@ def bootstrap(
   score: Score,
   resamples: int = RESAMPLES,
   seed: int = 0,
+  level: float = _LEVEL,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Computes percentile bootstrap intervals of functions of sums.
 
@@ -68,11 +69,25 @@ def bootstrap(
       n_resamples=resamples,
       batch=max(1, _BATCH_VALUES // max(rows.shape)),
       vectorized=True,
-      confidence_level=_LEVEL,
+      confidence_level=level,
       method='percentile',
       rng=np.random.default_rng(seed),
     ).confidence_interval
   return interval.low, interval.high
+
+
+def speedup(
+  times: np.ndarray, tokens: np.ndarray, *options: int
+) -> tuple[float, float, float]:
+  """Computes the speed over that of a reference, the first of two rows."""
+
+  def score(sums: np.ndarray) -> np.ndarray:
+    time_over, time, tokens_over, tokens = np.moveaxis(sums, -1, 0)
+    return (time_over / tokens_over / (time / tokens))[..., None]
+
+  rows = np.stack([*times, *tokens], 1)
+  low, high = bootstrap(rows, score, *options)
+  return float(score(rows.sum(0))[0]), float(low[0]), float(high[0])
 
 
 # Largest share of the capital that a single example can lose.
@@ -110,21 +125,21 @@ def mean_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   They are Wilson's (1927) if all scores are 0 or 1, else by betting. Examples
   whose score is nan are left out.
   """
-  return _by_point(values, np.zeros_like(values), _wilson)
+  return _by_point(values, np.zeros_like(values), _wilson, _LEVEL)
 
 
 def paired_interval(
-  values: np.ndarray, reference: np.ndarray
+  values: np.ndarray, reference: np.ndarray, level: float = _LEVEL
 ) -> tuple[np.ndarray, np.ndarray]:
   """Computes intervals of mean differences of paired scores, [n, points].
 
   They are Tango's (1998) if all scores are 0 or 1, else by betting. Examples
   whose scores are not both known are left out.
   """
-  return _by_point(values, reference, _tango)
+  return _by_point(values, reference, _tango, level)
 
 
-def _by_point(values, reference, score_interval):
+def _by_point(values, reference, score_interval, level):
   """Computes the interval of each point from its scored examples."""
   ends = np.full((2, values.shape[1]), math.nan)
   for i, pair in enumerate(np.stack([values, reference], -1).swapaxes(0, 1)):
@@ -132,9 +147,9 @@ def _by_point(values, reference, score_interval):
     if not len(pair):
       continue
     if np.isin(pair, (0, 1)).all():
-      ends[:, i] = score_interval(*pair.T)
+      ends[:, i] = score_interval(*pair.T, level)
     else:
-      differences, delta = pair[:, 0] - pair[:, 1], (1 - _LEVEL) / 2
+      differences, delta = pair[:, 0] - pair[:, 1], (1 - level) / 2
       ends[:, i] = (
         -_upper_bound(-differences, delta),
         _upper_bound(differences, delta),
@@ -161,27 +176,39 @@ def _boundary(
   return outside
 
 
-def _wilson(values, _) -> tuple[float, float]:
+def _wilson(values, _, level) -> tuple[float, float]:
   """Returns Wilson's interval of a proportion."""
   import scipy.stats
 
   count = scipy.stats.binomtest(int(values.sum()), len(values))
-  return tuple(count.proportion_ci(_LEVEL, method='wilson'))
+  return tuple(count.proportion_ci(level, method='wilson'))
 
 
-def _tango(values, reference) -> tuple[float, float]:
+def _tango(values, reference, level) -> tuple[float, float]:
   """Returns Tango's interval of a difference of paired proportions."""
   n, difference = len(values), float(np.mean(values - reference))
   gained, lost = np.sum(values > reference), np.sum(values < reference)
-  z = statistics.NormalDist().inv_cdf((1 + _LEVEL) / 2)
 
   def is_inside(delta: float) -> bool:
-    # The share of examples that only the reference has right is the most
-    # likely one, given a difference of delta.
-    b = (2 * n - gained + lost) * delta - gained - lost
-    root = math.sqrt(max(0.0, b * b + 8 * n * lost * delta * (1 - delta)))
-    variance = n * ((root - b) / (2 * n) + delta * (1 - delta))
-    return abs(n * (difference - delta)) <= z * math.sqrt(max(0.0, variance))
+    return not excludes(int(gained), int(lost), n, delta, level)
 
   low, high = (_boundary(is_inside, difference, x, 40) for x in (-1.0, 1.0))
   return low, high
+
+
+def z_score(level: float) -> float:
+  """Returns the half-width of a normal interval, in standard deviations."""
+  return statistics.NormalDist().inv_cdf((1 + level) / 2)
+
+
+def excludes(
+  gained: Any, lost: Any, n: int, delta: float, level: float = _LEVEL
+) -> Any:
+  """Tells if Tango's interval of some counts excludes a difference."""
+  # The share of examples that only the reference has right is the most likely
+  # one, given a difference of delta.
+  b = (2 * n - gained + lost) * delta - gained - lost
+  root = np.sqrt(np.maximum(0.0, b * b + 8 * n * lost * delta * (1 - delta)))
+  variance = n * ((root - b) / (2 * n) + delta * (1 - delta))
+  distance = np.abs(n * ((gained - lost) / n - delta))
+  return distance > z_score(level) * np.sqrt(np.maximum(0.0, variance))
