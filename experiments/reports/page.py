@@ -29,7 +29,7 @@ def _escaped(value: Any) -> Any:
   return escapes.for_xml(str(value))
 
 
-_TEMPLATES = jinja2.Environment(
+TEMPLATES = jinja2.Environment(
   autoescape=True,
   finalize=_escaped,
   loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
@@ -37,7 +37,7 @@ _TEMPLATES = jinja2.Environment(
   trim_blocks=True,
   undefined=jinja2.StrictUndefined,
 )
-_TEMPLATES.filters['base64'] = lambda x: base64.b64encode(x.encode()).decode()
+TEMPLATES.filters['base64'] = lambda x: base64.b64encode(x.encode()).decode()
 
 
 def write_report(
@@ -91,7 +91,7 @@ def write_report(
   ]
   # Cells that cannot be shown are refused here, not in the template.
   rendered = [x and make(x.title, render, x) for x in output]
-  text = _TEMPLATES.get_template('page.html').render(
+  text = TEMPLATES.get_template('page.html').render(
     answers=make('answers', answers.read, run.path, run.records, make) or [],
     sources=answers.SOURCES,
     config=config,
