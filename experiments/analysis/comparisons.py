@@ -11,7 +11,7 @@ counted calls, or on the clock. A speed-up is its reciprocal.
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -195,9 +195,15 @@ _GAIN = (
 )
 
 
-def _name(point: Any) -> str:
+def point_name(point: Any) -> str:
+  """Returns VARIANT@LENIENCE@GAMMA of a point, without what it lacks."""
   text = f'@{float(point.lenience)!r}'.removesuffix('.0').replace('@nan', '')
   return f'{point.variant}{text}@{runs.block_gamma(point)}'.removesuffix('@0')
+
+
+def matching(names: Iterable[str], beginning: str) -> list[str]:
+  """Selects the names of points that begin with VARIANT, @LENIENCE, @GAMMA."""
+  return [x for x in names if f'{x}@'.startswith(f'{beginning}@')]
 
 
 def compare_named(
@@ -205,16 +211,16 @@ def compare_named(
 ) -> list[str]:
   """Compares two points, VARIANT@LENIENCE@GAMMA or its beginning, by task."""
   records = [x for part in run.records.values() for x in part]
-  names = sorted({*map(_name, records)})
-  pair = [[x for x in names if f'{x}@'.startswith(f'{y}@')] for y in named]
+  names = sorted({*map(point_name, records)})
+  pair = [matching(names, x) for x in named]
   if [*map(len, pair)] != [1, 1] or pair[0] == pair[1]:
     raise ValueError(f'compare: must name two points of {", ".join(names)}.')
   (first,), (second,) = pair
-  records = [x for x in records if _name(x) in (first, second)]
+  records = [x for x in records if point_name(x) in (first, second)]
   points = runs.gather(dataclasses.replace(run, records={'': records}))
   sentences = []
   for task, part in points.table.groupby('task', sort=False):
-    rows = {_name(x): x.Index for x in part.itertuples()}
+    rows = {point_name(x): x.Index for x in part.itertuples()}
     if len(rows) < 2 or not part.n.all():
       continue
     answers = matrices(points, [rows[first], rows[second]])

@@ -245,7 +245,8 @@ for _name, _title, _scores in (
 
 
 @functools.cache
-def _sacrebleu(name: str, **options: Any) -> Any:
+def sacrebleu_scorer(name: str, **options: Any) -> Any:
+  """Returns a metric of sacrebleu, BLEU or chrF."""
   from sacrebleu import metrics
 
   return getattr(metrics, name.upper())(**options)
@@ -253,7 +254,7 @@ def _sacrebleu(name: str, **options: Any) -> Any:
 
 def _sacrebleu_signature(name: str) -> str:
   """Returns sacrebleu's signature, which it has only after a score."""
-  scorer = _sacrebleu(name)
+  scorer = sacrebleu_scorer(name)
   scorer.corpus_score(['a'], [['a']])
   return f'{name}|{scorer.get_signature()}'
 
@@ -265,7 +266,7 @@ def _rounded(score: float) -> float:
 
 def _corpus_bleu(sums: Mapping[str, float]) -> float:
   """Returns corpus BLEU in 0..100 from the summed scores of the answers."""
-  bleu = _sacrebleu('BLEU').compute_bleu(
+  bleu = sacrebleu_scorer('BLEU').compute_bleu(
     correct=[int(sums[f'matches_{n}']) for n in _ORDERS],
     total=[int(sums[f'ngrams_{n}']) for n in _ORDERS],
     sys_len=int(sums['answer_words']),
@@ -288,7 +289,7 @@ def _corpus_bleu(sums: Mapping[str, float]) -> float:
 )
 def _bleu(answer: str, references: tuple[str, ...]) -> tuple[float, ...]:
   """BLEU of all answers together (Post 2018), by sacrebleu."""
-  scorer = _sacrebleu('BLEU', effective_order=True)
+  scorer = sacrebleu_scorer('BLEU', effective_order=True)
   bleu = scorer.sentence_score(answer.strip(), list(references))
   counts = *bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len
   return _rounded(bleu.score), *counts
@@ -302,7 +303,7 @@ def _bleu(answer: str, references: tuple[str, ...]) -> tuple[float, ...]:
 )
 def _chrf(answer: str, references: tuple[str, ...]) -> float:
   """Sacrebleu's chrF (Popovic 2015), rounded to nine digits."""
-  scorer = _sacrebleu('chrF')
+  scorer = sacrebleu_scorer('chrF')
   return _rounded(scorer.sentence_score(answer.strip(), list(references)).score)
 
 
