@@ -231,7 +231,6 @@ def _races(pairs: Sequence[ConfigDict], tiny: bool, **fields: Any) -> _Plan:
 def _race(run: Callable[[], list[_Row]]) -> Iterator[_Row]:
   """Runs a race; yields its table, and the memory used until then."""
   for row in loops.table(run()):
-    del row['pair'], row['batch']
     floor = row.get('x floor')
     yield row | {'met': floor and floor <= _FLOOR_BOUND}
   if stats := jax.local_devices()[0].memory_stats():

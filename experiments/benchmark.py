@@ -42,8 +42,8 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
       f'suite: must be one of {", ".join(suites)}, got {config.suite!r}.'
     )
   for name in {*_COUNTS} & {*config}:
-    values = config[name] if isinstance(config[name], tuple) else [config[name]]
-    for value in values or [values]:
+    values = config[name]
+    for value in values if isinstance(values, tuple) and values else [values]:
       arguments.integer(name, value, 1)
   suite = suites[config.suite]
   figures: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   }
   for fields, measure in suite.parts(config):
     cli.say('measuring ' + ', '.join(f'{k} {v}' for k, v in fields.items()))
-    figures += measure()
+    figures += [fields | row for row in measure()]
     records.write_text(
       workdir / 'benchmark.json', json.dumps(output, indent=1) + '\n'
     )

@@ -97,18 +97,15 @@ def race(
   reference = turns[0][-1].get('first')
   figures = []
   for entrant, outputs in zip(entrants, turns, strict=True):
-    figure = dict(entrant.fields)
-    for name, value in outputs[-1].items():
-      if name == 'first':
-        figure['same_tokens'] = None
-        if value is not None and reference is not None:
-          # Compares up to the length of the shorter answer.
-          n = min(len(value), len(reference))
-          figure['same_tokens'] = np.array_equal(value[:n], reference[:n])
-      elif name.endswith('_s'):
+    figure = entrant.fields | outputs[-1]
+    for name in outputs[-1]:
+      if name.endswith('_s'):
         figure[name] = [output[name] for output in outputs]
-      else:
-        figure[name] = value
+    first = figure.pop('first', None)
+    if first is not None and reference is not None:
+      # Compares up to the length of the shorter answer.
+      n = min(len(first), len(reference))
+      figure['same_tokens'] = np.array_equal(first[:n], reference[:n])
     figures.append(figure)
   return figures
 

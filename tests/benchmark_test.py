@@ -61,12 +61,12 @@ def test_a_race_keeps_all_seconds_and_compares_tokens():
   first = _entrant('first', (9.0, 1.0, 2.0), first=[1, 2, 3], tokens=3)
   other = _entrant('other', (9.0, 3.0, 4.0), first=np.array([1, 2, 4]))
   short = _entrant('short', (9.0, 3.0, 4.0), first=[1, 2])
-  unknown = _entrant('unknown', (9.0, 3.0, 4.0), first=None)
+  unknown = _entrant('unknown', (9.0, 3.0, 4.0))
   assert measuring.race([first, other, short, unknown], 2, 'race') == [
     dict(arm='first', decode_s=[1.0, 2.0], same_tokens=True, tokens=3),
     dict(arm='other', decode_s=[3.0, 4.0], same_tokens=False),
     dict(arm='short', decode_s=[3.0, 4.0], same_tokens=True),
-    dict(arm='unknown', decode_s=[3.0, 4.0], same_tokens=None),
+    dict(arm='unknown', decode_s=[3.0, 4.0]),
   ]
 
 
@@ -86,7 +86,7 @@ def test_a_table_has_the_columns_that_have_values():
 
 def test_a_forced_method_keeps_as_many_as_it_is_told():
   d = jax.tree.map(jnp.asarray, law_checks.draw_distributions('random', 8))
-  method = loops.force_acceptance(methods.METHODS['token_v3'], True)
+  method = loops.force_acceptance(methods.METHODS['token_v3'])
   kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
   np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
 

@@ -16,7 +16,9 @@ never agree, so their method has a forced acceptance (`force_acceptance`).
 All loops are greedy and write equally many tokens after the same prompts.
 """
 
+import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -88,31 +90,19 @@ def random_checkpoint(
   return checkpoint.pack() if is_packed else checkpoint
 
 
-def force_acceptance(
-  method: methods.Method, law_uses_q: bool
-) -> methods.Method:
+def force_acceptance(method: methods.Method) -> methods.Method:
   """Makes a method that accepts drafts with a fixed probability, its lenience.
 
   The method computes acceptance and residual of the original at its strict
   lenience, and so has its costs.
   """
   strict = jnp.float32(method.strict)
-
-  def acceptance(d, rate):
+  return dataclasses.replace(
+    method,
     # A compiler cannot remove the term: 0 times nan would be nan.
-    return rate + 0 * method.acceptance(d, strict)
-
-  return methods.Method(
-    name=f'forced {method.name}',
-    equation='a = lam',
-    reference='benchmark',
-    acceptance=acceptance,
+    acceptance=lambda d, rate: rate + 0 * method.acceptance(d, strict),
     residual=lambda d, rate: method.residual(d, strict),
     law=lambda d, rate: method.law(d, strict),
-    strict=None,
-    drafter_only=None,
-    law_uses_q=law_uses_q,
-    rule=method.rule,
   )
 
 
@@ -125,14 +115,14 @@ def project_loop(
   name: str,
 ) -> measuring.Entrant:
   """Makes an entrant of this project's loop."""
-  drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
+  drafter, params = drafters.NoDrafter(), ()
   if gamma:
-    model, params, _ = pair.drafter
-    drafter = drafters.BoundDrafter(drafters.ModelDrafter(model), params)
-  models = decoding.Models(pair.verifier.model, drafter.drafter)
+    drafter = drafters.ModelDrafter(pair.drafter.model)
+    params = pair.drafter.params
+  models = decoding.Models(pair.verifier.model, drafter)
   engine = batching.Engine(
     decoding.StepConfig(models, method, gamma),
-    decoding.Params(pair.verifier.params, drafter.params),
+    decoding.Params(pair.verifier.params, params),
     processing.SamplingParams(temperature=np.float32(0)),
     # No stop token: only the length ends an answer.
     stop_tokens=np.array([-1], np.int32),
@@ -156,9 +146,8 @@ def project_loop(
       'first': np.asarray(rows.tokens[0, len(prompts[0]) : limits[0]]),
     }
 
-  fields = {'arm': name, 'gamma': gamma}
-  if gamma and np.isscalar(lenience):
-    fields['lenience'] = lenience
+  lenience_field = lenience if gamma and np.isscalar(lenience) else None
+  fields = {'arm': name, 'gamma': gamma, 'lenience': lenience_field}
   return measuring.two_part_entrant(fields, prefill, engine.decode, facts)
 
 
@@ -232,10 +221,10 @@ def lower_bound(
   """Makes an entrant of the forward passes of strict decoding."""
   sides = [x for x in (pair.verifier, pair.drafter) if x is not None]
   models, params = [x.model for x in sides], [x.params for x in sides]
-  row_block = functools.partial(block, models, gamma, pair.cache_length)
 
   @functools.partial(jax.jit, donate_argnums=0)
   def decode(state, params):
+    row_block = functools.partial(block, models, gamma, pair.cache_length)
     rows = jax.vmap(row_block, (None, 0, None))
     return jax.lax.fori_loop(0, blocks, lambda i, s: rows(i, s, params), state)
 
@@ -264,50 +253,35 @@ def block(
   """Runs the forward passes of one block of one row."""
   (verifier_cache, *drafter_cache), token = state
   start = index % (cache_length // (gamma + 1)) * (gamma + 1)
-  verifier_cache = models[0].rewind(verifier_cache, start)
+
+  def read(model, params, cache, tokens, at):
+    cache = model.rewind(cache, at)
+    logits, _, cache = decoding.read_hidden(model, params, cache, tokens, at)
+    # The next token depends on all logits, so that no pass is removed.
+    return cache, processing.argmax_lowest_id(logits.sum(0))
+
   # Passes of the verifier alone read any tokens.
   tokens = jnp.repeat(token, gamma + 1)
   if gamma and drafter_cache:
-    drafter_cache[0], tokens = _draft(
-      models[1], params[1], drafter_cache[0], gamma, token=token, start=start
-    )
-  reader = functools.partial(decoding.read_hidden, models[0], params[0])
-  logits, _, verifier_cache = reader(verifier_cache, tokens, start)
-  return [verifier_cache, *drafter_cache], _next_token(logits)
+    # Drafters do not scatter logits to the whole vocabulary.
+    drafter_params, _ = models[1].split_vocab_ids(params[1])
+    draft = functools.partial(read, models[1], drafter_params)
+    # Strict decoding does not read its last draft, and catches up here.
+    pair, first = jnp.stack([token, token]), jnp.maximum(start - 1, 0)
+    cache, second = draft(*drafter_cache, pair, first)
 
+    def step(carry, j):
+      cache, last = draft(carry[0], carry[1][None], start + j)
+      return (cache, last), last
 
-def _next_token(logits: jax.Array) -> jax.Array:
-  """Returns a token that depends on all logits, so that no pass is removed."""
-  return processing.argmax_lowest_id(logits.sum(0))
-
-
-def _draft(
-  model: language.LanguageModel,
-  params: Any,
-  cache: Any,
-  gamma: int,
-  token: jax.Array,
-  start: jax.Array,
-) -> tuple[Any, jax.Array]:
-  """Runs the drafter passes after a token at position `start`."""
-  # Drafters do not scatter logits to the whole vocabulary.
-  params, _ = model.split_vocab_ids(params)
-  read = functools.partial(decoding.read_hidden, model, params)
-  # Strict decoding does not read its last draft, and catches up here.
-  first = jnp.maximum(start - 1, 0)
-  logits, _, cache = read(
-    model.rewind(cache, first), jnp.stack([token, token]), first
+    steps = jnp.arange(1, gamma)
+    (cache, _), rest = jax.lax.scan(step, (cache, second), steps)
+    drafter_cache = [cache]
+    tokens = jnp.concatenate([jnp.stack([token, second]), rest])
+  verifier_cache, token = read(
+    models[0], params[0], verifier_cache, tokens, start
   )
-  cache, second = model.rewind(cache, start + 1), _next_token(logits)
-
-  def step(carry, j):
-    cache, last = carry
-    logits, _, cache = read(cache, last[None], start + j)
-    last = _next_token(logits)
-    return (cache, last), last
-
-  (cache, _), rest = jax.lax.scan(step, (cache, second), jnp.arange(1, gamma))
-  return cache, jnp.concatenate([jnp.stack([token, second]), rest])
+  return [verifier_cache, *drafter_cache], token
 
 
 def parts(
@@ -321,21 +295,20 @@ def parts(
     load = functools.cache(functools.partial(_load, config, spec))
     for batch in config.batch_sizes:
       key = {'pair': spec.name, 'batch': batch}
-      yield key, functools.partial(_measure, config, load, key)
+      yield key, functools.partial(_measure, config, load, batch)
 
 
 def _measure(
-  config: ConfigDict, load: Callable[[], Pair], key: dict[str, Any]
+  config: ConfigDict, load: Callable[[], Pair], batch: int
 ) -> list[dict[str, Any]]:
   """Times the entrants of a pair at a batch size, after compiling all."""
-  pair, batch = load(), key['batch']
+  pair = load()
   loop = functools.partial(project_loop, pair, batch)
   sizes = pair.new_tokens, pair.cache_length
   speed, token_v3 = methods.METHODS['speed'], methods.METHODS['token_v3']
   rates, leniences = [speed.strict], config.leniences
   if pair.verifier.tokenizer is None:
-    speed = force_acceptance(speed, law_uses_q=False)
-    token_v3 = force_acceptance(token_v3, law_uses_q=True)
+    speed, token_v3 = force_acceptance(speed), force_acceptance(token_v3)
     rates = leniences = config.acceptances
   median_rate = rates[len(rates) // 2]
   participants, clock = [], measuring.CompileClock()
@@ -367,16 +340,20 @@ def _measure(
   timed = measuring.race(participants, pair.repeats, name)
   # Each compiled loop takes mapped memory, which is limited per process.
   jax.clear_caches()
-  return [key | row for row in timed]
+  return timed
 
 
 def table(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """Derives medians and ratios of the entrants."""
   rows, fields = [], ('pair', 'batch', 'arm', 'gamma', 'lenience', 'acceptance')
+  key = operator.itemgetter('gamma', 'blocks')
+  floor_s = {
+    (x.get('pair'), x.get('batch'), *key(x)): median(x['decode_s'])
+    for x in figures
+    if x['arm'] == 'floor'
+  }
+  speeds: dict[str, float] = {}
   for row in figures:
-    group = [
-      x for x in figures if all(x[k] == row[k] for k in ('pair', 'batch'))
-    ]
     decode_s = median(row['decode_s'])
     out = {name: row.get(name) for name in fields} | {
       'compile s': row['compile_s'],
@@ -384,17 +361,14 @@ def table(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
       'ms/block': 1e3 * decode_s / row['blocks'],
     }
     if 'tokens' in row:
-      out['tokens/s'] = row['tokens'] / decode_s
-      for reference in group:
-        if (arm := reference['arm']) in ('gemma', 'alone'):
-          speed = reference['tokens'] / median(reference['decode_s'])
-          out[f'x {arm}'] = out['tokens/s'] / speed
-    for floor in group if row['arm'] in ('alone', 'strict') else ():
-      # Only loops with the same number of blocks are comparable.
-      if floor['arm'] == 'floor' and all(
-        floor[name] == row[name] for name in ('gamma', 'blocks')
-      ):
-        out['x floor'] = decode_s / median(floor['decode_s'])
+      speed = out['tokens/s'] = row['tokens'] / decode_s
+      if row['arm'] in ('gemma', 'alone'):
+        speeds[row['arm']] = speed
+      out |= {f'x {arm}': speed / x for arm, x in speeds.items()}
+    # Only loops with the same number of blocks are comparable.
+    passes_s = floor_s.get((out['pair'], out['batch'], *key(row)))
+    if row['arm'] in ('alone', 'strict') and passes_s:
+      out['x floor'] = decode_s / passes_s
     if row['arm'] == 'curve':
       # The entrant before it.
       out['x token_v3'] = out['ms/block'] / rows[-1]['ms/block']
