@@ -194,19 +194,18 @@ def test_other_peoples_loops_answer_from_a_process(tmp_path, monkeypatch):
   about.mkdir()
   (about / 'METADATA').write_text('Name: xllamacpp\nVersion: 9\n')
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-  with peers.Peer(sys.executable, 'llama', _SPEC) as other:
-    assert other.versions == {'xllamacpp': '9'}
-    for _ in range(2):
-      assert other.answer('plain', 1) == {
-        'prefill_s': 5.0,
-        'decode_s': 1.0,
-        # Its first token comes of reading the prompt.
-        'tokens': 3.0,
-        'first': None,
-      }
+  start = lambda: peers.start(sys.executable, 'llama.cpp', _SPEC)  # noqa: E731
+  # Its first token comes of reading the prompt.
+  expected = {'prefill_s': 5.0, 'decode_s': 1.0, 'tokens': 3.0}
+  with start() as (versions, answer):
+    assert versions == {'xllamacpp': '9'}
+    assert [answer('plain', 1) for _ in range(2)] == [expected] * 2
   (tmp_path / 'xllamacpp.py').write_text('raise OSError')
-  with pytest.raises(ValueError, match='with llama ended; check that it can'):
-    peers.Peer(sys.executable, 'llama', _SPEC)
+  with (
+    pytest.raises(ValueError, match=r'with llama\.cpp ended; check'),
+    start(),
+  ):
+    pass
 
 
 @contextlib.contextmanager
@@ -215,14 +214,13 @@ def _peer(python, engine, spec):
   assert spec['stop_text'] == '\n'
   for name in ('verifier', 'drafter'):
     assert (pathlib.Path(spec[name]) / 'config.json').is_file()
-  said = dict(prefill_s=1.0, decode_s=2.0, first=None)
-  answer = lambda _, batch: said | dict(tokens=batch)  # noqa: E731
-  yield types.SimpleNamespace(versions={engine: '9'}, answer=answer)
+  said = dict(prefill_s=1.0, decode_s=2.0)
+  yield {engine: '9'}, lambda _, batch: said | dict(tokens=batch)
 
 
 @pytest.mark.slow
 def test_a_pretrained_model_is_timed(tmp_path, monkeypatch):
-  monkeypatch.setattr(peers, 'Peer', _peer)
+  monkeypatch.setattr(peers, 'start', _peer)
   config = _config(
     'benchmark_270m',
     verifier='tiny-verifier',
@@ -246,7 +244,7 @@ def test_a_pretrained_model_is_timed(tmp_path, monkeypatch):
   # No other loop has int8.
   assert {arm for _, arm in int8} == {'alone', 'strict', 'n-gram'}
   # Ours, gemma's and the peer's; ours copy.
-  assert len(rows) == 3 + 1 + 3 + 3
+  assert len(rows) == 3 + 1 + 2 + 3
   # Strict and greedy, all write what the verifier does; the peer says nothing.
   for (_, arm), row in rows.items():
     assert row['same tokens'] or arm.startswith('transformers')
