@@ -164,11 +164,10 @@ class Worker:
     return frame
 
   def _forget(self) -> None:
-    """Gives back the memory of compiled programs; others take their place."""
+    """Gives back the memory of compiled programs, half a gigabyte."""
     jax.clear_caches()
     self._compiled.clear()
-    gc.collect()
-    # glibc would keep what it was given back: half a gigabyte, then.
+    gc.collect()  # Then glibc would keep it.
     if hasattr(libc := ctypes.CDLL(None), 'malloc_trim'):
       libc.malloc_trim(0)
 
