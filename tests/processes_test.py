@@ -25,7 +25,7 @@ def wait_for(condition) -> None:
 
 def start(workdir: pathlib.Path, *flags: str, devices=2) -> subprocess.Popen:
   """Starts a process of a sweep of four points."""
-  flags = '-m', 'experiments.sweep', *small.flags(workdir), *flags
+  flags = '-m', 'experiments.sweep', *small.flags(workdir, shard_size=4), *flags
   options = dict(cwd=small.ROOT, env=launching.on_devices(devices), text=True)
   options |= dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
   return subprocess.Popen([sys.executable, *flags], **options)
