@@ -113,7 +113,7 @@ _FAULTS += ['sliding window', 'loading', 'change at a position']
 @pytest.mark.slow
 @pytest.mark.parametrize('fault', _FAULTS)
 def test_a_planted_fault_is_named(fault):
-  named, worst = _diagnose(fault, _texts()[:64])
+  named, worst = _diagnose(fault, _texts()[:48])
   # A change at a position has no remedy among the ways to read.
   assert [*named][-1 if fault == _FAULTS[-1] else 0] == fault
   assert fault != 'loading' or 'differ after layer 1' in named[fault]
