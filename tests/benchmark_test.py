@@ -127,6 +127,7 @@ def _row(arm, gamma, decode_s, blocks, **more):
 def test_the_loop_is_compared_with_gemma_and_with_its_floor():
   written = dict(tokens=40)
   figures = [
+    *(_row(x, 0, 40.0, 40, batch=4, **written) for x in ('gemma', 'alone')),
     _row('gemma', 0, 80.0, 40, **written),
     _row('alone', 0, 40.0, 40, **written),
     _row('floor', 0, 40.0, 40),
@@ -140,6 +141,7 @@ def test_the_loop_is_compared_with_gemma_and_with_its_floor():
     _row('floor', 3, 1.0, 10, batch=4),
   ]
   rows = loops.table(figures)
+  assert [x['x alone'] for x in rows if x['arm'] == 'gemma'] == [1, 0.5]
   strict, apart = (row for row in rows if row['arm'] == 'strict')
   assert strict['x gemma'] == pytest.approx(5)
   assert strict['x alone'] == pytest.approx(2.5)
@@ -201,10 +203,7 @@ def test_other_peoples_loops_answer_from_a_process(tmp_path, monkeypatch):
     assert versions == {'xllamacpp': '9'}
     assert [answer('plain', 1) for _ in range(2)] == [expected] * 2
   (tmp_path / 'xllamacpp.py').write_text('raise OSError')
-  with (
-    pytest.raises(ValueError, match=r'with llama\.cpp ended; check'),
-    start(),
-  ):
+  with pytest.raises(ValueError, match=r'llama\.cpp ended; che'), start():
     pass
 
 

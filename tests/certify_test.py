@@ -57,9 +57,6 @@ def certify(base, *lossy, margin=0.05, metric=None, answer_filter=None):
   return certificates.compare(base.name, engines, margin), notices[0]
 
 
-# --- Verdicts.
-
-
 def test_a_verdict_is_that_of_the_interval():
   for lost, gained, n, verdict, is_more_needed in (
     (0, 0, 30, 'too few rows', True),
@@ -113,9 +110,6 @@ def test_several_engines_share_the_risk_of_a_wrong_certificate():
   assert verdicts.tolist() == ['not worse', 'worse', 'not tested']
   with pytest.raises(ValueError, match='margin: must be in points of one sca'):
     judged([least[0], flips(100, 0, scale=100.0)])
-
-
-# --- Files.
 
 
 @pytest.mark.parametrize('name', ['jsonl', 'csv', 'parquet'])
@@ -205,9 +199,6 @@ def test_points_of_a_workdir_are_engines(tmp_path):
   assert [*frame.verdict, frame.score[0]] == ['not worse', 'worse', 1]
   with pytest.raises(ValueError, match='one of its points speed@0@2, token_'):
     certify(tmp_path, *lossy)
-
-
-# --- The command.
 
 
 def test_the_command_shows_verdicts_and_ends_with_their_code(tmp_path):

@@ -158,8 +158,6 @@ def test_a_mistake_of_ours_is_a_traceback_without_secrets():
   assert 'word@' not in done.stderr
 
 
-# --- Answers of one prompt
-
 _PROMPT = '--prompt=The number 4302 in words:'
 
 
@@ -263,8 +261,6 @@ def test_what_was_compiled_is_kept_for_the_next_process(tmp_path, monkeypatch):
 
   assert run() == run()
 
-
-# --- Entries of a user's file, which --import registers.
 
 _FILE = small.FIXTURES / 'own_entries.py'
 _IMPORT = f'--import={_FILE}'

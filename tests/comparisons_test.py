@@ -214,9 +214,6 @@ def test_a_corpus_quality_is_made_of_sums_in_every_draw():
   assert comparisons.compare(points, config).as_good[1]
 
 
-# --- Kinds of decoding.
-
-
 def test_every_known_method_has_a_kind():
   expected = {
     ('verifier_only', 'token', math.nan): '',

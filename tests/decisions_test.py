@@ -323,9 +323,6 @@ def test_a_decision_of_its_own_number_of_examples_stands_first(tmp_path):
   assert not (other / 'decision.json').exists()
 
 
-# --- The decision of a sweep.
-
-
 def test_too_few_examples_are_foreseen():
   config = _config(dict(risk=0.03, delta=0.1))
   make = functools.partial(curve_plan.Curve.from_config, config)

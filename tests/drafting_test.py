@@ -79,6 +79,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'held_out': 101}, 'has 200 documents; give 202 or more, since 101 are'),
     ({'tasks': ('roman',)}, r"tasks: must be of .*, got 'roman'"),
     ({'text': '{"question": "b"}'}, "damaged.jsonl, line 2, has no field 'p"),
+    ({'text': '{"prompt": "b", "reference": NaN}'}, 'l, line 2, '),
     ({'dtype': 'int8'}, 'dtype: must be one of bfloat16, float32, got'),
     ({'rows': 99}, 'rows: must be at most the number of texts, 12, got 99'),
     ({'row_length': 8}, 'row_length: rows of 8 tokens have no room'),

@@ -66,16 +66,27 @@ def test_a_pair_is_predicted(tmp_path):
   keys = [(x['method'], x['lenience'], x['gamma']) for x in points]
   rules = ('speed', 0.0), ('token_v3', 0.0), ('token_v3', 0.5)
   assert keys == [(*rule, gamma) for rule in rules for gamma in (1, 3)]
+  for x in points:
+    call = 0.1 * x['drafter_calls'] + _COSTS.verify(x['gamma'])
+    speedups = x['speedup'], x['speedup_low'], x['speedup_high']
+    tokens = np.array([x['tokens_per_call'], x['low'], x['high']])
+    np.testing.assert_allclose(speedups, tokens / call)
   best = max(points[:2], key=lambda x: x['speedup'])
-  said, _, _, *rows = done.stdout.splitlines()
+  said, _, head, *rows = done.stdout.splitlines()
   assert f' strict decoding would be {best["speedup"]:.2f} [' in said
+  assert f'(gamma {best["gamma"]}, ' in said
   assert ' break-even 0.20); the drafter ' in said
-  assert [x.split()[1] for x in rows[:3]] == ['0.000', '0.000', '0.500']
+  assert head.split()[::9] == ['method', 'gamma']
+  assert [tuple(x.split()[:2]) for x in rows[:3]] == [
+    (method, f'{lenience:.3f}') for method, lenience in rules
+  ]
   assert rows[0].split()[-1] == f'{best["speedup"]:.3f}'
-  assert rows[4] == f'Read: 5 answers of {facts["num_positions"]} tokens.'
+  read = f'Read: 5 answers of {facts["num_positions"]} tokens.'
+  assert rows[3:5] == ['', read]
   sentence, _, head, _ = rows[-14:-10]
   assert sentence.startswith('With temperature 2 the drafter is accepted at 0.')
   assert head.split() == ['count', 'acceptance']
-  assert 'decoding token_v3: 10 of 10' in done.stderr
+  for step in ('decoding verifier_only: 5 of 5', 'decoding token_v3: 10 of 10'):
+    assert step in done.stderr
   assert ', compiling ' in done.stderr.splitlines()[-1]
   assert 'TokenV3' in paths['svg'].read_text()

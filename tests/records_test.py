@@ -44,6 +44,10 @@ def test_a_line_holds_a_record_in_strict_json():
 @pytest.mark.parametrize(
   ('line', 'changes', 'message'),
   [
+    (TRACE, {'token_strings': ['a']}, 'token_strings must be as long as tok'),
+    (TRACE, {'sources': [0]}, 'sources must be as long'),
+    (TRACE, {'logprobs': []}, 'logprobs must be as long'),
+    (TRACE, {'deferred': [0]}, 'deferred must be as long'),
     (TRACE, {'deferred': [0, 2]}, rf'deferred\.1 {_AT_MOST} 1'),
     (TRACE, {'sources': [99, 1]}, rf'sources\.0 {_AT_MOST} 3'),
     (RECORD, {'rejected': 3}, 'rejected is not a known field'),

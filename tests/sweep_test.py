@@ -301,10 +301,14 @@ def test_a_point_that_is_not_whole_is_named_and_made_again(tmp_path):
   sweep.run(config, curves, tmp_path)
   want = small.answers(tmp_path)
   (path,) = _files(tmp_path, '*sequence_mean*')
-  path.write_bytes(path.read_bytes()[:-9])
-  message = 'damaged record .*; delete the file, and run the sweep'
-  with pytest.raises(ValueError, match=message):
-    sweep.run(config, curves, tmp_path)
+  content = path.read_bytes()
+  for damaged, message in (
+    (content[:-9], 'damaged record .*; delete the file, and run the sweep'),
+    (content[: content.rindex(b'\n', 0, -1) + 1], 'lacks lines; delete it'),
+  ):
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=message):
+      sweep.run(config, curves, tmp_path)
   (tmp_path / 'traces' / f'{path.name}.gz').unlink()
   assert _count_decoded(config, curves, tmp_path) == []
   assert small.answers(tmp_path) == want
@@ -388,7 +392,7 @@ def test_shards_leave_plan_and_points_of_others(tmp_path, monkeypatch):
 def test_predicted_values_are_those_of_the_plan(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(predicting, 'RULES', ('speed', 'token_v3'))
   monkeypatch.setattr(predicting, 'LENIENCES', (0.0, 0.5))
-  # As compiled for other tests of this file.
+  monkeypatch.setattr(worker.Worker, '_forget', lambda self: None)
   monkeypatch.setattr(worker, 'COST_GAMMAS', (2, 4))
   config = small.config(num_examples=3)
   several = dict(verification='multi_round', drafts=2)

@@ -85,10 +85,8 @@ def needed(
   base, lossy = tasks[0].scores
   if len(tasks) > 1 or tasks[0].sums is not None:
     # Widths fall with the root of the number of rows, and the floor by it.
-    width, more = (
-      (difference - low) * math.sqrt(n),
-      stats.z_score(2 * _POWER - 1),
-    )
+    width = (difference - low) * math.sqrt(n)
+    more = stats.z_score(2 * _POWER - 1)
 
     def is_enough(n: int) -> bool:
       half = width / math.sqrt(n)

@@ -65,9 +65,6 @@ def matrices(
   return output
 
 
-# --- One row for each point.
-
-
 def _scored(
   rows: np.ndarray,
   score: stats.Score,
@@ -186,8 +183,6 @@ def _compared(
   return scores | dict(zip(with_ends('difference'), ends, strict=True))
 
 
-# --- Two points that the command line names.
-
 _SPEED = '{speedup:.2f} [{speedup_low:.2f}, {speedup_high:.2f}] times as fast'
 _GAIN = (
   ', quality gain {difference:+.3f} [{difference_low:+.3f},'
@@ -244,9 +239,6 @@ def compare_named(
   return sentences
 
 
-# --- Selections of compared points.
-
-
 def with_blocks(frame: pd.DataFrame) -> pd.DataFrame:
   """Leaves out gamma 0, the verifier alone, of points with a larger gamma."""
   keys = [*CURVE, 'lenience']
@@ -274,8 +266,6 @@ def unsolved(frame: pd.DataFrame) -> list[str]:
     for row in rows.itertuples()
   ]
 
-
-# --- Kinds of decoding, as peers of a cascade.
 
 # Some of the gain of a lenient rule could be had without speculation or without
 # a rule: by truncating the verifier's unlikely tokens and decoding the rest
@@ -355,9 +345,6 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   return output.merge(best, 'left', on=_GROUP).astype(
     dict.fromkeys(_GROUP, str)
   )
-
-
-# --- The race: points that are timed against each other on the clock.
 
 
 def entrants(points: Points) -> list[Any]:

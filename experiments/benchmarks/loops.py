@@ -346,13 +346,18 @@ def _measure(
 def table(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """Derives medians and ratios of the entrants."""
   rows, fields = [], ('pair', 'batch', 'arm', 'gamma', 'lenience', 'acceptance')
+  group = lambda x: (x.get('pair'), x.get('batch'))  # noqa: E731
   key = operator.itemgetter('gamma', 'blocks')
   floor_s = {
-    (x.get('pair'), x.get('batch'), *key(x)): median(x['decode_s'])
+    (*group(x), *key(x)): median(x['decode_s'])
     for x in figures
     if x['arm'] == 'floor'
   }
-  speeds: dict[str, float] = {}
+  speeds = {
+    (*group(x), x['arm']): x['tokens'] / median(x['decode_s'])
+    for x in figures
+    if x['arm'] in ('gemma', 'alone')
+  }
   for row in figures:
     decode_s = median(row['decode_s'])
     out = {name: row.get(name) for name in fields} | {
@@ -361,12 +366,12 @@ def table(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
       'ms/block': 1e3 * decode_s / row['blocks'],
     }
     if 'tokens' in row:
-      speed = out['tokens/s'] = row['tokens'] / decode_s
-      if row['arm'] in ('gemma', 'alone'):
-        speeds[row['arm']] = speed
-      out |= {f'x {arm}': speed / x for arm, x in speeds.items()}
+      out['tokens/s'] = row['tokens'] / decode_s
+      for arm in ('gemma', 'alone'):
+        if speed := speeds.get((*group(row), arm)):
+          out[f'x {arm}'] = out['tokens/s'] / speed
     # Only loops with the same number of blocks are comparable.
-    passes_s = floor_s.get((out['pair'], out['batch'], *key(row)))
+    passes_s = floor_s.get((*group(row), *key(row)))
     if row['arm'] in ('alone', 'strict') and passes_s:
       out['x floor'] = decode_s / passes_s
     if row['arm'] == 'curve':

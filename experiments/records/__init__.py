@@ -250,7 +250,12 @@ def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
       fields['reference'] = tuple(fields['reference'])
     if isinstance(fields['prompt'], list):
       fields['prompt'] = Conversation(fields['prompt'])
-  return kind(**fields)
+  line = kind(**fields)
+  for name, values in fields.items() if isinstance(line, Trace) else ():
+    # A method without a deferral rule has no deferrals.
+    if isinstance(values, list) and len(values) != len(line.tokens):
+      raise ValueError(f'{name} must be as long as tokens')
+  return line
 
 
 class _Line(files.Schema):

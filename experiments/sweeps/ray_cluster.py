@@ -79,10 +79,7 @@ def _run_command(folder: str, command: list[str]) -> str:
   sys.argv = ['experiments.sweep', *command]
   sys.orig_argv = [sys.executable, '-m', *sys.argv]
   printed, code = io.StringIO(), None
-  with (
-    contextlib.redirect_stdout(printed),
-    contextlib.redirect_stderr(printed),
-  ):
+  with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
     try:
       runpy.run_module('experiments.sweep', run_name='__main__')
     except SystemExit as end:

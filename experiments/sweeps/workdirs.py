@@ -124,4 +124,10 @@ class Workdir:
 
   def read_records(self, point: plan.Point) -> list[records.Record]:
     """Reads the records of a point that is done."""
-    return records.read(self.paths(point)[0])
+    path, _ = self.paths(point)
+    lines = records.read(path)
+    if len(lines) != point.num_answers:
+      raise ValueError(
+        f'workdir: {path} lacks lines; delete it, and run the sweep again.'
+      )
+    return lines
