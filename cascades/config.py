@@ -14,6 +14,7 @@ from cascades import arguments
 from cascades.arguments import Declared, option
 from cascades.verification_config import (
   BONUSES,
+  DRAFTS,
   GATES,
   MULTI_DRAFT,
   VerificationConfig,
@@ -96,6 +97,12 @@ class DecodingConfig(Declared):
     "Distribution of the token after a fully accepted block: the method's"
     ' law (target) or p (verifier).',
     choices=BONUSES,
+  )
+  draft: str = option(
+    'sample',
+    "Drafts are drawn from the drafter's distribution (sample), or are its most"
+    ' probable tokens at any temperature (argmax).',
+    choices=DRAFTS,
   )
   drafts: int = option(1, 'Drafts per block, side by side.', low=1)
   tree_size: int | None = option(

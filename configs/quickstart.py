@@ -27,7 +27,7 @@ from configs import common
 
 # Optional fields of configs/common.py.
 _OPTIONAL_FIELDS = (
-  'verification gate bonus drafts mesh shard_size split clock'
+  'verification gate bonus draft drafts mesh shard_size split clock'
 ).split()
 # Examples of a curve. They show its shape; the difference of two points needs
 # the config's num_examples.

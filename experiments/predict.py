@@ -46,7 +46,7 @@ flags.DEFINE_enum('verification', 'token', ['token', 'block'], 'Verification.')
 flags.DEFINE_bool('why', False, 'Says why acceptance is low.')
 _STEPS = 'decoding', 'unit costs', 'prediction'
 _MODELS = 'verifier drafter dtype chat seed'.split()
-_DECODING = 'temperature top_k top_p gate cache_length batch_size'.split()
+_DECODING = 'temperature top_k top_p gate draft cache_length batch_size'.split()
 _DECLARED = options_of(DecodingConfig) | options_of(fields.SweepConfig)
 cli.define_options({name: _DECLARED[name] for name in (*_MODELS, *_DECODING)})
 

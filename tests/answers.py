@@ -26,7 +26,8 @@ def make_record(sources='drb', **changes) -> records.Record:
   accepted, rejected = sources.count('d'), sources.count('r')
   fields = dict(task='sums', method='token_v3', lenience=0.5, gamma=2, drafts=1)
   fields |= dict(verification='token', gate='raw', bonus_from='target')
-  fields |= dict(temperature=1.0, id='0', failure=None, text='2', quality=1.0)
+  fields |= dict(draft='sample', temperature=1.0, id='0', failure=None)
+  fields |= dict(text='2', quality=1.0)
   fields |= dict(scores={'exact': 1.0}, emitted=len(sources), ended=True)
   fields |= dict(accepted=accepted, examined=accepted + rejected)
   fields |= dict(deferred=rejected, deferrals=None, last_deferral=None)
@@ -61,8 +62,8 @@ def make_trace(sources='drb', **changes) -> records.Trace:
 def make_failure(record, reason) -> tuple[records.Record, records.Trace]:
   """Makes the record and the trace of an example that has no answer."""
   names = (
-    'task method lenience gamma verification gate bonus_from drafts temperature'
-    ' id'
+    'task method lenience gamma verification gate bonus_from drafts draft'
+    ' temperature id'
   )
   told = {name: getattr(record, name) for name in names.split()}
   return records.failed_example(reason, **told)

@@ -47,13 +47,14 @@ NEAR = DRAFTER + 0.7 * VERIFIER
 # --- Sampling
 
 
-def sampling_of(temperature=1.0, top_k=SIZE, top_p=1.0, forbidden=()):
+def sampling_of(temperature=1.0, top_k=SIZE, top_p=1.0, forbidden=(), draft=1):
   """With all that a sampler may be asked for, so that it compiles once."""
   return processing.SamplingParams(
     temperature=np.float32(temperature),
     top_k=np.int32(top_k),
     top_p=np.float32(top_p),
     forbidden=np.isin(np.arange(SIZE), forbidden),
+    draft_temperature=np.float32(draft * temperature),
   )
 
 
@@ -61,13 +62,14 @@ SAMPLING = {
   'plain': sampling_of(),
   'greedy': sampling_of(0.0),
   'forbidden, truncated': sampling_of(0.7, 2, 0.9, (0, 3)),
+  'argmax drafts': sampling_of(0.7, 3, 0.9, (3,), draft=0),
   'truncated': sampling_of(0.7, 3, 0.9),
   'nearly greedy': sampling_of(1e-9),
   'forbidden': sampling_of(1.3, forbidden=(1,)),
   'forbidden, greedy': sampling_of(0.0, forbidden=(0, 3)),
 }
 # Of these, what is enough where another test has all.
-FEW = tuple(SAMPLING)[:3]
+FEW = tuple(SAMPLING)[:4]
 
 
 # --- Methods and verifications

@@ -209,6 +209,7 @@ def test_a_curve_that_is_not_asked_for_may_be_one_that_cannot_be():
 def test_options_are_made_once_of_what_the_config_says():
   options = dict(temperature=0.5, cache_length=99, tree_size=7, gamma=2)
   options |= dict(top_k=3, top_p=0.5, gate='processed', bonus='verifier')
+  options['draft'] = 'argmax'
   config = options | {'stop_below': 0.1, 'beam': False}
   several = dict(verification='match', drafts=3)
   # All but the curve's own, and what is set for each batch.
@@ -222,7 +223,7 @@ def test_options_are_made_once_of_what_the_config_says():
   greedy = config | {'temperature': 0.0}
   curve = curve_plan.Curve.from_config(greedy, 'speed', (0.0,)).config
   assert (curve.tree_size, curve.top_k, curve.gate) == (None, None, 'raw')
-  assert curve.bonus == 'verifier'
+  assert (curve.bonus, curve.draft) == ('verifier', 'sample')
   make = functools.partial(curve_plan.Curve.from_config, config)
   answers = make('sequence_mean', (0.5,), **several)
   names = 'temperature', 'cache_length', 'top_k', 'top_p'

@@ -70,8 +70,10 @@ def test_points_are_told_apart_by_their_coordinates():
   assert len({one.point, two.point}) == 1
   assert one.point != at(0.0).point
   changes = dict(task='x', method='chow', lenience=9, gamma=9, drafts=2)
-  changes |= dict(verification='block', gate='processed', temperature=9)
-  for name, value in (changes | dict(bonus_from='verifier')).items():
+  changes |= dict(verification='block', gate='processed', draft='argmax')
+  for name, value in (
+    changes | dict(bonus_from='verifier', temperature=9)
+  ).items():
     assert dataclasses.replace(RECORD, **{name: value}).point != RECORD.point
 
 
@@ -138,7 +140,7 @@ def test_a_damaged_line_is_named(tmp_path):
 
 _COLUMNS = (
   'task method lenience gamma verification gate bonus_from drafts'
-  ' temperature n failed quality quality_low quality_high acceptance_rate'
+  ' draft temperature n failed quality quality_low quality_high acceptance_rate'
   ' rejection_rate deferral_rate block_efficiency verifier_calls_per_token'
   ' drafter_calls_per_token relative_latency mean_output_tokens unended_rate'
   ' wall_s'

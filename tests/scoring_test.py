@@ -14,7 +14,6 @@ import tiers
 import cascades
 from cascades import methods
 from cascades.decoding.faults import FaultError
-from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import enumeration, table_models
 from cascades.sampler import scoring
@@ -44,17 +43,20 @@ def _laws(decoder):
 
 
 @pytest.mark.parametrize(
-  ('gate', 'names'),
+  ('gate', 'draft', 'names'),
   [
-    ('raw', ('opt', 'token_v1', 'speed', 'cactus', 'ensemble', 'min_p')),
-    ('processed', ('opt', 'token_v1')),
-  ],
-  ids=['raw', 'processed'],
+    (*x, ('opt', 'token_v1', 'speed', 'cactus', 'ensemble', 'min_p'))
+    for x in (('raw', 'sample'), ('raw', 'argmax'))
+  ]
+  + [('processed', 'sample', ('opt', 'token_v1'))],
 )
-def test_every_text_has_the_probability_that_its_method_declares(gate, names):
+def test_every_text_has_the_probability_that_its_method_declares(
+  gate, draft, names
+):
   pairs = [(methods.METHODS[name], 0.3) for name in names]
   verifier, drafter = _pair()
-  sampling = processing.SamplingParams(temperature=0.7, top_p=0.9)
+  options = dict(temperature=0.7, top_p=0.9, draft=draft)
+  sampling = small.sampler(verifier, drafter, **options).sampling_params()
   given = verifier.params, drafter.params, sampling, gate
   d = table_models.table_distributions(*given)
   table = table_models.Table.from_methods(pairs, d)
@@ -63,7 +65,7 @@ def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   method = cases.from_functions(pairs)
   for i, law in enumerate(declared):
     decoder = small.sampler(
-      *_pair(), method=method, lenience=i, temperature=0.7, top_p=0.9, gate=gate
+      *_pair(), method=method, lenience=i, gate=gate, **options
     )
     scored = _laws(decoder)
     np.testing.assert_allclose(scored, law, atol=1e-6)

@@ -30,7 +30,7 @@ class DraftContext(NamedTuple):
       unless `Drafter.needs_hidden`.
     verifier_cache: The verifier's cache of all tokens but the last.
     key: Random key of the block.
-    sampling: Sampling parameters of the request.
+    sampling: Sampling parameters of the drafter.
     needs_bonus_probs: True if the bonus token's target depends on q after the
       last draft. Otherwise those logits may be anything, and a drafter saves
       the forward pass if no row of the batch needs them.

@@ -143,7 +143,7 @@ def propose(
     hidden=state.hidden,
     verifier_cache=state.verifier_cache,
     key=key,
-    sampling=sampling,
+    sampling=sampling.of_drafter,
     needs_bonus_probs=needs_bonus_probs,
   )
   draft, drafter_state, verifier_cache = drafter.propose(
@@ -216,7 +216,7 @@ def distributions(
   gate: str = 'raw',
 ) -> methods.Distributions:
   """Computes the distributions that methods read at one position."""
-  q = processing.processed_probs(drafter_logits, sampling)
+  q = processing.processed_probs(drafter_logits, sampling.of_drafter)
   p = processing.processed_probs(verifier_logits, sampling)
   gates = q, p
   if gate == 'raw':

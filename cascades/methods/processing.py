@@ -39,12 +39,21 @@ class SamplingParams:
       et al. 2020); None keeps all.
     forbidden: [V], True for tokens that must never be emitted; None forbids
       none.
+    draft_temperature: The drafter's temperature; None is `temperature`.
   """
 
   temperature: RealScalar = 1.0
   top_k: IntScalar | None = None
   top_p: RealScalar | None = None
   forbidden: Bool[Array | np.ndarray, 'V'] | None = None
+  draft_temperature: RealScalar | None = None
+
+  @property
+  def of_drafter(self) -> Self:
+    """The parameters that drafts are drawn by."""
+    if self.draft_temperature is None:
+      return self
+    return dataclasses.replace(self, temperature=self.draft_temperature)
 
   def restrict_vocab(self, token_ids: Int[Array, 'N'] | None) -> Self:
     """Returns the parameters for logits of these N tokens; None means all V."""

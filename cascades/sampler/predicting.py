@@ -396,7 +396,7 @@ def _draft_along(decoder, requests: Sequence[Text]) -> np.ndarray:
   bound, gamma = decoder.bound_drafter, decoder.config.gamma
   models = decoding.Models(decoder.verifier.model, bound.drafter)
   params = decoding.Params(decoder.verifier.params, bound.params)
-  sampling = decoder.sampling_params(decoder.suppress_tokens)
+  sampling = decoder.sampling_params(decoder.suppress_tokens).of_drafter
   size = batching.bucket(max(len(x) + len(y) for x, y in requests) + gamma, 64)
   parts = []
   for context, tokens in requests:

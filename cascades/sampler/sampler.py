@@ -521,6 +521,9 @@ class Sampler:
       top_k=None if top_k is None else np.int32(min(top_k, size)),
       top_p=None if top_p is None else np.float32(top_p),
       forbidden=np.isin(np.arange(size), forbidden) if forbidden else None,
+      draft_temperature=(
+        np.float32(0) if self.config.draft == 'argmax' else None
+      ),
     )
 
   def refusal(

@@ -54,6 +54,7 @@ _VARIANT_WORDS = {
   'gate': 'gate {}',
   'bonus': 'bonus {}',
   'drafts': '{} drafts',
+  'draft': 'draft {}',
 }
 # These options and their defaults, by the names of configs.
 OPTIONS = {
@@ -124,6 +125,7 @@ class Record:
     gate: Distributions that the deferral rule reads: 'raw' or 'processed'.
     bonus_from: Distribution of bonus tokens: 'target' or 'verifier'.
     drafts: Drafts per block.
+    draft: How drafts are drawn: 'sample' or 'argmax'.
     temperature: Temperature of both models.
     id: Id of the example.
     failure: Why there is no answer, in a sentence; None for an answer. A
@@ -159,6 +161,7 @@ class Record:
   gate: str
   bonus_from: str
   drafts: Count
+  draft: str
   temperature: _Float
   id: str
   failure: str | None
@@ -201,14 +204,15 @@ class Record:
     )
 
   @property
-  def options(self) -> tuple[str, str, str, int]:
-    """The options of verification, in the order of `OPTIONS`."""
-    return self.verification, self.gate, self.bonus_from, self.drafts
+  def options(self) -> tuple[Any, ...]:
+    """The options of a curve, in the order of `OPTIONS`."""
+    first = self.verification, self.gate, self.bonus_from
+    return *first, self.drafts, self.draft
 
 
 def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
   """Returns the fields of a record that hold the options of decoding."""
-  names = 'gamma verification gate drafts temperature'.split()
+  names = 'gamma verification gate drafts draft temperature'.split()
   fields = {name: getattr(config, name) for name in names}
   return fields | dict(
     method=config.method.name, bonus_from=config.bonus, **more

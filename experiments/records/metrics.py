@@ -22,7 +22,7 @@ Metric = Callable[[Sequence[Record]], float]
 # The verification of a cascade that does not speculate and has no blocks.
 SEQUENTIAL = 'sequential'
 # Columns that distinguish the curves of a task.
-CURVE_COLUMNS = 'method verification gate bonus_from drafts'.split()
+CURVE_COLUMNS = 'method verification gate bonus_from drafts draft'.split()
 # Columns that distinguish points, in the order of the summary.
 _POINT_COLUMNS = 'task method lenience gamma'.split()
 _POINT_COLUMNS += [*CURVE_COLUMNS[1:], 'temperature']

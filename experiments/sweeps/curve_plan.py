@@ -91,7 +91,7 @@ class Curve:
     # Options that a curve does not read are left at their defaults.
     unread = set() if methods.METHODS[method].reads_gates else {'gate'}
     if values.get('temperature', 1.0) < processing.GREEDY_BELOW:
-      unread |= {'top_k', 'top_p'}
+      unread |= {'top_k', 'top_p', 'draft'}
     if not values.get('gamma', 1):
       unread |= {*records.OPTIONS}
     if not values.get('gamma', 1) or values.get('drafts', 1) == 1:
