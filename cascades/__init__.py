@@ -10,6 +10,7 @@ above it in this list.
   methods              one position: q and p to the distribution to sample
   verification         one block: accepts drafts, samples the token after them
   config               the options of decoding, checked
+  presets              the options of engines' lossy switches
   models               language models for one sequence, and their files
   decoding             one sequence: its state, one block, the compiled loop
   drafters             the kinds of drafters, their names and their options

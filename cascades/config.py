@@ -100,8 +100,7 @@ class DecodingConfig(Declared):
   )
   draft: str = option(
     'sample',
-    "Drafts are drawn from the drafter's distribution (sample), or are its most"
-    ' probable tokens at any temperature (argmax).',
+    'Drafts: drawn from q (sample), or the most probable tokens (argmax).',
     choices=DRAFTS,
   )
   drafts: int = option(1, 'Drafts per block, side by side.', low=1)
@@ -125,6 +124,10 @@ class DecodingConfig(Declared):
       raise ValueError(
         f'verification: {self.verification!r} verifies one draft per block, got'
         f' drafts {self.drafts}; take {", ".join(MULTI_DRAFT)}, or 1 draft.'
+      )
+    if config.kind.window and self.method.name == 'undecided':
+      raise ValueError(
+        "method: undecided is not the gate of FLy; take 'vllm_fly', or 'token'."
       )
     if self.tree_size is not None:
       arguments.integer('tree_size', self.tree_size, self.drafts)

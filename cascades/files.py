@@ -209,20 +209,6 @@ def sibling(folder: pathlib.Path, name: Any, location: str) -> pathlib.Path:
   return folder / name
 
 
-def check_tree(folder: pathlib.Path) -> None:
-  """Refuses a workdir that contains a symbolic link, but in its `wandb`.
-
-  Data written to such a path would be written to the link's target.
-  """
-  for path in folder.rglob('*'):
-    parents = path.relative_to(folder).parts[:-1]
-    if path.is_symlink() and parents[:1] != ('wandb',):
-      raise ValueError(
-        f'workdir: {path} is a symbolic link, which is not followed here;'
-        ' replace it by its target.'
-      )
-
-
 def one_of(*allowed: Any) -> pydantic.PlainValidator:
   """Returns a validator of a field with a few allowed values.
 

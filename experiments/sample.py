@@ -16,7 +16,7 @@ from typing import Any
 from absl import app, flags
 
 import cascades
-from cascades import drafters, files
+from cascades import drafters, files, presets
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models.chat import Conversation
@@ -78,7 +78,9 @@ def _decoder(sampler: Any) -> Any:
   of_drafter = drafters.declared_options()
   values = {x: flags.FLAGS[x] for x in (*of_config, *of_drafter, 'dtype')}
   if not _DECISION.value:
-    config = DecodingConfig(**{name: values[name].value for name in of_config})
+    config = presets.configure(
+      **{name: values[name].value for name in of_config}
+    )
     # Refuses a method that has no strict lenience before a model is loaded.
     _ = config.effective_lenience
     options = {name: values[name].value for name in of_drafter}

@@ -90,7 +90,7 @@ LENIENT = tuple(
   (methods.METHODS[name], 0.3)
   for name in (
     'diff opt token_v1 token_v2 token_v3 lossy typical speed min_p cactus'
-    ' contrastive always_accept verifier_only'
+    ' contrastive always_accept verifier_only accept_threshold'
   ).split()
 )
 

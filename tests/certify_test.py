@@ -1,5 +1,6 @@
 """Certificates of answers, from their files to the exit code."""
 
+import gzip
 import json
 import pathlib
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import sacrebleu
 import scipy.stats
+import small
 import stats_test
 
 from experiments import records
@@ -97,6 +99,24 @@ def test_simulated_certificates_are_as_rarely_wrong_as_they_say():
   assert [share <= 0.064 for *_, share in grid['wrong']] == 20 * [True]
   for kind, *_, share in grid['promised']:
     assert share == pytest.approx(0.8, abs=0.03), kind
+
+
+def test_captions_of_four_engines_are_too_few(tmp_path):
+  # Gemma 3 270M, 200 captions of Multi30k: transformers plain and with its
+  # ensemble at .5, strict and TokenV3 at .5; each word is replaced by another.
+  file = small.FIXTURES / 'certify_captions.json.gz'
+  for name, rows in json.loads(gzip.decompress(file.read_bytes())).items():
+    (tmp_path / name).mkdir()
+    lines = map(json.dumps, rows)
+    path = tmp_path / name / 'samples_captions_2026-11-30.jsonl'
+    path.write_text('\n'.join(lines))
+  names = 'hf', 'hf_ensemble', 'strict', 'token_v3'
+  frame, notices = certify(*map(tmp_path.joinpath, names), margin=1)
+  assert {*frame.verdict} == {'too few rows'}
+  assert (notices, {*frame.n}, {*frame.needed}) == ([], {200}, {2836})
+  assert [*frame.lost] == [46, 0, 47]
+  assert [*frame.gained] == [70, 0, 66]
+  np.testing.assert_allclose(frame.difference, [1.107, 0, 0.617], atol=1e-3)
 
 
 def test_several_engines_share_the_risk_of_a_wrong_certificate():

@@ -64,9 +64,6 @@ def _encode(source, conversation):
     return str(error)
 
 
-# --- Frames ---
-
-
 @pytest.mark.parametrize('tags', _TAGS)
 def test_messages_are_written_as_dialog_writes_them(tags):
   import dialog
@@ -180,9 +177,6 @@ def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
   for call in one.sample, one.stream:
     with pytest.raises(ValueError, match=r'^chat: .* without tokens for turns'):
       list(call('Hello', apply_chat_template=True))
-
-
-# --- Templates of models ---
 
 
 @pytest.mark.parametrize('name', _NAMES)
@@ -344,9 +338,6 @@ def test_hostile_templates_are_refused_in_one_sentence(source, match):
   assert '\n' not in str(error.value)
 
 
-# --- Files ---
-
-
 def test_a_folder_has_its_template_in_one_of_three_files(tmp_path):
   assert chat.read(tmp_path) is None
   for name, content, want in [
@@ -399,9 +390,6 @@ def test_a_model_is_asked_by_its_own_template(tmp_path, kind):
   assert answer.text == f'<start_of_turn>{turn}'
   assert answer.tokens == [*one.encode(messages), end]
   assert one.tokenizer.token_id('<eos>') not in answer.tokens
-
-
-# --- Through the sampler ---
 
 
 @pytest.fixture(scope='module')

@@ -19,8 +19,6 @@ from cascades.contrib.cpu.int8 import Int8Weight
 from cascades.models import checkpoints, config_json, param_mapping
 from cascades.models.sharding import AxisSplit
 
-# --- Blocks ---
-
 _TABLE, _COLUMNS = AxisSplit((0,), (1,)), AxisSplit((1,), (0,))
 # Axes of weights, and their shapes.
 _ORDERS = {
@@ -115,8 +113,6 @@ def test_rows_and_weights_of_other_kinds():
   want *= np.arange(3).reshape(3, 1, 1, 1)
   np.testing.assert_allclose(got, want, rtol=0, atol=5e-4)
 
-
-# --- Rows that are exact ---
 
 _KEYS = np.random.default_rng(1).normal(size=(64, 96, 24)).astype(np.float32)
 
@@ -225,9 +221,6 @@ def test_logits_are_bit_exact_in_any_batch_and_block(kind, layout, monkeypatch):
     assert np.corrcoef(floats.ravel(), exact.ravel())[0, 1] > 0.9
   else:
     np.testing.assert_allclose(exact, floats, rtol=1e-3, atol=1e-3)
-
-
-# --- Eight bits ---
 
 
 @pytest.mark.parametrize('drafter', tiers.first([None, 'tiny-recurrent']))

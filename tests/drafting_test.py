@@ -50,9 +50,6 @@ def config(text, **fields):
   return config
 
 
-# --- Texts ---
-
-
 def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
   load = lambda *args, **fields: data.load_documents(config(*args, **fields))  # noqa: E731
   assert len(load(lines)) == 200
@@ -166,9 +163,6 @@ def test_what_is_asked_is_not_among_its_examples():
     pairs = data.few_shot_prompts(c, found, count, 'x')
     assert len(pairs) == count
     assert len({document for _, document in pairs}) == 10
-
-
-# --- What it learns ---
 
 
 def test_a_training_begins_with_layers():
@@ -353,9 +347,6 @@ def test_terms_of_a_model_are_carried(lines, tmp_path, monkeypatch, whole):
     assert (folder / 'NOTICE').exists() == with_terms
   assert 'a modification' in (folder / 'NOTICE').read_text()
   assert '4.9 No Waiver' in (folder / 'LICENSE').read_text()
-
-
-# --- Recurrent heads
 
 
 def test_the_loss_is_of_what_the_head_would_draft():

@@ -248,8 +248,6 @@ def test_all_that_is_drawn_is_gone_through(run, want):
       branching.outcomes(run, 1000)
 
 
-# --- Traces ---
-
 _V, _GAMMA = 6, 2
 _MODEL = table_models.TableModel(_V, contexts=97)
 _TABLES = np.random.default_rng(7).dirichlet(np.full(_V, 0.6), (2, 97))
@@ -392,9 +390,6 @@ def test_transformers_keeps_the_law():
   unlikely = found.drifts[1]
   assert 0.2 < unlikely.declared < 0.5
   assert unlikely.share == pytest.approx(unlikely.declared, abs=0.03)
-
-
-# --- Sources ---
 
 
 def _models(drafter=None, tables=_TABLES, **options):

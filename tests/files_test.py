@@ -12,7 +12,7 @@ import pytest
 
 from cascades import files
 from cascades.files import Schema
-from experiments import cli, escapes
+from experiments import cli, escapes, records
 
 
 class Layer(Schema):
@@ -139,21 +139,18 @@ def test_names_lead_to_nothing_outside_of_their_folder(tmp_path):
   for name in '../a', '/a', '..', '.', '', 'a/b', 'a\\b', 'a\0', 3:
     with pytest.raises(ValueError, match=r'index must name a file beside it'):
       files.sibling(folder, name, where)
-  files.check_tree(folder)
+  records.check_tree(folder)
   (folder / 'wandb/link').symlink_to(outside)
-  files.check_tree(folder)
+  records.check_tree(folder)
   # A folder that the user named may be a link, as may a file beside another.
   (outside / 'link').symlink_to(folder)
-  files.check_tree(outside / 'link')
+  records.check_tree(outside / 'link')
   assert files.sibling(outside, 'link', where) == outside / 'link'
   for name in 'link', 'a/b/link':
     (folder / name).symlink_to(outside)
     with pytest.raises(ValueError, match='link is a symbolic link'):
-      files.check_tree(folder)
+      records.check_tree(folder)
     (folder / name).unlink()
-
-
-# --- Texts ---
 
 
 def test_each_place_has_its_own_way_to_show_a_text():
@@ -189,9 +186,6 @@ def test_each_place_has_its_own_way_to_show_a_text():
 )
 def test_urls_are_shown_without_their_secrets(text, shown):
   assert files.without_secrets(text) == shown
-
-
-# --- A full disk ---
 
 
 def contents(folder):

@@ -21,6 +21,8 @@ from cascades.proof import audit, enumeration, law_checks, table_models
 
 _CASES = small.read_json(small.ROOT / 'tests/data/reference_rules.json')
 _ALL = list(methods.METHODS)
+# They reject drafts that another acceptance of the same law would keep.
+_NOT_LEAST = 'verifier_only typical cactus relaxed_top accept_threshold'.split()
 
 
 def _values(method):
@@ -73,9 +75,11 @@ def _trials(size=64):
   # Spikes on a flat rest, which typical acceptance keeps.
   flat, one_hot = np.full((32, size), 1 / size), np.eye(32, size)
   spikes, trials = 0.8 * flat + 0.2 * one_hot, []
+  thirds = sum(np.roll(one_hot, i, 1) for i in range(3)) / 3
   for d in map(draw, law_checks.DISTRIBUTION_KINDS):
     gates = [(d.q_gate, d.p_gate), (d.q, d.p), (d.p, d.q), (d.q, d.q)]
     gates += [(one_hot, flat), (d.q, spikes), (flat, d.p)]
+    gates += [(d.q, thirds)]
     # So near to p that a lenience times TV(p, q) is little; cold; a favourite.
     near = 0.999 * d.p + 0.001 * d.q
     cold = d.q**30 / (d.q**30).sum(-1, keepdims=True)
@@ -83,6 +87,7 @@ def _trials(size=64):
     for q, (q_gate, p_gate) in itertools.product(drawn, gates):
       z = np.log(np.maximum(p_gate, 1e-30)) + 9
       trials.append(d._replace(q=q, q_gate=q_gate, p_gate=p_gate, p_logits=z))
+    trials.append(trials[-1]._replace(p=one_hot - 0.2 * (one_hot - flat)))
   rows = jax.tree.map(lambda *x: np.concatenate(x), *trials)
   return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), rows)
 
@@ -116,9 +121,10 @@ def test_every_lenience_gives_distributions(name):
     np.testing.assert_allclose(rows.sum(-1), 1, atol=1e-5)
   emitted = q * a + (q - q * a).sum(-1, keepdims=True) * residual
   np.testing.assert_allclose(emitted, law, atol=3e-6)
-  # What neither model can draw is not in the law.
+  # What neither model can draw is not in the law; a mixture of raw softmaxes is
+  # largest at a third token, now and then.
   neither = (q == 0) & (np.asarray(d.p) == 0)
-  assert (law[:, neither] == 0).all()
+  assert (law[:, neither] == 0).all() == (name != 'ensemble_argmax')
 
 
 @pytest.mark.parametrize('name', _ALL)
@@ -134,7 +140,7 @@ def test_rejections_are_as_few_as_the_law_allows(name):
     kept = (q * values['acceptance']).sum(-1)
     most = np.minimum(values['law'], q).sum(-1)
     assert (kept <= most + 1e-12).all()
-    if name not in ('verifier_only', 'typical', 'cactus'):
+    if name not in _NOT_LEAST:
       some = leniences >= (0 if name == 'speed' else -np.inf)
       np.testing.assert_allclose(kept[some], most[some], atol=1e-12)
     if method.rule is None:

@@ -124,8 +124,6 @@ def test_figures_stand_in_the_tables_of_their_section():
   assert claims
 
 
-# --- The site ---
-
 _LOADS = """<script src="https://x.org/a.js"></script>
 <link rel="stylesheet" href="//x.org/a.css">
 <link rel="preconnect" href="http://x.org">

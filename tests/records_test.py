@@ -136,8 +136,6 @@ def test_a_damaged_line_is_named(tmp_path):
       records.read(path)
 
 
-# --- Metrics, on counts small enough to do by hand.
-
 _COLUMNS = (
   'task method lenience gamma verification gate bonus_from drafts'
   ' draft temperature n failed quality quality_low quality_high acceptance_rate'

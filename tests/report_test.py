@@ -295,9 +295,6 @@ def test_what_the_verifier_cannot_do_is_said_first(tmp_path):
   assert text in read_page(workdir)
 
 
-# --- The analysis sections.
-
-
 def graded(method, lenience, example, **changes):
   """An answer that is right less often the more lenient it is."""
   alone = method in runs.BASELINES
@@ -417,9 +414,6 @@ def test_a_page_fits_a_phone_sorts_and_asks_for_nothing(tmp_path):
     browser.close()
   # The page itself, and its figure, are all that is asked for.
   assert [x for x in wrong if not x.startswith('data:image/')] == [url]
-
-
-# --- Two points that the command line names, compared.
 
 
 @pytest.fixture(scope='module')

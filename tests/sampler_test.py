@@ -252,8 +252,6 @@ def test_a_state_of_other_models_is_refused(pair, prompts):
     short.sample('x', last_state=state, max_new_tokens=90)
 
 
-# --- Options: what each changes, and what is counted
-
 _PROMPTS = [f'The number {i} in words:' for i in range(1000, 1016)]
 _KINDS = {x: n for x, n in cases.VERIFICATIONS.items() if x != 'look_ahead'}
 
@@ -339,8 +337,6 @@ def test_all_kinds_of_decoding_share_the_definition_of_counts(drafter, kind):
     assert counts['drafted'] or emitted[2] == calls == read == sum(emitted)
     assert (counts['drafter_calls'] > 0) == (drafter is None)
 
-
-# --- Logits that are no distribution end a call, in a sentence
 
 _PROMPT = 'The number 4302 in words:'
 _VALUES = {'nan': jnp.nan, 'inf': jnp.inf, 'no token': -jnp.inf}

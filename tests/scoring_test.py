@@ -175,8 +175,6 @@ def test_what_has_no_score_is_refused(drafter, options, said):
     _scores(decoder)
 
 
-# --- Why drafts were rejected: what the loop records, and what decided
-
 _WITHOUT_TESTS = tiers.first([('block', 1), ('match', 1), ('traversal', 2)])
 _PROMPTS = [f'The number {n} in words:' for n in range(4302, 4314)]
 

@@ -43,9 +43,6 @@ def finish(*processes: subprocess.Popen) -> None:
     assert text.endswith('fine\n'), text
 
 
-# --- What the children do ---
-
-
 def gemma(width: int = 64, heads: int = 8, kv_heads: int = 4):
   config = dict(model_type='gemma3_text', layer_types=['sliding_attention'])
   config |= dict(hidden_size=width, intermediate_size=2 * width, head_dim=8)
@@ -254,9 +251,6 @@ def main(job: str, *args: str) -> None:
       params_ = [m.pack(p) for m, p in zip(models_, params, strict=True)]
     check_equal(decode(models_, params_, sharding.make_mesh(*shape)), alone)
   print('fine')
-
-
-# --- Tests ---
 
 
 @pytest.mark.slow

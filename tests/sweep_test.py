@@ -825,9 +825,6 @@ def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
     assert requested == [(name, dtype) for name in pair]
 
 
-# --- A user's file: long prompts, a changed file, short flags.
-
-
 def _write(path, rows):
   path.write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
   return str(path)

@@ -93,8 +93,6 @@ def test_every_task_has_hashes_of_its_examples():
     assert {'train', 'validation', 'test'} < {*_EXAMPLES[name]}
 
 
-# --- Published sets: from their files and from the hub.
-
 _FOLDER = _DATA / 'tasks'
 _NAMES = [name for name, task in TASKS.items() if task.source]
 

@@ -30,7 +30,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cascades import arguments, drafters, files
+from cascades import arguments, drafters, files, presets
 from cascades.arguments import options_of
 from cascades.config import DecodingConfig
 from cascades.models import chat, tokenizers
@@ -140,7 +140,9 @@ class CascadesLM(TemplateLM):
       models['drafter'] = drafters.parse(
         models['drafter'], **{name: options[name] for name in names}
       )
-    self.sampler = sampler.Sampler(config=DecodingConfig(**decoding), **models)
+    self.sampler = sampler.Sampler(
+      config=presets.configure(**decoding), **models
+    )
     self.seed, self._logprobs = seed, str(logprobs)
     self._mesh = options.get('mesh', (1, 1))
     self._counts = collections.Counter()

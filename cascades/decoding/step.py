@@ -224,9 +224,10 @@ def distributions(
       processing.gate_probs(logits)
       for logits in (drafter_logits, verifier_logits)
     )
-  return methods.Distributions(
-    q, p, *gates, p_logits=verifier_logits.astype(jnp.float32)
-  )
+  p_logits = verifier_logits.astype(jnp.float32)
+  if sampling.forbidden is not None:
+    p_logits = jnp.where(sampling.forbidden, -jnp.inf, p_logits)
+  return methods.Distributions(q, p, *gates, p_logits=p_logits)
 
 
 def verify_block(

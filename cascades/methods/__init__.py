@@ -1,9 +1,9 @@
 """Methods: the acceptance of drafts, and the residual of a rejection.
 
 `method.py` defines a method; `cascade.py` has the deferral rules of the paper
-(arXiv 2405.19261), `relaxed.py` others; `processing.py` computes distributions
-from logits. To add a method, write a function below its decorator in one of
-them, or call `register` from a notebook.
+(arXiv 2405.19261), `relaxed.py` others, `engines.py` those of engines;
+`processing.py` computes distributions from logits. To add a method, write a
+function below its decorator in one of them, or call `register` from a notebook.
 """
 
 import copyreg
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from cascades.arguments import Registry
-from cascades.methods import cascade, relaxed
+from cascades.methods import cascade, engines, relaxed
 from cascades.methods.method import (
   Distributions,
   Method,
@@ -36,7 +36,7 @@ ALIASES = {f'cascade_{name}': name for name in ('chow', 'diff', 'opt')}
 ALIASES |= {f'cascade_tokenV{i}': f'token_v{i}' for i in (1, 2, 3)}
 
 METHODS: Registry[Method] = Registry('method', Method)
-for _method in (*cascade.METHODS, *relaxed.METHODS):
+for _method in (*cascade.METHODS, *relaxed.METHODS, *engines.METHODS):
   METHODS.register(_method.name, _method, builtin=True)
 
 

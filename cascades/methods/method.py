@@ -48,8 +48,8 @@ class Distributions(NamedTuple):
       of its raw logits at temperature 1, since at temperature 0 q is one-hot
       and tells a rule nothing; or q itself, with the option gate='processed'.
     p_gate: The verifier's distribution that the deferral rule reads.
-    p_logits: The verifier's raw logits, for rules with thresholds of
-      logits; None if only probabilities are known.
+    p_logits: The verifier's raw logits, -inf for forbidden tokens, for rules
+      with thresholds of logits; None if only probabilities are known.
   """
 
   q: Probs
@@ -206,6 +206,14 @@ def law_of(acceptance: Target, residual: Target) -> Target:
     return accepted + (d.q - accepted).sum(-1) * residual(d, lenience)
 
   return law
+
+
+def from_acceptance(
+  acceptance: Target, residual: Target, **attributes: Any
+) -> Method:
+  """Makes the method of an acceptance and a residual, with its law."""
+  law = law_of(acceptance, residual)
+  return Method(acceptance=acceptance, residual=residual, law=law, **attributes)
 
 
 def declares(

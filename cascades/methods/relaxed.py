@@ -19,9 +19,9 @@ from cascades.methods.method import (
   Method,
   Probs,
   declares,
+  from_acceptance,
   from_rule,
   from_target,
-  law_of,
   normalize,
   ratio,
   total_variation,
@@ -33,15 +33,7 @@ _FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'
 METHODS: list[Method] = []
 
 
-_acceptance = declares(
-  METHODS,
-  lambda acceptance, residual, **attributes: Method(
-    acceptance=acceptance,
-    residual=residual,
-    law=law_of(acceptance, residual),
-    **attributes,
-  ),
-)
+_acceptance = declares(METHODS, from_acceptance)
 _target = declares(METHODS, from_target, strict=0.0, strict_up_to=0.0)
 _rule = declares(
   METHODS, from_rule, strict=-1.0, strict_up_to=BELOW_ZERO, drafter_only=_INF
@@ -181,11 +173,11 @@ def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
 
 @_rule(
   'defer if H(top 3 of p) < (1 - lam) log 3',
-  'FLy, arXiv 2511.22972, its gate (unverified)',
+  'after the gate of FLy, arXiv 2511.22972, normalized',
   drafter_only=1.0,
 )
 def undecided(d: Distributions, lenience: Lenience):
-  """FLy also looks ahead, see `verification.look_ahead`; H is normalized."""
+  """FLy's own gate is `engines.entropy_gate`, whose H is not normalized."""
   top, _ = jax.lax.top_k(d.p_gate, min(3, d.p_gate.shape[-1]))
   relative_entropy = entropy(top / top.sum(-1, keepdims=True)) / jnp.log(3.0)
   return relative_entropy < 1 - lenience

@@ -383,8 +383,6 @@ def _match_tokenizer(
   return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
-# --- Files beside the tensors ---
-
 _Ids = Count | list[Count | None] | None
 _Unsupported = Annotated[Any, one_of(None, [])]
 
@@ -532,9 +530,6 @@ def _one_sentence(name: NameOrPath) -> Iterator[None]:
       f'model: {name} cannot be read ({reason}); fetch it again, check the'
       ' connection, or give the dtype int8 if memory is lacking.'
     ) from error
-
-
-# --- Formats ---
 
 
 def _open_huggingface(name: NameOrPath) -> TensorSource:
@@ -817,9 +812,6 @@ def write_folder(
   for file in [file for name in _STALE for file in folder.glob(name)]:
     if file.name not in new_names:
       file.unlink()
-
-
-# --- Loading and saving ---
 
 
 def load_model(

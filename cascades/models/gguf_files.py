@@ -41,8 +41,6 @@ from cascades.models.tensor_files import TensorHandle, check_layers
 
 FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
 
-# --- Headers ---
-
 # Types of values in a header; all others are scalars.
 _STRING, _ARRAY = 8, 9
 # Letters of scalars in `struct`, by the number of their type.
@@ -195,8 +193,6 @@ def _block_type(number: int) -> tuple[Any, int, int]:
   return kind, block, size
 
 
-# --- Fields of the model ---
-
 # Fields of config.json; the first eight are in every file.
 _FIELDS = {
   'embedding_length': 'hidden_size',
@@ -281,8 +277,6 @@ def read_config(file: File) -> config_json.GemmaConfig:
   return read
 
 
-# --- Tokenizers ---
-
 _TURN_TAGS = '<start_of_turn>', '<end_of_turn>'
 # Tokens that a text may contain, whatever kind a file gives them.
 _TEXT_TOKENS = re.compile(
@@ -361,8 +355,6 @@ def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:
     # SentencePiece replaces the spaces of a text before it matches pieces.
     yield tokenizers.Piece(text.replace(' ', tokenizers.SPACE), score, kind)
 
-
-# --- Tensors ---
 
 # Numbers that are dequantised at a time, rounded up to a row.
 _CHUNK_SIZE = 2**18

@@ -93,9 +93,6 @@ def save_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
     save_file(dict(tensors), part, metadata={'format': 'pt'})
 
 
-# --- Dtypes of parameters ---
-
-
 def float_dtype(dtype: Any) -> Any:
   """Returns the dtype of parameters that are not in eight bits."""
   return 'float32' if dtype == 'int8' else dtype
@@ -135,8 +132,6 @@ def device_put_params(params: Any, dtype: Any = None) -> Any:
 
   return jax.tree.map(place, params)
 
-
-# --- Checks of a model's tensors ---
 
 _ADVICE = (
   'fetch both from one place, before quantisation or as a GGUF file, with'
@@ -179,9 +174,6 @@ def check_layers(
       f'model: {path} does not have the {layers} layers of its configuration;'
       f' {_ADVICE}.'
     )
-
-
-# --- safetensors ---
 
 
 def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:

@@ -153,9 +153,6 @@ def blocks(
     yield from _by_block(start)
 
 
-# --- One draft ---
-
-
 def _by_token(
   start: BlockStart, accepted: tuple[int, ...], prob: np.ndarray
 ) -> Iterator[Block]:
@@ -250,9 +247,6 @@ def look_ahead_blocks(start: BlockStart, window: int) -> Iterator[Block]:
         chance * np.prod(probs, axis=0),
         start.bonus[:, c] if n == gamma else residual,
       )
-
-
-# --- Several drafts ---
 
 
 # One step down a tree: the probability that it accepts each candidate, [M], and

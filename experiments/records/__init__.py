@@ -236,6 +236,20 @@ def failed_example(reason: str, **fields: Any) -> Outcome:
   return Outcome(record, trace)
 
 
+def check_tree(folder: pathlib.Path) -> None:
+  """Refuses a workdir that contains a symbolic link, but in its `wandb`.
+
+  Data written to such a path would be written to the link's target.
+  """
+  for path in folder.rglob('*'):
+    parents = path.relative_to(folder).parts[:-1]
+    if path.is_symlink() and parents[:1] != ('wandb',):
+      raise ValueError(
+        f'workdir: {path} is a symbolic link, which is not followed here;'
+        ' replace it by its target.'
+      )
+
+
 def hash_examples(examples: Iterable[tasks.Example]) -> str:
   """Hashes the ids, prompts and references of examples."""
   return digest([[e.id, e.prompt, e.reference] for e in examples])

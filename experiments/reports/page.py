@@ -68,7 +68,7 @@ def write_report(
     return x, [*x.rows(curve_styles)], x.csv()
 
   path = run.path / 'decision.json'
-  files.check_tree(run.path)
+  records.check_tree(run.path)
   cli.say('drawing the page')
   frame = comparisons.compare(runs.gather(run), config)
   predicted = make('the prediction', _predicted, run, frame)

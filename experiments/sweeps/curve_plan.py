@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cascades import arguments, drafters, methods
+from cascades import arguments, drafters, methods, presets
 from cascades.config import DecodingConfig
 from cascades.methods import processing
 from experiments import records
@@ -81,15 +81,15 @@ class Curve:
         f'sweep: {unknown[0]} is not an option of a curve; choose from'
         f' {", ".join(_OPTIONS)}.'
       )
-    method, confidence = _canonical_name(method), None
+    name, confidence = _canonical_name(method), None
     values = {x: config[x] for x in (*_OPTIONS, *_SHARED) if x in config}
     values |= options
-    if not _makes_drafts(method):
+    if not _makes_drafts(name):
       values['gamma'] = 0
-    if method in CONFIDENCES:
-      method, confidence = 'drafter_only', method
+    if name in CONFIDENCES:
+      method, name, confidence = 'drafter_only', 'drafter_only', name
     # Options that a curve does not read are left at their defaults.
-    unread = set() if methods.METHODS[method].reads_gates else {'gate'}
+    unread = set() if methods.METHODS[name].reads_gates else {'gate'}
     if values.get('temperature', 1.0) < processing.GREEDY_BELOW:
       unread |= {'top_k', 'top_p', 'draft'}
     if not values.get('gamma', 1):
@@ -97,9 +97,17 @@ class Curve:
     if not values.get('gamma', 1) or values.get('drafts', 1) == 1:
       unread.add('tree_size')
     values = {name: x for name, x in values.items() if name not in unread}
-    decoding = DecodingConfig(method=method, **values)
+    decoding = presets.configure(method, **values)
+    if presets.is_preset(method):
+      leniences = tuple(leniences) or (decoding.effective_lenience,)
+      decoding = decoding.replace(lenience=None)
+      if decoding.temperature != values.get('temperature', 1.0):
+        raise ValueError(
+          f'temperature: {method} decodes at {decoding.temperature:g}, and'
+          ' curves share one; give that to the sweep.'
+        )
     used = drafter_options(config) if decoding.gamma else {}
-    if not confidence and method in _NO_LENIENCE:
+    if not confidence and name in _NO_LENIENCE:
       leniences = ()
     return cls(
       decoding,
@@ -168,7 +176,9 @@ def drafter_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical_name(method: str) -> str:
-  """Returns the registered name of a method."""
+  """Returns the registered name of a method, or that of a preset."""
+  if presets.is_preset(method):
+    return presets.configure(method).method.name
   return method if method in CONFIDENCES else methods.get_method(method).name
 
 
@@ -195,8 +205,8 @@ def plan_curves(
 
   def add(method, lenience=(), gamma=None, num_examples=None, **options):
     """Adds a curve for each gamma."""
-    method, leniences = _canonical_name(method), _as_tuple(lenience)
-    if only not in (None, method):
+    name, leniences = _canonical_name(method), _as_tuple(lenience)
+    if only not in (None, name):
       return
     if 'lenience' in overridden and leniences:
       leniences = _as_tuple(config['lenience'])
@@ -210,7 +220,7 @@ def plan_curves(
     if 'num_examples' in overridden:
       num_examples = None
     fields = dict(num_examples=num_examples, **options)
-    gammas = _as_tuple(gamma if _makes_drafts(method) else 0)
+    gammas = _as_tuple(gamma if _makes_drafts(name) else 0)
     pairs = [(x, leniences) for x in gammas]
     if PREDICTED in (*gammas, *leniences):
       predicted.append(method)

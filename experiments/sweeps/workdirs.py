@@ -76,7 +76,7 @@ class Workdir:
   def __init__(self, path: pathlib.Path):
     """Checks that the folder holds no links."""
     # Weights & Biases has links among its own files.
-    files.check_tree(path)
+    records.check_tree(path)
     self.path = path
 
   def lock(self) -> contextlib.AbstractContextManager:

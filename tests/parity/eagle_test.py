@@ -93,9 +93,6 @@ def head_of_table(folder, model, said):
   return drafter, loaded.params
 
 
-# --- What a head says of a text, at once
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _read(drafter, model, params, own, tokens):
   """Reads a text: the verifier's states, and the head's cache of it."""
@@ -149,9 +146,6 @@ def test_drafts_are_those_of_speculators(name, most):
     drafted = tokens[length : length + len(want) - 1]
     got = drafts_of(bound_drafter, read, tokens, length, drafted)
     np.testing.assert_allclose(got[:, said], want, rtol=0, atol=5e-5)
-
-
-# --- Drafts through the loop
 
 
 _GAMMA, _PADDED = 3, 40
@@ -248,9 +242,6 @@ def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
       new = after.length[i] - length - 1
       accepted, rejected = accepted + new, rejected + _GAMMA - new
   assert min(accepted, rejected) > 0
-
-
-# --- Refusals: changed fields of the head, of its layer, and tensors
 
 
 _WINDOW = dict(sliding_window=0, layer_types=['sliding_attention'])
