@@ -20,7 +20,7 @@ _GREEDY = dict(temperature=0.0, gate='raw', **_USUAL)
 
 
 def vllm_fly(window=None, entropy=0.3, top_k=3, **options: Any):
-  """VLLM's `rejection_sample_method='fly'`.
+  """The `rejection_sample_method='fly'` of vLLM.
 
   A draft that strict decoding rejects stays if p > 0, the entropy of p's
   `top_k` largest, in nats and as they are, is at least `entropy`, and the block
@@ -42,7 +42,7 @@ def vllm_fly(window=None, entropy=0.3, top_k=3, **options: Any):
 
 
 def transformers_ensemble(w=0.5, **options: Any):
-  """Transformers' `assistant_ensemble_weight`, above 0; 1 is strict.
+  """The `assistant_ensemble_weight` of transformers, above 0; 1 is strict.
 
   The law of a drafted position is w p + (1 - w) q, at temperature 0 the argmax
   of that mixture of softmaxes at temperature 1; bonus tokens have p. The
@@ -56,7 +56,7 @@ def transformers_ensemble(w=0.5, **options: Any):
 
 
 def trtllm_relaxed(top_k=10, delta=0.6, **options: Any):
-  """TensorRT-LLM's relaxed acceptance, in which nothing is drawn.
+  """The relaxed acceptance of TensorRT-LLM, in which nothing is drawn.
 
   A draft stays if its softmax at temperature 1 is among the `top_k` largest and
   at least the largest minus `delta`; else the token is the argmax, as is the
@@ -70,7 +70,7 @@ def trtllm_relaxed(top_k=10, delta=0.6, **options: Any):
 
 
 def sglang_threshold(single=1.0, acc=1.0, **options: Any):
-  """SGLang's `speculative_accept_threshold_single` and `_acc`, of one draft.
+  """The `speculative_accept_threshold_single` and `_acc` of SGLang.
 
   A draft x stays if u <= p(x) / acc or p(x) >= single, whatever q is; else a
   token is drawn from p without x. (1, 1), the default, has the law p, with
@@ -83,12 +83,12 @@ def sglang_threshold(single=1.0, acc=1.0, **options: Any):
 
 
 def medusa_typical(threshold=0.09, **options: Any):
-  """Medusa's typical acceptance at its temperature 1, of one draft.
+  """The typical acceptance of Medusa at its temperature 1.
 
   A draft stays if p > min(threshold, sqrt(threshold) exp(-H)), H the entropy of
   the softmax p; else the token is the argmax, as is the bonus. The lenience is
-  1 - threshold. Medusa's default temperature is 0, which is strict, and it has
-  a tree of drafts.
+  1 - threshold. Medusa's default temperature is 0, which is strict; it has a
+  tree of drafts, and this one draft.
   """
   lenience = 1 - arguments.number('threshold', threshold, 0, 1)
   return _config(options, 'typical', lenience, **_GREEDY)

@@ -3,6 +3,8 @@
 import ast
 import functools
 import importlib
+import inspect
+import itertools
 import pathlib
 import re
 from collections.abc import Callable, Iterator
@@ -117,6 +119,21 @@ def methods_table() -> str:
   )
 
 
+def presets_table() -> str:
+  """Returns a table of engines' switches, from their docstrings."""
+  from cascades import presets
+
+  def row(name, function):
+    named = inspect.signature(function).parameters.values()
+    values = ', '.join(f'{x.name}={x.default}' for x in [*named][:-1])
+    engine, *law = map(str.strip, inspect.getdoc(function).split('\n', 1))
+    law = ' '.join(' '.join(law).split())
+    return f'| `{name}` | {engine} | `{values}` | {law} |'
+
+  head = '| method | switch | values | law |'
+  return _table(head, *itertools.starmap(row, presets.PRESETS.items()))
+
+
 def models() -> str:
   """Returns a table of the scores of the bundled models, from their cards."""
   from cascades.models import checkpoints
@@ -144,6 +161,7 @@ TABLES: dict[str, Callable[[], str]] = {
   'library': functools.partial(rooms, 'cascades'),
   'experiments': functools.partial(rooms, 'experiments'),
   'methods': methods_table,
+  'presets': presets_table,
   'models': models,
   'configs': configs,
   'tasks': tasks,
