@@ -38,7 +38,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
   return common.sweep(
     *'verification gate bonus draft mesh dtype clock'.split(),
     verifier='gemma3-270m',
-    # Trained by configs/train_drafter.py:one_layer.
+    # Trained by the command in its card.
     drafter='gemma3-270m-multi30k-one-layer',
     tasks=('multi30k_de_en',),
     task=dict(shots=4),

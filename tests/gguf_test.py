@@ -534,7 +534,7 @@ def test_the_tokens_and_logits_of_a_real_model_are_those_of_transformers():
 @pytest.mark.slow
 def test_the_drafter_that_was_made_for_it_drafts():
   real()
-  (name,) = checkpoints.BUNDLED_WITHOUT_TABLE
+  name, _ = checkpoints.BUNDLED_WITHOUT_TABLE
   prompt = (
     'German: Ein Hund läuft durch den Schnee.\nEnglish: A dog runs through the'
     ' snow.\n\nGerman: Zwei Frauen sitzen auf einer Bank.\nEnglish:'

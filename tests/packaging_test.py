@@ -70,7 +70,7 @@ def test_a_gguf_file_without_its_library_is_one_sentence(monkeypatch):
 
 def test_a_model_beside_the_wheel_is_one_sentence(monkeypatch, tmp_path):
   monkeypatch.setattr(checkpoints, 'ASSETS', tmp_path)
-  (name,) = checkpoints.BUNDLED_WITHOUT_TABLE
+  name, _ = checkpoints.BUNDLED_WITHOUT_TABLE
   with pytest.raises(ValueError, match=rf'cascades/assets/{name}\.$') as e:
     checkpoints.load_model(name)
   assert '\n' not in str(e.value)

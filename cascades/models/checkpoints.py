@@ -173,7 +173,10 @@ def place_params(
 ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
 BUNDLED = 'tiny-drafter', 'tiny-specialist', 'tiny-verifier'
 # Drafters that share the embedding table of a model of `MODELS`.
-BUNDLED_WITHOUT_TABLE = ('gemma3-270m-multi30k-de-en',)
+BUNDLED_WITHOUT_TABLE = (
+  'gemma3-270m-multi30k-de-en',
+  'gemma3-270m-multi30k-one-layer',
+)
 
 
 class PackagedModel(NamedTuple):
