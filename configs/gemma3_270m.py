@@ -36,7 +36,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
       f'argument: must be t05 or empty (temperature 0), got {argument!r}.'
     )
   return common.sweep(
-    *'verification gate bonus draft mesh dtype clock'.split(),
+    *'verification gate bonus draft mesh dtype clock split'.split(),
     verifier='gemma3-270m',
     # Trained by the command in its card.
     drafter='gemma3-270m-multi30k-one-layer',
