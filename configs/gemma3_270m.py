@@ -11,7 +11,7 @@ clock too. `configs/gemma3_270m.py:t05` decodes at temperature 0.5. It needs
 and VNNI, twice as long without.
 
 Rules, leniences and gammas were chosen on the 1,014 captions of the validation
-split, with --config.split=val and its file: each rule's points are predicted
+split, with --config.split=validation and its file: each rule's points are predicted
 there, and decoded.
 """
 
@@ -55,7 +55,7 @@ def sweep(add, config):
   """Adds the points of the split."""
   add(method='verifier_only', lenience=())
   add(method='drafter_only', lenience=())
-  if config.split == 'val':
+  if config.split == 'validation':
     for method in ('speed', 'token_v3', 'token_v2', 'opt', 'chow'):
       add(method=method, lenience='predicted', gamma='predicted')
     add(method='sequence_mean', lenience=(0.4, 0.6, 0.8))
