@@ -36,7 +36,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
       f'argument: must be t05 or empty (temperature 0), got {argument!r}.'
     )
   return common.sweep(
-    *'verification gate bonus draft mesh dtype clock split'.split(),
+    *'verification gate bonus draft mesh split'.split(),
     verifier='gemma3-270m',
     # Trained by the command in its card.
     drafter='gemma3-270m-multi30k-one-layer',
@@ -48,6 +48,11 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     batch_size=8,
     # Twice as fast as float32 (configs/benchmark_270m.py).
     dtype='int8',
+    clock=100,
+    # Chosen on the validation split; a point of BLEU is .01.
+    decision=dict(
+      method='token_v2', lenience=0.2, gamma=4, strict_gamma=2, margin=0.01
+    ),
   )
 
 
@@ -62,10 +67,10 @@ def sweep(add, config):
     add(method='opt', lenience=(0.0, 0.1), gamma=4)
     add(method='sequence_mean', lenience=(0.6,))
     return
-  add(method='speed', lenience=(0.0,), gamma=3)
-  add(method='token_v3', lenience=(0.5, 0.8), gamma=6)
-  add(method='token_v2', lenience=(0.1, 0.3), gamma=6)
-  add(method='always_accept', lenience=(), gamma=6, bonus='verifier')
+  add(method='speed', lenience=(0.0,), gamma=2)
+  add(method='token_v2', lenience=(0.2, 0.3), gamma=4)
+  add(method='token_v3', lenience=(0.8, 0.95), gamma=4)
+  add(method='always_accept', lenience=(), gamma=4, bonus='verifier')
   add(method='sequence_mean', lenience=(0.6,))
   if config.temperature > 0:
-    add(method='min_p', lenience=(0.5,), gamma=3)
+    add(method='min_p', lenience=(0.5,), gamma=2)
