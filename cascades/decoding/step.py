@@ -225,9 +225,7 @@ def distributions(
       for logits in (drafter_logits, verifier_logits)
     )
   p_logits = verifier_logits.astype(jnp.float32)
-  if sampling.forbidden is not None:
-    p_logits = jnp.where(sampling.forbidden, -jnp.inf, p_logits)
-  return methods.Distributions(q, p, *gates, p_logits=p_logits)
+  return methods.Distributions(q, p, *gates, p_logits, sampling.forbidden)
 
 
 def verify_block(

@@ -8,6 +8,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from cascades.methods.method import (
   BELOW_ZERO,
@@ -24,7 +25,7 @@ from cascades.methods.processing import argmax_lowest_id
 from cascades.methods.relaxed import entropy
 
 
-def _top(p: Probs, count: int) -> Probs:
+def _top(p: Probs, count: int) -> Float[Array, 'N']:
   return jax.lax.top_k(p, min(count, p.shape[-1]))[0]
 
 
@@ -103,10 +104,8 @@ def accept_threshold(acc: float = 1.0) -> Method:
 
 def _argmax_of_mixture(d: Distributions, lenience: Lenience) -> Probs:
   share, gates = jnp.clip(lenience, 0, 1), (d.q_gate, d.p_gate)
-  if d.p_logits is not None:
-    # Without forbidden tokens, as p itself.
-    is_allowed = d.p_logits > -jnp.inf
-    gates = (normalize(jnp.where(is_allowed, x, 0), d.p) for x in gates)
+  if d.forbidden is not None:
+    gates = (normalize(jnp.where(d.forbidden, 0, x), d.p) for x in gates)
   q, p = gates
   token = argmax_lowest_id(share * q + (1 - share) * p)
   one_hot = (jnp.arange(d.p.size) == token).astype(d.p.dtype)

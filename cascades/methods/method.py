@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 Probs = Float[Array, 'V']
 Lenience = Float[Array, ''] | np.floating | float
@@ -48,8 +48,9 @@ class Distributions(NamedTuple):
       of its raw logits at temperature 1, since at temperature 0 q is one-hot
       and tells a rule nothing; or q itself, with the option gate='processed'.
     p_gate: The verifier's distribution that the deferral rule reads.
-    p_logits: The verifier's raw logits, -inf for forbidden tokens, for rules
-      with thresholds of logits; None if only probabilities are known.
+    p_logits: The verifier's raw logits, for rules with thresholds of
+      logits; None if only probabilities are known.
+    forbidden: True for forbidden tokens; None if there are none.
   """
 
   q: Probs
@@ -57,6 +58,7 @@ class Distributions(NamedTuple):
   q_gate: Probs
   p_gate: Probs
   p_logits: Float[Array, 'V'] | None = None
+  forbidden: Bool[Array | np.ndarray, 'V'] | None = None
 
 
 Rule = Callable[[Distributions, Lenience], Array]

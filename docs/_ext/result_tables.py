@@ -38,6 +38,8 @@ def points(folder: str, *picks: str) -> str:
       curve at several gammas the fastest is shown.
   """
   frame = pd.read_csv(RESULTS / folder / 'summary.csv')
+  # Older results have drawn drafts alone.
+  frame['draft'] = frame.get('draft', 'sample')
   frame['variant'] = metrics.variants(frame)
   frame = frame[frame.task == 'word_problems'].sort_values('relative_latency')
   rows = []

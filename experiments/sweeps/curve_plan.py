@@ -208,6 +208,7 @@ def plan_curves(
     name, leniences = _canonical_name(method), _as_tuple(lenience)
     if only not in (None, name):
       return
+    method = method if presets.is_preset(method) else name
     if 'lenience' in overridden and leniences:
       leniences = _as_tuple(config['lenience'])
     options = {
