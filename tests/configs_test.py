@@ -62,7 +62,7 @@ def test_a_config_is_documented(name):
 
 _COMMITTED = {
   'quickstart_greedy': 'quickstart',
-  'gemma3_270m_cooler': 'gemma3_270m:t05',
+  'gemma3_270m_t05': 'gemma3_270m:t05',
 }
 # Results whose configs are in git history.
 _PAST = {'tuned_gamma'}

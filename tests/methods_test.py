@@ -366,7 +366,7 @@ def test_rules_are_their_formulas(name):
   d = law_checks.draw_distributions('random', count=200)
   leniences = np.random.default_rng(0).uniform(-0.5, 2, 60)
   got = _registered(name, leniences, d)
-  want = [_rules(*d, lam)[name] for lam in leniences]
+  want = [_rules(*d[:5], lam)[name] for lam in leniences]
   np.testing.assert_array_equal(got, want)
   assert 0.02 < np.mean(want) < 0.98
 
