@@ -15,7 +15,7 @@ _BARS = {
   'cascades/contrib': 2_500,
   'experiments': 12_600,
   'tests': 18_400,
-  'configs': 900,
+  'configs': 840,
 }
 
 

@@ -297,7 +297,7 @@ def _reading(method, d: methods.Distributions, lenience, token) -> Any:
     jnp.log(d.p_gate.max()) - jnp.log(d.p_gate[token]),
   )
   if d.p.size <= 2 * _LIKELIEST + 1:
-    return *d, token, jnp.zeros(()), *facts
+    return *d[:5], token, jnp.zeros(()), *facts
   top_ids = [jax.lax.top_k(x, _LIKELIEST)[1] for x in (d.p_gate, d.q_gate)]
   ids = jnp.sort(jnp.concatenate([*top_ids, token[None]]))
   # Of a token that is there twice the later is empty.

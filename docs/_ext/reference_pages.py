@@ -21,7 +21,8 @@ PAGES = {
     'Decoding and methods',
     'sampler.sampler.Sampler sampler.requests.SampleRequest'
     ' sampler.sampler.SampleOutput sampler.sampler.ConversationState'
-    ' config.DecodingConfig decisions.Decision models.checkpoints.load_model'
+    ' config.DecodingConfig presets decisions.Decision'
+    ' models.checkpoints.load_model'
     ' models.chat.Conversation sampler.scoring.explain methods.method'
     ' sampler.predicting.predict sampler.predicting.Prediction'
     ' sampler.predicting.Point'
