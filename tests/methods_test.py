@@ -253,9 +253,6 @@ def test_temporaries_stay_small_at_gemmas_vocabulary(name):
   assert exe.compile().memory_analysis().temp_size_in_bytes < 1.2e9
 
 
-# --- Tokens per block.
-
-
 @pytest.mark.parametrize('gamma', [4, 1])
 def test_tokens_per_block(gamma):
   # E = (1 - b^(gamma + 1)) / (1 - b), with b = sum min(pi, q), where every
@@ -271,9 +268,6 @@ def test_tokens_per_block(gamma):
   tokens = sum(len(block) * chance for block, chance in blocks)
   expected = (1 - b ** (gamma + 1)) / (1 - b)
   np.testing.assert_allclose(tokens, expected, rtol=1e-5)
-
-
-# --- Lemma 4: whom to defer to.
 
 
 def _tables(count=400, size=7, seed=0):
@@ -324,9 +318,6 @@ def test_opt_is_optimal_for_what_the_models_believe():
     assert above.max() <= 1e-12 if name == 'opt' else above.max() > 1e-3
     assert name == 'chow' or abs(above[0]) < 1e-12
     assert name == 'chow' or len(np.unique(spent)) > 20
-
-
-# --- The formulas, as they are printed.
 
 
 def _kl(x, y):
@@ -438,9 +429,6 @@ def test_targets_are_their_formulas(name):
       np.testing.assert_allclose(law, want, atol=atol)
 
 
-# --- Tables of proofs: no context of a block is like another.
-
-
 @pytest.mark.parametrize('shape', [(2, 5), (4, 3), (9, 2), (9, 3), (5, 12)])
 def test_rows_of_a_block_differ_and_of_a_draft_where_not_all_fit(shape):
   size, depth = shape
@@ -472,8 +460,6 @@ def test_only_rows_that_are_too_near_are_drawn_again():
   with pytest.raises(ValueError, match='120 distributions of 2 tokens do not'):
     law_checks.draw_distributions('random', 60, 2)
 
-
-# --- From logits to probabilities, and drawing from them
 
 _LOGITS = jnp.array([2.0, 1.0, 0.5, 0.5, -1.0])
 

@@ -22,6 +22,14 @@ _SIZE, _GAMMA, _BLOCKS = 6, 5, 10_000
 _ENSEMBLE = np.load(small.FIXTURES / 'ensemble.npz', allow_pickle=False)
 
 
+@pytest.fixture(autouse=True)
+def _no_more_methods():
+  before = {*methods.METHODS}
+  yield
+  for name in {*methods.METHODS} - before:
+    del methods.METHODS[name]
+
+
 @functools.cache
 def _blocks(is_greedy=False):
   """Random blocks: zeros, ties, favourites, and drafts of any length."""

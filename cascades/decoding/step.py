@@ -224,8 +224,10 @@ def distributions(
       processing.gate_probs(logits)
       for logits in (drafter_logits, verifier_logits)
     )
-  p_logits = verifier_logits.astype(jnp.float32)
-  return methods.Distributions(q, p, *gates, p_logits, sampling.forbidden)
+  more = dict(p_logits=verifier_logits.astype(jnp.float32))
+  return methods.Distributions(
+    q, p, *gates, **more, forbidden=sampling.forbidden
+  )
 
 
 def verify_block(

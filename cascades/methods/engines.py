@@ -45,7 +45,6 @@ def entropy_gate(top_k: int = 3) -> Method:
     ' min(1, p / q); residual norm(max(0, p - q))',
     reference='vLLM; FLy, arXiv 2511.22972',
     strict=-math.inf,
-    # The entropy of equal probabilities is the largest.
     strict_up_to=-math.log(max(top_k, 3)) - 1e-3,
     drafter_only=None,
   )
