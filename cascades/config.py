@@ -14,7 +14,6 @@ from cascades import arguments
 from cascades.arguments import Declared, option
 from cascades.verification_config import (
   BONUSES,
-  DRAFTS,
   GATES,
   MULTI_DRAFT,
   VerificationConfig,
@@ -101,7 +100,7 @@ class DecodingConfig(Declared):
   draft: str = option(
     'sample',
     'Drafts: drawn from q (sample), or the most probable tokens (argmax).',
-    choices=DRAFTS,
+    choices=('sample', 'argmax'),
   )
   drafts: int = option(1, 'Drafts per block, side by side.', low=1)
   tree_size: int | None = option(

@@ -11,7 +11,7 @@ import inspect
 import math
 from typing import Any
 
-from cascades import arguments, methods
+from cascades import arguments
 from cascades.config import DecodingConfig
 from cascades.methods import engines
 
@@ -19,7 +19,9 @@ _USUAL = dict(bonus='verifier', draft='argmax')
 _GREEDY = dict(temperature=0.0, gate='raw', **_USUAL)
 
 
-def vllm_fly(window=None, entropy=0.3, top_k=3, **options: Any):
+def vllm_fly(
+  window: int | None = None, entropy: float = 0.3, top_k: int = 3, **options
+) -> DecodingConfig:
   """The `rejection_sample_method='fly'` of vLLM.
 
   A draft that strict decoding rejects stays if p > 0, the entropy of p's
@@ -41,13 +43,13 @@ def vllm_fly(window=None, entropy=0.3, top_k=3, **options: Any):
   )
 
 
-def transformers_ensemble(w=0.5, **options: Any):
+def transformers_ensemble(w: float = 0.5, **options: Any) -> DecodingConfig:
   """The `assistant_ensemble_weight` of transformers, above 0; 1 is strict.
 
   The law of a drafted position is w p + (1 - w) q, at temperature 0 the argmax
   of that mixture of softmaxes at temperature 1; bonus tokens have p. The
-  lenience is 1 - w. Drafts are drawn from q, which transformers 5.24 divides by
-  the temperature twice, and this once.
+  lenience is 1 - w. Drafts are drawn from q, whose logits transformers 5.24
+  divides by the temperature twice, and this once.
   """
   is_greedy = options.get('temperature', 1.0) == 0
   method = engines.ensemble_argmax if is_greedy else 'ensemble'
@@ -55,21 +57,24 @@ def transformers_ensemble(w=0.5, **options: Any):
   return _config(options, method, lenience, bonus='verifier', draft='sample')
 
 
-def trtllm_relaxed(top_k=10, delta=0.6, **options: Any):
+def trtllm_relaxed(
+  top_k: int = 10, delta: float = 0.6, **options: Any
+) -> DecodingConfig:
   """The relaxed acceptance of TensorRT-LLM, in which nothing is drawn.
 
   A draft stays if its softmax at temperature 1 is among the `top_k` largest and
-  at least the largest minus `delta`; else the token is the argmax, as is the
-  bonus. There it holds in thinking spans, here in the whole answer. These are
-  the documented values, the defaults are (1, 0). The lenience is delta; at 0,
-  tokens as probable as the argmax stay.
+  at least the largest minus `delta`, the lenience; else the token is the
+  argmax, as is the bonus. There it holds in thinking spans, here in the whole
+  answer. The values are documented; its defaults are (1, 0), which keep ties.
   """
   method = engines.relaxed_top(arguments.integer('top_k', top_k, 1))
   delta = arguments.number('delta', delta, 0, 1)
   return _config(options, method, delta, **_GREEDY)
 
 
-def sglang_threshold(single=1.0, acc=1.0, **options: Any):
+def sglang_threshold(
+  single: float = 1.0, acc: float = 1.0, **options: Any
+) -> DecodingConfig:
   """The `speculative_accept_threshold_single` and `_acc` of SGLang.
 
   A draft x stays if u <= p(x) / acc or p(x) >= single, whatever q is; else a
@@ -82,13 +87,13 @@ def sglang_threshold(single=1.0, acc=1.0, **options: Any):
   return _config(options, method, lenience, **_USUAL)
 
 
-def medusa_typical(threshold=0.09, **options: Any):
+def medusa_typical(threshold: float = 0.09, **options: Any) -> DecodingConfig:
   """The typical acceptance of Medusa at its temperature 1.
 
   A draft stays if p > min(threshold, sqrt(threshold) exp(-H)), H the entropy of
   the softmax p; else the token is the argmax, as is the bonus. The lenience is
   1 - threshold. Medusa's default temperature is 0, which is strict; it has a
-  tree of drafts, and this one draft.
+  tree of drafts, here there is one.
   """
   lenience = 1 - arguments.number('threshold', threshold, 0, 1)
   return _config(options, 'typical', lenience, **_GREEDY)
@@ -98,28 +103,24 @@ _PRESETS = vllm_fly, transformers_ensemble, trtllm_relaxed, sglang_threshold
 PRESETS = {x.__name__: x for x in (*_PRESETS, medusa_typical)}
 
 
-def is_preset(method: Any) -> bool:
-  """Returns True for a preset's name, with arguments or without."""
-  return isinstance(method, str) and method.partition(':')[0] in PRESETS
-
-
 def configure(method=DecodingConfig.method, **options: Any) -> DecodingConfig:
   """Returns the options of a method, or of a preset's name with arguments."""
-  if not is_preset(method):
+  name, _, text = str(method).partition(':')
+  if name not in PRESETS:
     return DecodingConfig(method=method, **options)
-  name, _, text = method.partition(':')
-  names, values = [*inspect.signature(PRESETS[name]).parameters][:-1], {}
+  *parameters, _ = inspect.signature(PRESETS[name]).parameters.values()
+  defaults = {x.name: x.default for x in parameters}
+  values: dict[str, Any] = {}
   for part in filter(None, text.split(',')):
     key, _, value = part.partition('=')
     try:
-      values[key] = float(value)
-    except ValueError:
-      key = ''
-    if key not in names:
+      kind = float if isinstance(defaults[key], float) else int
+      values[key] = kind(value)
+    except (KeyError, ValueError):
       raise ValueError(
         f'method: {arguments.quote(method)} is not known; write numbers of'
-        f' {", ".join(names)}, as in {name}:{names[0]}=1.'
-      )
+        f' {", ".join(defaults)}, as in {name}:{parameters[0].name}=1.'
+      ) from None
   lenience = options.pop('lenience', None)
   config = PRESETS[name](**values, **options)
   return config if lenience is None else config.replace(lenience=lenience)
@@ -134,8 +135,5 @@ def _config(options, method, lenience, **fixed: Any) -> DecodingConfig:
       raise ValueError(
         f'{name}: is {value!r} in this engine, got {quoted}; leave it out.'
       )
-  method = methods.get_method(method)
-  # A number that is not the engine's default makes a method of its own.
-  method = methods.METHODS.get(method.name) or methods.register(method)
-  values = {**options, **fixed, 'lenience': lenience}
-  return DecodingConfig(method=method, **values)
+  values = {**options, **fixed, 'method': method, 'lenience': lenience}
+  return DecodingConfig(**values)

@@ -19,7 +19,6 @@ SINGLE_DRAFT = ('token', 'block')
 MULTI_DRAFT = ('multi_round', 'k_seq', 'match', 'traversal')
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
-DRAFTS = ('sample', 'argmax')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

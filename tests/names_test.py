@@ -58,7 +58,7 @@ def test_names_are_of_the_field(folder):
     }
     names = {path.stem, *(_defined(x) for x in nodes if x not in operands)}
     # A threshold of SGLang is called so.
-    names -= {'single'} if path.stem == 'presets' else {*()}
+    names -= {'single'} if path.stem == 'presets' else set()
     wrong += [f'{path}: {x}' for x in names if x.strip('_') in _WORDS]
   assert not wrong
 

@@ -5,6 +5,7 @@ transformers' own function, whose decisions `fixtures/make_ensemble.py` has.
 """
 
 import functools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +21,6 @@ from experiments.sweeps import curve_plan
 
 _SIZE, _GAMMA, _BLOCKS = 6, 5, 10_000
 _ENSEMBLE = np.load(small.FIXTURES / 'ensemble.npz', allow_pickle=False)
-
-
-@pytest.fixture(autouse=True)
-def _no_more_methods():
-  before = {*methods.METHODS}
-  yield
-  for name in {*methods.METHODS} - before:
-    del methods.METHODS[name]
 
 
 @functools.cache
@@ -183,8 +176,7 @@ def test_blocks_are_decided_as_by_the_engine(name):
   assert (drawn == tokens)[same].mean() > 0.9995
   strict = config.replace(lenience=config.method.strict or 0.0)
   less, *_ = _decide(strict, d, drafts, lengths)
-  has_switch = name != 'sglang_threshold'
-  assert ((less < accepted).mean() > 0.03) == (has_switch and name[0] != 's')
+  assert ((less < accepted).mean() > 0.03) == (name[0] != 's')
 
 
 def test_decisions_are_those_of_transformers():
@@ -255,9 +247,24 @@ def test_a_preset_is_a_name_for_curves_and_flags(name):
   assert curve.config.replace(lenience=config.lenience) == config
   curve = curve_plan.Curve.from_config(fields, name, (0.25, 0.5))
   assert curve.leniences == (0.25, 0.5)
+  assert methods.get_method(config.method.name) is config.method
   assert config.draft == ('sample' if 'trans' in name else 'argmax')
   assert config.bonus == 'verifier'
   assert not config.is_lossless or name == 'sglang_threshold'
+
+
+def test_numbers_of_a_preset_are_in_the_name_of_its_method():
+  # The window is of the curve's gamma.
+  name = 'vllm_fly:window=6,top_k=4'
+  curve = curve_plan.Curve.from_config({}, name, (), gamma=8)
+  assert curve.method == 'entropy_gate-4'
+  assert curve.config.verification == 'look_ahead:7'
+  for name in 'entropy_gate-4', 'relaxed_top-3', 'accept_threshold-0.5':
+    method = methods.get_method(name)
+    assert (method.name, pickle.loads(pickle.dumps(method))) == (name, method)
+  for name in 'entropy_gate-x', 'opt-4', 'entropy_gate-':
+    with pytest.raises(ValueError, match='is not known'):
+      methods.get_method(name)
 
 
 @pytest.mark.parametrize(

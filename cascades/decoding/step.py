@@ -224,9 +224,9 @@ def distributions(
       processing.gate_probs(logits)
       for logits in (drafter_logits, verifier_logits)
     )
-  more = dict(p_logits=verifier_logits.astype(jnp.float32))
+  p_logits = verifier_logits.astype(jnp.float32)
   return methods.Distributions(
-    q, p, *gates, **more, forbidden=sampling.forbidden
+    q, p, *gates, p_logits=p_logits, forbidden=sampling.forbidden
   )
 
 

@@ -53,7 +53,8 @@ def get_method(method: str | Method) -> Method:
   """Returns the method of a name or an alias; a `Method` as it is."""
   if isinstance(method, Method):
     return method
-  return METHODS.get(method) or METHODS[ALIASES.get(method, method)]
+  entry = METHODS.get(method) or engines.find_method(method)
+  return entry or METHODS[ALIASES.get(method, method)]
 
 
 def is_builtin(method: Method) -> bool:
@@ -64,7 +65,7 @@ def is_builtin(method: Method) -> bool:
 
 def _by_name(method: Method) -> str | tuple:
   """Pickles a registered method as its name: a copy would compile anew."""
-  if METHODS.get(method.name, None) is method:
+  if method in (METHODS.get(method.name), engines.find_method(method.name)):
     return get_method, (method.name,)
   return method.__reduce_ex__(4)
 

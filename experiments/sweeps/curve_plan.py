@@ -89,7 +89,9 @@ class Curve:
     if name in CONFIDENCES:
       method, name, confidence = 'drafter_only', 'drafter_only', name
     # Options that a curve does not read are left at their defaults.
-    unread = set() if methods.METHODS[name].reads_gates else {'gate'}
+    is_preset = method.partition(':')[0] in presets.PRESETS
+    reads_gates = is_preset or methods.get_method(name).reads_gates
+    unread = set() if reads_gates else {'gate'}
     if values.get('temperature', 1.0) < processing.GREEDY_BELOW:
       unread |= {'top_k', 'top_p', 'draft'}
     if not values.get('gamma', 1):
@@ -98,7 +100,7 @@ class Curve:
       unread.add('tree_size')
     values = {name: x for name, x in values.items() if name not in unread}
     decoding = presets.configure(method, **values)
-    if presets.is_preset(method):
+    if is_preset:
       leniences = tuple(leniences) or (decoding.effective_lenience,)
       decoding = decoding.replace(lenience=None)
       if decoding.temperature != values.get('temperature', 1.0):
@@ -176,10 +178,10 @@ def drafter_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical_name(method: str) -> str:
-  """Returns the registered name of a method, or that of a preset."""
-  if presets.is_preset(method):
-    return presets.configure(method).method.name
-  return method if method in CONFIDENCES else methods.get_method(method).name
+  """Returns the name of a method; a preset's has its arguments."""
+  is_preset = method.partition(':')[0] in presets.PRESETS
+  is_name = is_preset or method in CONFIDENCES
+  return method if is_name else methods.get_method(method).name
 
 
 def _makes_drafts(method: str) -> bool:
@@ -205,10 +207,9 @@ def plan_curves(
 
   def add(method, lenience=(), gamma=None, num_examples=None, **options):
     """Adds a curve for each gamma."""
-    name, leniences = _canonical_name(method), _as_tuple(lenience)
-    if only not in (None, name):
+    method, leniences = _canonical_name(method), _as_tuple(lenience)
+    if only not in (None, method):
       return
-    method = method if presets.is_preset(method) else name
     if 'lenience' in overridden and leniences:
       leniences = _as_tuple(config['lenience'])
     options = {
@@ -221,7 +222,7 @@ def plan_curves(
     if 'num_examples' in overridden:
       num_examples = None
     fields = dict(num_examples=num_examples, **options)
-    gammas = _as_tuple(gamma if _makes_drafts(name) else 0)
+    gammas = _as_tuple(gamma if _makes_drafts(method) else 0)
     pairs = [(x, leniences) for x in gammas]
     if PREDICTED in (*gammas, *leniences):
       predicted.append(method)
