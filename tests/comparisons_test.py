@@ -29,7 +29,9 @@ def make(specs, n=200, task='sums', seed=0):
     right, latency, wall, tokens = spec
     point = dict(task=task, n=n, failed=0)
     point |= dict(method=method, variant=method, lenience=lenience, gamma=gamma)
-    point |= dict(verification='token')
+    preset = comparisons.preset_of(method, 'verifier')
+    bonus = 'verifier' if preset else 'target'
+    point |= dict(verification='token', bonus_from=bonus)
     strict = runs.is_strict(method, lenience)
     point |= dict(has_rule=method in RULES, scale=1.0, strict=strict)
     points.append(point)
@@ -228,9 +230,13 @@ def test_every_known_method_has_a_kind():
     ('diff', 'sequential', 0.1): 'sequential oracle',
     ('sequence_mean', 'token', 0.1): 'sequence-level cascade',
     ('always_accept', 'token', math.nan): 'always accept',
+    ('relaxed_top-3', 'token', 0.6): "engine's switch",
   }
-  kind_of = comparisons.kind_of
-  kinds = {key: kind_of(*key, has_rule=key[0] in RULES) for key in expected}
+  more = dict(bonus='verifier')
+  kinds = {
+    key: comparisons.kind_of(*key, has_rule=key[0] in RULES, **more)
+    for key in expected
+  }
   assert kinds == expected
   assert set(expected.values()) == {'', *comparisons.KINDS}
 
@@ -264,6 +270,34 @@ def test_a_kind_is_shown_by_its_best_points():
   # A kind is not compared with itself.
   lone = comparisons.compare(make({ALONE: (0.8, 1.0, 0.01, 10)}), CHOICE)
   assert comparisons.best_of_kinds(lone).empty
+
+
+def test_a_switch_stands_beside_the_fastest_rule_of_its_quality():
+  specs = {
+    ALONE: (0.80, 1.0),
+    ('speed', 0.0, 4): (0.80, 0.9),
+    ('opt', 0.5, 4): (0.79, 0.5),
+    ('token_v3', 0.5, 4): (0.60, 0.3),
+    ('relaxed_top-3', 0.6, 4): (0.60, 0.7),
+    ('entropy_gate', -0.3, 4): (0.80, 0.6),
+    ('ensemble', 0.5, 4): (0.785, 0.7),
+  }
+  points = make({k: (*spec, 0.01, 10) for k, spec in specs.items()})
+  frame = comparisons.compare(points, CHOICE)
+  table = comparisons.switches(points, frame, CHOICE).set_index('method')
+  # TokenV3 is faster than TensorRT-LLM's switch, and as good; OPT is better.
+  columns = ['rival_variant', 'rival_lenience', 'dominated']
+  rivals = table[columns].astype(object).where(table.gain_speedup.notna(), '')
+  assert rivals.to_numpy().tolist() == [
+    *(['opt', 0.5, True], ['', '', ''], ['opt', 0.5, False]),
+  ]
+  gains = table[['gain_speedup', 'gain_difference']].to_numpy()[[0, 2]]
+  np.testing.assert_allclose(gains, [[1.4, 0.19], [1.4, 0.005]], rtol=1e-6)
+  # Of rules alone there is nothing to compare.
+  rules = make(SPECS)
+  assert comparisons.switches(
+    rules, comparisons.compare(rules, CHOICE), CHOICE
+  ).empty
 
 
 def test_a_method_without_blocks_is_left_out_where_it_has_blocks():

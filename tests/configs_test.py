@@ -27,7 +27,7 @@ _CONFIGS = {
   if path.stem != 'common'
 }
 # Variants of configs, by argument.
-_VARIANTS = ('gemma3_270m:t05',)
+_VARIANTS = 'gemma3_270m:t05', 'engines:three', 'engines:270m'
 # Of a config that is silent, so that the options are the usual ones.
 _curve = functools.partial(curve_plan.Curve.from_config, {})
 # Arguments of configs/paper.py.
@@ -100,7 +100,7 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
 @pytest.mark.parametrize(
   'name',
   [
-    *('quickstart', 'baselines', 'specialist', 'your_data'),
+    *('quickstart', 'specialist', 'your_data', 'engines', 'engines:three'),
     *('gemma3_270m', 'gemma3_270m:t05', *_OF_PAIRS),
   ],
 )
@@ -145,10 +145,12 @@ def test_fields_of_the_command_line_win():
   assert found['token_v3 gamma 4 on 200'].leniences == (0.25,)
   assert found['verifier_only'].leniences == ()
   # Curves that are equal now are one, with the leniences of all of them.
-  found = _planned('baselines', gamma=3, verification='block')
-  assert 'speed gamma 3' not in found
-  assert found['speed block gamma 3'].leniences == (0.0, 0.8, 0.9, 0.95)
+  found = _planned('gemma3_270m', gamma=3, verification='block')
+  assert 'token_v3 gamma 3' not in found
+  assert found['token_v3 block gamma 3'].leniences == (0.8, 0.95)
   assert found['sequence_mean'].config.verification == 'token'
+  found = _planned('quickstart', gamma=12, num_examples=20)
+  assert sorted(found['token_v3 gamma 12'].leniences) == [0.9, 0.95]
   # A method selects its curves, or is one that the sweep lacks.
   found = _planned('quickstart', method='cascade_chow', lenience=(0.25,))
   own = dict(gamma=4, num_examples=200)

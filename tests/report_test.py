@@ -167,9 +167,14 @@ def test_methods_have_looks_and_variants_are_dashed():
   assert len({x.label for x in table.values()}) == len(table)
   assert len({x[1:] for x in table.values()}) == len(table)
   variants = 'diff', 'diff block', 'diff sequential', 'chow sequential'
-  table = tables.styles({name: name.split()[0] for name in variants})
+  switches = (
+    'entropy_gate-4 look_ahead:2 bonus verifier draft argmax',
+    'typical',
+  )
+  table = tables.styles({x: x.split()[0] for x in (*variants, *switches)})
   assert [x.label for x in table.values()] == [
-    *('Diff', 'Diff (block)', 'Diff (sequential oracle)', 'Chow (sequential)')
+    *('Diff', 'Diff (block)', 'Diff (sequential oracle)', 'Chow (sequential)'),
+    *('vllm_fly-4 (look_ahead:2)', 'typical'),
   ]
   assert len({x.line for x in table.values()}) == 3
   assert table['diff'][1:3] == table['diff block'][1:3]

@@ -276,6 +276,15 @@ _KINDS_OF_METHODS = {
   'sequence_least': 'sequence-level cascade',
   'always_accept': 'always accept',
 }
+# Presets by their methods, which draw bonus tokens from p there.
+_ENGINES = {
+  'entropy_gate': 'vllm_fly',
+  'ensemble': 'transformers_ensemble',
+  'ensemble_argmax': 'transformers_ensemble',
+  'accept_threshold': 'sglang_threshold',
+  'relaxed_top': 'trtllm_relaxed',
+  'typical': 'medusa_typical',
+}
 # In the order of the table.
 KINDS = (
   'speculative cascade',
@@ -286,16 +295,27 @@ KINDS = (
   'sequential oracle',
   'sequence-level cascade',
   'always accept',
+  "engine's switch",
   'other method',
 )
+_RIVALS = 'strict decoding', 'speculative cascade'
+
+
+def preset_of(method: str, bonus: str) -> str:
+  """Returns the preset of an engine's switch; '' of any other point."""
+  name, dash, number = method.partition('-')
+  preset = _ENGINES.get(name, '') if bonus == 'verifier' else ''
+  return preset and preset + dash + number
 
 
 def kind_of(
-  method: str, verification: str, lenience: float, has_rule: bool
+  method: str, verification: str, lenience: float, has_rule: bool, bonus: str
 ) -> str:
   """Returns the kind of decoding of a point; '' for a model alone."""
   if method in BASELINES:
     return ''
+  if preset_of(method, bonus):
+    return "engine's switch"
   if verification == metrics.SEQUENTIAL:
     oracle = runs.is_oracle(method, verification)
     return 'sequential oracle' if oracle else 'sequential cascade'
@@ -316,10 +336,45 @@ _POINT_COLUMNS = ['variant', 'lenience', 'gamma', 'speedup']
 _GROUP = ['task', 'kind']
 
 
+def _kinds(frame: pd.DataFrame) -> list[str]:
+  names = 'method verification lenience has_rule bonus_from'.split()
+  return [kind_of(*x) for x in frame[names].itertuples(index=False)]
+
+
+def switches(
+  points: Points, frame: pd.DataFrame, config: AnalysisConfig
+) -> pd.DataFrame:
+  """Compares each engine's switch with strict decoding and cascades.
+
+  Its rival is the fastest of their points with at least its quality that is
+  faster. A point is dominated if one is faster and better, both paired
+  intervals excluding no difference; then the fastest such point is the rival.
+  The gains are the rival's over the switch.
+  """
+  frame, gains = frame.assign(kind=_kinds(frame)), {}
+  for row in frame[frame.kind == "engine's switch"].itertuples():
+    rivals = frame[(frame.task == row.task) & frame.kind.isin(_RIVALS)]
+    is_better = (rivals.quality >= row.quality) & (rivals.speedup > row.speedup)
+    indices = rivals.index[is_better]
+    answers = matrices(points, [*indices, row.Index])
+    scores = _compared(
+      row.task, answers, len(indices), scale=row.scale, config=config
+    )
+    gain = pd.DataFrame(scores, [*indices, row.Index])[:-1].add_prefix('gain_')
+    dominated = (gain.gain_speedup_low > 1) & (gain.gain_difference_low > 0)
+    gain = (
+      rivals[['variant', 'lenience']]
+      .add_prefix('rival_')
+      .join(gain.assign(dominated=dominated), how='right')
+    )
+    order = gain.sort_values(['dominated', 'gain_speedup'])
+    gains[row.Index] = order.iloc[-1] if len(order) else {'dominated': False}
+  return frame.join(pd.DataFrame.from_dict(gains, 'index'), how='inner')
+
+
 def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   """Selects the best points of each kind of decoding."""
-  columns = frame[['method', 'verification', 'lenience', 'has_rule']]
-  names = [kind_of(*x) for x in columns.itertuples(index=False)]
+  names = _kinds(frame)
   tasks = frame.task.unique()
   frame = frame.assign(
     kind=pd.Categorical(names, ['', *KINDS]),

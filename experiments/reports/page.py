@@ -70,7 +70,8 @@ def write_report(
   path = run.path / 'decision.json'
   records.check_tree(run.path)
   cli.say('drawing the page')
-  frame = comparisons.compare(runs.gather(run), config)
+  gathered = runs.gather(run)
+  frame = comparisons.compare(gathered, config)
   predicted = make('the prediction', _predicted, run, frame)
   frames = [frame] if predicted is None else [frame, predicted]
   curves = {x: x for x in frames[-1].variant}
@@ -84,10 +85,13 @@ def write_report(
   lacking = [f'{len(points)} points are not decoded yet.'] if points else []
   decision = make('the decision', _decision, path)
   by_kind = make('the kinds', comparisons.best_of_kinds, frame)
+  switches = make(
+    "the engines' switches", comparisons.switches, gathered, frame, config
+  )
   timed = make('the race', comparisons.race, run, config)
   output = [
     decision and make('the table of the decision', _trials, decision),
-    *_tables(frame, by_kind, timed, curve_styles),
+    *_tables(frame, by_kind, switches, timed, curve_styles),
   ]
   # Cells that cannot be shown are refused here, not in the template.
   rendered = [x and make(x.title, render, x) for x in output]
@@ -120,6 +124,7 @@ def write_report(
 def _tables(
   frame: pd.DataFrame,
   by_kind: pd.DataFrame | None,
+  switches: pd.DataFrame | None,
   timed: pd.DataFrame | None,
   curve_styles: tables.CurveStyles,
 ) -> list[Table]:
@@ -150,6 +155,20 @@ def _tables(
     title = 'Kinds of decoding at equal quality'
     by_kind = by_kind.rename(columns={'variant': 'fastest', 'kind': 'variant'})
     output.append(Table('kinds', title, by_kind, columns, row_heading='Kind'))
+  if switches is not None and len(switches):
+    columns = [
+      tables.TASK,
+      *point,
+      tables.SPEEDUP,
+      tables.DIFFERENCE,
+      Column('rival_variant', 'Rule at its quality', name),
+      tables.LENIENCE._replace(field='rival_lenience', heading='Its lenience'),
+      Column('gain_speedup', 'Its speed over the switch', RATIO),
+      Column('gain_difference', 'Its quality above', SCORE),
+      Column('dominated', 'Dominated', '✗✓'.__getitem__),
+    ]
+    title = "Engines' switches beside rules"
+    output.append(Table('switches', title, switches, columns))
   if timed is not None:
     title = 'Measured and modelled speed-ups'
     output.append(Table('race', title, timed, [*point, *tables.RACE]))

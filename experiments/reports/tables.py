@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -74,6 +75,10 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
       looks[method] = (method, *_FURTHER[further])
     style = Style(*looks[method])
     options = variant.removeprefix(method).strip()
+    bonus = 'verifier' if 'bonus verifier' in options else ''
+    if preset := comparisons.preset_of(method, bonus):
+      style = style._replace(label=preset)
+      options = re.sub(' ?(bonus verifier|draft argmax)', '', options).strip()
     if is_oracle(method, options.partition(' ')[0]):
       options = options.replace('sequential', 'sequential oracle')
     if options:
@@ -208,7 +213,7 @@ class Table:
 def _cell(row: Mapping, column: Column) -> Cell:
   """Returns the cell of a row in a column."""
   value, show = row[column.field], column.show
-  if column.field in ('quality', 'difference'):
+  if column.field.endswith(('quality', 'difference')):
     show = functools.partial(quality, task=row.get('task', ''))
   _, *end_names = comparisons.with_ends(column.field)
   bounds = [row.get(name, math.nan) for name in end_names]
