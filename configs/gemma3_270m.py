@@ -11,8 +11,7 @@ clock too. `configs/gemma3_270m.py:t05` decodes at temperature 0.5. It needs
 and VNNI, twice as long without.
 
 Rules, leniences and gammas were chosen on 256 captions of the validation split,
-with --config.split=validation, --config.num_examples=256 and its file: points
-that a prediction found fast are decoded there.
+with --config.split=validation, --config.num_examples=256 and its file.
 """
 
 import ml_collections
@@ -62,10 +61,11 @@ def sweep(add, config):
   add(method='drafter_only', lenience=())
   if config.split == 'validation':
     add(method='speed', lenience=(0.0,), gamma=(2, 3))
-    add(method='token_v3', lenience=(0.8, 0.95, 0.98), gamma=4)
-    add(method='token_v2', lenience=(0.1, 0.2, 0.3), gamma=4)
-    add(method='opt', lenience=(0.0, 0.1), gamma=4)
-    add(method='sequence_mean', lenience=(0.6,))
+    add(method='token_v2', lenience=(0.2, 0.3), gamma=(3, 4, 5))
+    add(method='token_v3', lenience=(0.8, 0.95), gamma=(3, 4, 5))
+    add(method='always_accept', gamma=(2, 3, 5), bonus='verifier', lenience=())
+    if config.temperature > 0:
+      add(method='min_p', lenience=(0.3, 0.5), gamma=(2, 3))
     return
   add(method='speed', lenience=(0.0,), gamma=2)
   add(method='token_v2', lenience=(0.2, 0.3), gamma=4)
