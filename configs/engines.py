@@ -1,10 +1,10 @@
 """Engines' lossy switches beside cascades, each at several values.
 
 Command: python -m experiments.sweep --config=configs/engines.py
-Shows: each switch of `cascades.presets` and each rule, with gamma 4 (strict
-decoding also with 2): which switches are slower than a rule at no better
-quality. It answers word problems with the bundled pair, in five minutes on two
-CPU cores; `configs/engines.py:three` answers three tasks with a specialist, and
+Shows: each switch of `cascades.presets` and each rule, at one gamma (strict
+decoding also at 2): which switches are slower than a rule at no better quality.
+It answers word problems with the bundled pair, in five minutes on two CPU
+cores; `configs/engines.py:three` answers three tasks with a specialist, and
 `configs/engines.py:270m` captions with Gemma 3 270M, in half an hour, as
 configs/gemma3_270m.py. Decoding is greedy; --config.temperature=0.5 leaves out
 the two switches that are always greedy.
@@ -39,17 +39,18 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
   if argument == 'three':
     config, changes = specialist.get_config(), dict(num_examples=300)
   if argument == '270m':
-    config, changes = gemma3_270m.get_config(), dict(num_examples=256, clock=0)
+    config, changes = gemma3_270m.get_config(), dict(num_examples=256, gamma=3)
+    config.clock = 0
     del config.decision
   with config.unlocked():
-    config.update(temperature=0.0, gamma=4, **changes)
+    config.update({'temperature': 0.0, 'gamma': 4} | changes)
   return config
 
 
 def sweep(add, config):
   """Adds the switches that decode at the temperature, and the rules."""
   add(method='verifier_only', lenience=())
-  add(method='speed', lenience=(0.0,), gamma=(2, 4))
+  add(method='speed', lenience=(0.0,), gamma=(2, config.gamma))
   for method, lenience in _RULES.items():
     add(method=method, lenience=lenience)
   for method, lenience in _SWITCHES.items():

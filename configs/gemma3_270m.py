@@ -22,14 +22,7 @@ _TEMPERATURES = {'': 0.0, 't05': 0.5}
 
 
 def get_config(argument: str = '') -> ml_collections.ConfigDict:
-  """Returns the fields of a variant.
-
-  Args:
-    argument: '' or 't05'.
-
-  Raises:
-    ValueError: The argument is unknown.
-  """
+  """Returns the fields of a variant, '' or 't05'."""
   if argument not in _TEMPERATURES:
     raise ValueError(
       f'argument: must be t05 or empty (temperature 0), got {argument!r}.'
