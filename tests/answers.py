@@ -17,11 +17,7 @@ def measured(*costs) -> unit_costs.CostMeasurements:
 
 
 def make_record(sources='drb', **changes) -> records.Record:
-  """Makes a record whose counts are those of blocks of two drafts.
-
-  `sources` has a letter for each token: drafted (d), residual (r) or bonus (b);
-  `ddb`, `dr` and `r` are a block each.
-  """
+  """Makes a record of blocks of two: (d)rafts, (r)esiduals and (b)onuses."""
   blocks = sources.count('r') + sources.count('b')
   accepted, rejected = sources.count('d'), sources.count('r')
   fields = dict(task='sums', method='token_v3', lenience=0.5, gamma=2, drafts=1)

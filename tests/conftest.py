@@ -67,11 +67,7 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 @pytest.fixture(autouse=True)
 def forget():
-  """Drops what was compiled, if there is much of it.
-
-  A process may hold 65,530 memory maps; a few hundred compiled loops are as
-  many, and then it crashes.
-  """
+  """Drops what was compiled: at 65,530 memory maps a process crashes."""
   yield
   maps = pathlib.Path('/proc/self/maps')
   # Where it cannot be told, after every test.
@@ -81,11 +77,7 @@ def forget():
 
 @pytest.fixture(autouse=True, scope='session')
 def brief_sweeps():
-  """Makes what surrounds the decoding of a sweep take a moment.
-
-  Unit costs are timed for less than four seconds, and the page at its end comes
-  with wider intervals. Tests of those two call them by themselves.
-  """
+  """Times unit costs for .1 s, and draws pages of few resamples."""
   from experiments import reports
   from experiments.sweeps import costs
 

@@ -39,10 +39,7 @@ def _setting(lenience, gamma=4, method='token_v3'):
 
 
 def _answers(losses, speeds, settings=None, n=400):
-  """Answers with constant times, and losses of each setting, [n] or a number.
-
-  Every setting's answers to the verifier's 1.0; tokens are one each.
-  """
+  """Answers with constant times, and losses to the verifier, [n] or one."""
   if settings is None:
     settings = [_setting(x) for x in (-1.0, 0.2, 0.5, 0.9)[: len(losses)]]
   losses = np.stack([np.broadcast_to(x, n) for x in (0.0, *losses)])

@@ -52,11 +52,7 @@ def written(folder, name='tiny-verifier') -> pathlib.Path:
 
 
 def rewritten(file: pathlib.Path, change, tensors=lambda name, data: None):
-  """A file with other fields, or with other tensors than those of `file`.
-
-  `change` changes the fields, by name, with their types and values; `tensors`
-  gives other data of a tensor and its type, or None.
-  """
+  """A file whose fields `change` changes; data and types are by `tensors`."""
   reader = gguf.GGUFReader(file)
   fields = {
     name: (field.types, field.contents())

@@ -280,11 +280,7 @@ def _tv(q, p):
 
 
 def _curve(loss_q, loss_p, q, p):
-  """Budgets and losses of the optimal rule, from strict lam to lam = 0.
-
-  It defers where loss(q) > loss(p) + lam TV(p, q); its budget is the mean of r
-  TV(p, q), the rejection rate.
-  """
+  """Budgets and losses of r = [loss(q) > loss(p) + lam TV(p, q)], by lam."""
   price = _tv(q, p)
   gain = loss_q - loss_p
   ratios = np.unique(gain[gain > 0] / price[gain > 0])

@@ -86,10 +86,7 @@ def _run(notebook, folder: pathlib.Path, kernel: str) -> str:
 
 @pytest.fixture(scope='session')
 def colab(tmp_path_factory):
-  """An environment as Colab has it: dependencies, but not this project.
-
-  Returns its interpreter. The first notebook of a session installs the wheel.
-  """
+  """The Python of an environment as Colab has it, without this project."""
   folder = tmp_path_factory.mktemp('colab')
   venv.create(folder / 'env', with_pip=True)
   (site,) = (folder / 'env').glob('lib/python*/site-packages')

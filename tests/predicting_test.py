@@ -35,10 +35,7 @@ def _tables():
 
 
 def _expected(kind, sampling, gamma):
-  """Chances of each text, and its mean calls, drafts accepted and examined.
-
-  By enumeration of all blocks; the first axis is that of `_PAIRS`.
-  """
+  """Chances of texts, mean calls, drafts accepted and examined, of `_PAIRS`."""
   verifier, drafter = _tables()
   d = table_models.table_distributions(verifier, drafter, sampling)
   pairs = [(methods.METHODS[x], y) for x, ys in _PAIRS.items() for y in ys]

@@ -47,10 +47,7 @@ def compare(
   rows,
   earlier=(),
 ):
-  """Yields a row for each point: what is decoded, and what is predicted.
-
-  Points of `earlier` rows are not decoded again.
-  """
+  """Yields what is decoded, if not `earlier`, and predicted of each point."""
   names = 'temperature gamma method lenience'.split()
   decoded = {tuple(x[y] for y in names): x for x in earlier if 'decoded' in x}
   for temperature in temperatures:
@@ -102,10 +99,7 @@ def compare(
 
 
 def _coverage(pair, prompts, tokens, count):
-  """Returns the share of draws whose interval holds the value of all answers.
-
-  Of each point of strict decoding, and of a rule corrected by its own texts.
-  """
+  """The share of draws whose interval holds the value of all answers."""
 
   def answer(seed, **options):
     config = cascades.DecodingConfig(**options)

@@ -35,17 +35,14 @@ curve = functools.partial(curve_plan.Curve.from_config, {})
 
 @functools.cache
 def tables(apart: float = 0.5) -> tuple[Checkpoint, Checkpoint]:
-  """Two tables that speak the bundled models' tokens.
-
-  About one answer in three ends within 32 tokens. `apart` is the share of
-  another table in the drafter's.
-  """
+  """Two tables of the bundled models' tokens; `apart` is another's share."""
   tokenizer = cascades.load_model('tiny-drafter').tokenizer
   model = table_models.TableModel(tokenizer.vocab_size)
   one, other = (model.init_params(jax.random.key(i)) for i in range(2))
   logits = np.array(one), np.array(one + apart * other)
   for table in logits:
     table[:, [tokenizers.PAD, tokenizers.BOS, tokenizers.UNK]] = -np.inf
+    # About one answer in three ends within 32 tokens.
     table[:, tokenizers.EOS] += 3
   return tuple(
     Checkpoint(model, jnp.asarray(table), tokenizer) for table in logits
@@ -63,11 +60,7 @@ def config_of(vocab_size: int, layers: int = 1, width: int = 16) -> dict:
 
 @functools.cache
 def pair() -> tuple[str, str]:
-  """Folders of a verifier of two layers, and of a drafter of one.
-
-  They are Hugging Face's, with the bundled tokenizer; their parameters are
-  random. They are gone when the process ends.
-  """
+  """Folders of a verifier of two random layers, and of a drafter of one."""
   root = pathlib.Path(tempfile.mkdtemp(prefix='cascades-small-'))
   atexit.register(shutil.rmtree, root, ignore_errors=True)
   tokenizer = cascades.load_model('tiny-drafter').tokenizer

@@ -67,11 +67,7 @@ def _digest(values) -> str:
 
 
 def _examples(task, split):
-  """Lists the examples of a split as plain values.
-
-  Of tasks that make up their problems: the first 300 of two seeds. Of
-  published sets: all that the file in `data/tasks` has, with worked examples.
-  """
+  """The examples of a split as plain values: 300 of two seeds, or all."""
   path = task.source and fixture_of(task.name)
   for seed in (0, 1):
     for e in task.load(split=split, seed=seed, num_examples=300, path=path):

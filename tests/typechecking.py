@@ -17,11 +17,7 @@ _check = beartype.beartype(
 
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a function that checks its annotations when it is called.
-
-  Fields of pytrees are not checked: JAX builds them with batches of values,
-  shapes, axes or shardings in the place of arrays.
-  """
+  """Checks annotations in calls, but of fields of pytrees, which JAX builds."""
   checked = _check(function)
   if function.__name__ != '__init__':
     return checked

@@ -42,11 +42,7 @@ def write_head(
   seed=0,
   **config,
 ):
-  """Writes a random head; returns the fields of its config.json.
-
-  `target` is the verifier's width; `said` are increasing ids of the tokens that
-  it drafts, None for all; None of `hidden_layers` reads the usual layers.
-  """
+  """Writes a random head that drafts `said`, or all; returns its config."""
   layer = dict(model_type='llama', num_hidden_layers=1, hidden_size=width)
   layer |= dict(intermediate_size=20, num_attention_heads=4, head_dim=6)
   layer |= dict(num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=vocab)
@@ -109,11 +105,7 @@ _step = jax.jit(drafters.EagleDrafter.step, static_argnums=0)
 
 
 def drafts_of(bound_drafter, read, tokens, length, drafted):
-  """The logits after the first `length` tokens, and after each of a draft.
-
-  `read` is what `_read` gives of all tokens; nothing beyond `length` is looked
-  at.
-  """
+  """The logits after the first `length` tokens, and after each of a draft."""
   (drafter, own), (hidden, state) = bound_drafter, read
   view, at = drafter.view(state, jnp.int32(length)), jnp.int32(length - 1)
   # A text of one token was said by nobody; it is read with its own state.
