@@ -3,19 +3,17 @@
 import dataclasses
 import functools
 import json
-import pathlib
 import re
 
-import jax
 import jinja2
 import pytest
 import small
 from fixtures import gguf_writer
 
-from cascades.models import chat, checkpoints, language, tokenizers
+from cascades.models import chat, checkpoints, tokenizers
 from cascades.models.chat import Conversation
 
-_FOLDER = pathlib.Path(__file__).parent / 'fixtures/chat'
+_FOLDER = small.FIXTURES / 'chat'
 _NAMES = 'folded', 'gemma3', 'gemma4'
 _CONVERSATIONS = small.read_json(_FOLDER / 'conversations.json')
 # Of Gemma 2 and 3, and of Gemma 4.
@@ -364,20 +362,11 @@ def test_damaged_files_of_templates_are_refused(tmp_path, field):
     chat.read(tmp_path)
 
 
-@functools.cache
-def _checkpoint():
-  """Returns a small model with a template, and with nothing to say."""
-  tokenizer = _tokenizer(_source('folded'))
-  model = language.from_config(small.config_of(tokenizer.vocab_size, width=8))
-  params = model.init_params(jax.random.key(0))
-  return checkpoints.Checkpoint(model, params, tokenizer)
-
-
 @pytest.mark.parametrize('kind', ['folder', 'gguf'])
 def test_a_model_is_asked_by_its_own_template(tmp_path, kind):
   path = tmp_path / ('model.gguf' if kind == 'gguf' else 'model')
   save = gguf_writer.save_gguf if kind == 'gguf' else checkpoints.save_model
-  save(path, _checkpoint())
+  save(path, small.random_model(_tokenizer(_source('folded')), width=8))
   one = small.sampler(str(path), gamma=0, cache_length=200)
   assert one.tokenizer.chat_template == _source('folded')
   messages = Conversation([('system', ' Be short. '), ('user', ' hi<eos>')])
@@ -395,10 +384,8 @@ def test_a_model_is_asked_by_its_own_template(tmp_path, kind):
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   """A pretrained model with nothing to say."""
-  path, tokenizer = tmp_path_factory.mktemp('turns'), _trained('start')
-  config = small.config_of(tokenizer.vocab_size, width=8)
-  params = language.from_config(config).init_params(jax.random.key(0))
-  checkpoints.write_folder(path, config, params, tokenizer)
+  path = tmp_path_factory.mktemp('turns')
+  checkpoints.save_model(path, small.random_model(_trained('start'), width=8))
   return path
 
 

@@ -17,7 +17,7 @@ from absl import flags
 from absl.testing import flagsaver
 from fixtures import gguf_writer
 from safetensors.numpy import load_file, save_file
-from small import FIXTURES, dtypes, load, read_json, same, stored
+from small import FIXTURES, dtypes, load, read_json, refused, same, stored
 
 import cascades
 from cascades import drafters, load_model
@@ -42,10 +42,6 @@ _ROOTS = 'model.language_model', 'language_model.model'
 _HEAD = checkpoints.ASSETS / 'tiny-recurrent'
 _ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
 _EAGLE = FIXTURES / 'eagle3_joined'
-
-
-def refused(path) -> str:
-  return conftest.refused('model', load_model, path)
 
 
 @pytest.fixture
@@ -300,15 +296,11 @@ def test_an_untied_head_is_refused(copied, monkeypatch, declared, prefix):
 # --- config.json ---
 
 
-def built(config):
-  """Returns the gemma configuration for a config.json."""
-  return language.from_config(config).module.config
-
-
 def test_a_multimodal_config_may_say_little_of_its_text_part():
   for text in {}, {'model_type': 'gemma3_text'}, None:
     whole = {'model_type': 'gemma3', 'text_config': text, 'vision_config': {}}
-    assert built(whole) == built({'model_type': 'gemma3_text'})
+    want = small.built({'model_type': 'gemma3_text'})
+    assert small.built(whole) == want
 
 
 _LINEAR = {'rope_type': 'linear', 'factor': 2.0}
@@ -337,7 +329,7 @@ def test_positions_turn_as_a_config_says():
     (two, {'rope_theta': 500.0, 'rope_scaling': _LINEAR}, (500, 2) * 2),
     (two, {'rope_parameters': _LINEAR | {'rope_theta': 500.0}}, (500, 2) * 2),
   ):
-    config = built({'model_type': family, **fields})
+    config = small.built({'model_type': family, **fields})
     found = (
       *(config.local_base_frequency, config.local_scale_factor),
       *(config.global_base_frequency, config.global_scale_factor),
@@ -349,7 +341,7 @@ def test_layer_types_from_a_pattern_or_spelled_out():
   three = {'model_type': 'gemma3_text', 'sliding_window_pattern': 3}
   spelled = {'layer_types': [FULL] * 6 + [SLIDING]}
   for fields, want in ((three, 'LLGLLGL'), (three | spelled, 'GGGGGGL')):
-    types = built({'num_hidden_layers': 7} | fields).attention_types
+    types = small.built({'num_hidden_layers': 7} | fields).attention_types
     assert ''.join(kind.name[0] for kind in types) == want
 
 

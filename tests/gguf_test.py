@@ -12,7 +12,6 @@ import math
 import pathlib
 import random
 import struct
-import tempfile
 
 import conftest
 import gguf
@@ -37,17 +36,9 @@ from experiments.tasks import TASKS
 KINDS = 'F32 F16 BF16 Q8_0 Q4_0 Q5_0 Q4_K Q5_K Q6_K'.split()
 
 
-@functools.cache
-def _bytes(name: str) -> bytes:
-  with tempfile.TemporaryDirectory() as folder:
-    file = pathlib.Path(folder, 'model.gguf')
-    gguf_writer.save_gguf(file, load(name))
-    return file.read_bytes()
-
-
 def written(folder, name='tiny-verifier') -> pathlib.Path:
   file = folder / f'{name}.gguf'
-  file.write_bytes(_bytes(name))
+  gguf_writer.save_gguf(file, load(name))
   return file
 
 
@@ -77,10 +68,6 @@ def rewritten(file: pathlib.Path, change, tensors=lambda name, data: None):
   writer.write_tensors_to_file()
   writer.close()
   return out
-
-
-def refused(path) -> str:
-  return conftest.refused('model', checkpoints.load_model, path)
 
 
 # --- Reading what was written ---
@@ -175,7 +162,7 @@ def test_layers_are_local_by_pattern_or_by_family():
 def test_positions_may_be_stretched_logits_capped_and_queries_scaled():
   for kind in ({}, {'rope.scaling.type': 'linear'}):
     said = {'rope.scaling.factor': 8.0, 'final_logit_softcapping': 30.0}
-    c = language.from_config(config(kind | said)).module.config
+    c = small.built(config(kind | said))
     assert (c.global_scale_factor, c.local_scale_factor) == (8, 1)
     assert c.final_logit_softcap == 30
   # Only the largest scale by their width.
@@ -471,7 +458,7 @@ def test_parts_that_are_missing_or_others_are_named(parts, monkeypatch):
   ):
     made = right._replace(**fields)
     monkeypatch.setitem(checkpoints.MODELS, 'gemma3-270m', made)
-    assert said in refused('gemma3-270m')
+    assert said in small.refused('gemma3-270m')
     # Nothing is half written.
     assert not list(parts.parent.glob('*'))
 

@@ -555,7 +555,7 @@ def test_models_that_share_a_table_in_a_ring_are_refused(tmp_path, ring):
     shutil.copytree(MODEL, tmp_path / name)
     fields = {'verifier': str(tmp_path / owner), 'checksum': '0'}
     _fields('reduced.json', **fields)(tmp_path / name)
-  assert str(tmp_path) in gguf_test.refused(tmp_path / 'one')
+  assert str(tmp_path) in small.refused(tmp_path / 'one')
 
 
 # What meets a link may refuse it.

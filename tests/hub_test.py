@@ -72,10 +72,6 @@ def served(tmp_path, monkeypatch):
   return served
 
 
-def _refused(name):
-  return conftest.refused('model', cascades.load_model, name)
-
-
 def test_a_pair_of_the_hub_decodes_as_the_folders_do(served):
   config = DecodingConfig(method='speed', lenience=0.0)
   ours, theirs = (
@@ -96,7 +92,7 @@ def test_an_index_asks_for_no_pickles(served):
   names = dict.fromkeys(small.stored(folder), '*.bin')
   index = folder / 'model.safetensors.index.json'
   index.write_text(json.dumps({'weight_map': names}))
-  assert '*.bin is missing' in _refused('acme/verifier')
+  assert '*.bin is missing' in small.refused('acme/verifier')
   assert 'pytorch_model.bin' not in served.fetched
 
 
@@ -128,7 +124,7 @@ def test_a_folder_of_the_name_is_meant(served, monkeypatch):
 )
 def test_what_the_hub_has_not_is_one_sentence(served, monkeypatch, name, said):
   (served.repos['acme/drafter']['main'] / 'model.safetensors').unlink()
-  message = _refused(name)
+  message = small.refused(name)
   assert name in message
   assert said in message
   assert 'pytorch_model.bin' not in served.fetched
@@ -139,7 +135,7 @@ def test_what_the_hub_has_not_is_one_sentence(served, monkeypatch, name, said):
     cascades.load_model(name)
   assert error.value is served.error
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-  assert "pip install -e '.[hub]' in the checkout" in _refused(name)
+  assert "pip install -e '.[hub]' in the checkout" in small.refused(name)
 
 
 def test_a_drafter_is_of_the_kind_that_its_config_says(served):

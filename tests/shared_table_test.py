@@ -2,12 +2,12 @@
 
 import json
 
-import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
+from small import refused
 
 from cascades.models import checkpoints, language
 from experiments.training import layer_drafters
@@ -97,10 +97,6 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path):
   error, scales = np.abs(found - want), small.stored(tmp_path)[scale][:, 0]
   assert (error <= scales * 0.50001).all()
   assert error.any()
-
-
-def refused(folder) -> str:
-  return conftest.refused('model', checkpoints.load_model, folder)
 
 
 def test_damaged_folders_are_named(folder):

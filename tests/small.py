@@ -11,6 +11,7 @@ import shutil
 import struct
 import tempfile
 
+import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,13 +50,15 @@ def tables(apart: float = 0.5) -> tuple[Checkpoint, Checkpoint]:
   )
 
 
-def config_of(vocab_size: int, layers: int = 1, width: int = 16) -> dict:
-  """config.json of a Gemma 2 that is hardly one."""
+def random_model(tokenizer, layers=1, width=16, seed=0) -> Checkpoint:
+  """A Gemma 2 that is hardly one, with random parameters."""
   sizes = 'hidden_size intermediate_size head_dim query_pre_attn_scalar'
   config = dict.fromkeys(sizes.split(), width)
   config |= dict(num_attention_heads=1, num_key_value_heads=1)
   config |= dict(model_type='gemma2', sliding_window=512)
-  return config | dict(vocab_size=vocab_size, num_hidden_layers=layers)
+  config |= dict(vocab_size=tokenizer.vocab_size, num_hidden_layers=layers)
+  model = language.from_config(config)
+  return Checkpoint(model, model.init_params(jax.random.key(seed)), tokenizer)
 
 
 @functools.cache
@@ -65,9 +68,7 @@ def pair() -> tuple[str, str]:
   atexit.register(shutil.rmtree, root, ignore_errors=True)
   tokenizer = cascades.load_model('tiny-drafter').tokenizer
   for i, (name, layers) in enumerate((('verifier', 2), ('drafter', 1))):
-    config = config_of(tokenizer.vocab_size, layers)
-    params = language.from_config(config).init_params(jax.random.key(i))
-    checkpoints.write_folder(root / name, config, params, tokenizer)
+    checkpoints.save_model(root / name, random_model(tokenizer, layers, seed=i))
   return str(root / 'verifier'), str(root / 'drafter')
 
 
@@ -95,6 +96,16 @@ def of_target(target, **fields) -> methods.Method:
   """A method of nobody's, made from its target."""
   usual = dict(name='mine', equation='', strict=None, drafter_only=None)
   return methods.from_target(target, **usual | dict(reference='') | fields)
+
+
+def built(config):
+  """The configuration of gemma for a config.json."""
+  return language.from_config(config).module.config
+
+
+def refused(name) -> str:
+  """The sentence in which a model is refused."""
+  return conftest.refused('model', checkpoints.load_model, name)
 
 
 def reconfigure(model, **fields):

@@ -14,12 +14,7 @@ from cascades.models import checkpoints
 
 @functools.cache
 def logits(name, dtype):
-  return _logits(checkpoints.load_model(_source(name), dtype))
-
-
-def _source(name):
-  folder = small.FIXTURES / name
-  return folder if folder.exists() else checkpoints.ASSETS / name
+  return _logits(checkpoints.load_model(cases.named(name), dtype))
 
 
 def _logits(checkpoint):
@@ -33,10 +28,10 @@ def _logits(checkpoint):
   [(kind, name) for kind, x in cases.FORMATS.items() for name in x.models],
 )
 def test_what_was_written_is_the_model_that_is_read(kind, name, tmp_path):
-  entry, source = cases.FORMATS[kind], _source(name)
-  entry.write(tmp_path, small.load(name), source)
+  entry = cases.FORMATS[kind]
+  entry.write(tmp_path, small.load(name), small.FIXTURES / name)
   read = checkpoints.load_model(tmp_path / entry.name)
-  want = checkpoints.load_model(source, entry.dtype)
+  want = checkpoints.load_model(cases.named(name), entry.dtype)
   assert read.model == want.model
   assert read.tokenizer.vocabulary() == want.tokenizer.vocabulary()
   assert read.tokenizer.stops == want.tokenizer.stops

@@ -1,11 +1,10 @@
 """The harness's model type, by itself and through its command line."""
 
-import dataclasses
 import functools
 import json
 import os
-import pathlib
 
+import chat_test
 import launching
 import pytest
 import small
@@ -14,19 +13,17 @@ _REASON = 'lm-evaluation-harness is not installed'
 pytest.importorskip('lm_eval', reason=_REASON)
 
 import datasets  # noqa: E402
-import jax  # noqa: E402
 import lm_eval  # noqa: E402
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from cascades.contrib.lm_eval import CascadesLM, Generation  # noqa: E402
-from cascades.models import checkpoints, language, tokenizers  # noqa: E402
+from cascades.models import checkpoints  # noqa: E402
 from cascades.models.chat import Conversation  # noqa: E402
 from cascades.sampler import scoring  # noqa: E402
 
 pytestmark = pytest.mark.slow
-_ROOT = pathlib.Path(__file__).parents[2]
 _DATA = 'tests/data/lm_eval'
 _PROMPTS = [f'The number {n} in words:' for n in (4302, 77, 918, 60, 365)]
 # The smaller of the bundled pair and no drafter: it compiles soonest.
@@ -182,15 +179,11 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
 @pytest.fixture
 def chat_lm(tmp_path):
   """A small model with a chat template."""
-  folder = pathlib.Path('tests/fixtures/chat')
-  tokenizer = tokenizers.from_json(_ROOT / folder / 'tokenizer.json')
-  source = (_ROOT / folder / 'gemma3.jinja').read_text()
-  tokenizer = dataclasses.replace(tokenizer, chat_template=source)
-  model = language.from_config(small.config_of(tokenizer.vocab_size, width=8))
-  path, params = tmp_path / 'model', model.init_params(jax.random.key(0))
-  checkpoints.save_model(path, checkpoints.Checkpoint(model, params, tokenizer))
+  tokenizer = chat_test._tokenizer(chat_test._source('gemma3'))
+  model = small.random_model(tokenizer, width=8)
+  checkpoints.save_model(tmp_path / 'model', model)
   options = dict(gamma=0, cache_length=1000, batch_size=6)
-  return CascadesLM(verifier=str(path), **options)
+  return CascadesLM(verifier=str(tmp_path / 'model'), **options)
 
 
 def test_chats_are_encoded_apart_from_their_frame(chat_lm):
@@ -219,7 +212,7 @@ def test_chats_are_encoded_apart_from_their_frame(chat_lm):
 
 
 def test_a_task_with_an_instruction_is_a_chat(chat_lm, tmp_path, monkeypatch):
-  monkeypatch.chdir(_ROOT)
+  monkeypatch.chdir(small.ROOT)
   monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hf')
   results = lm_eval.simple_evaluate(
     chat_lm,
