@@ -1,11 +1,13 @@
 """The audit: it passes correct methods, and shows why a wrong one fails."""
 
+import dataclasses
 import json
 import math
 import re
 
 import launching
 import pytest
+import small
 import tiers
 
 import cascades
@@ -13,18 +15,9 @@ from cascades import methods
 from cascades.proof import audit
 
 
-def _method(target=None, **fields):
-  """A method made from a target, or from another by changing fields."""
-  named = dict(name='mine', equation='', reference='this test')
-  if target is not None:
-    named |= dict(strict=None, drafter_only=None) | fields
-    return methods.from_target(target, **named)
-  token_v3 = methods.METHODS['token_v3']
-  given = {
-    name: getattr(token_v3, name)
-    for name in ('acceptance', 'residual', 'law', 'strict', 'drafter_only')
-  }
-  return methods.Method(**named | given | fields)
+def _method(**fields):
+  """TokenV3 by another name, with other fields."""
+  return dataclasses.replace(methods.METHODS['token_v3'], name='mine', **fields)
 
 
 _SHAPE = 'functions give .V.'
@@ -36,13 +29,13 @@ _SHAPE = 'functions give .V.'
   [
     # What is kept of a negative target is nothing, and no negative number.
     (
-      _method(lambda d, lenience: d.p - 0.1 * d.q + 0.1 / 9),
+      small.of_target(lambda d, lenience: d.p - 0.1 * d.q + 0.1 / 9),
       'law is a distribution .float64',
       r'\w+ distributions \d+, lenience 0.3, .*\nlaw [^\n]*-',
     ),
     # The product of two distributions has no mass where they are disjoint.
     (
-      _method(lambda d, lenience: d.p * d.q / (d.p * d.q).sum(-1)),
+      small.of_target(lambda d, lenience: d.p * d.q / (d.p * d.q).sum(-1)),
       *('.*', 'disjoint distributions.*nan'),
     ),
     (
@@ -116,9 +109,3 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
 def test_what_no_audit_can_have_is_named(given, said):
   with pytest.raises(ValueError, match=f'^{said}'):
     cascades.audit(**dict(method='speed') | given)
-
-
-def test_trial_leniences_hold_the_limits():
-  for method in methods.METHODS.values():
-    tried = audit.trial_leniences(method)
-    assert {method.strict, method.drafter_only} - {None} <= {*tried}
