@@ -69,6 +69,17 @@ def workdir(tmp_path_factory):
   return path
 
 
+# The default tier has the test of the next sweep.
+@pytest.mark.slow
+@pytest.mark.smoke
+def test_a_sweep_of_two_points_ends_with_a_summary(tmp_path):
+  frame = _run(tmp_path, [_CURVES[0], small.curve('token_v3', (0.5,))])
+  assert list(frame.method) == ['verifier_only', 'token_v3']
+  assert (frame.n == 5).all()
+  assert (frame.failed == 0).all()
+  assert _costs(tmp_path)
+
+
 def test_a_row_for_every_point(workdir):
   frame = pd.read_csv(workdir / 'summary.csv')
   assert list(frame.columns) == metrics.SUMMARY_COLUMNS
@@ -603,12 +614,10 @@ def test_a_changed_weight_changes_the_fingerprint():
 @pytest.mark.slow
 def test_settings_of_a_model_are_among_its_facts(tmp_path):
   """Two folders of the same weights, one of which has another config.json."""
-  folder = pathlib.Path(shutil.copytree(small.pair()[0], tmp_path / 'other'))
-  file = folder / 'config.json'
-  config = small.read_json(file)
+  folder = shutil.copytree(small.pair()[0], tmp_path / 'other')
   found = []
   for window, template in ((512, 'a'), (256, 'a'), (256, 'b')):
-    file.write_text(json.dumps(config | {'sliding_window': window}))
+    small.rewrite(folder, {'sliding_window': window})
     (folder / 'chat_template.jinja').write_text(template)
     model = checkpoints.load_model(str(folder))
     bound = drafters.bind_drafter(model, model)
