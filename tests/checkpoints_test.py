@@ -13,8 +13,6 @@ import launching
 import numpy as np
 import pytest
 import small
-from absl import flags
-from absl.testing import flagsaver
 from fixtures import gguf_writer
 from safetensors.numpy import load_file, save_file
 from small import FIXTURES, dtypes, load, read_json, refused, same, stored
@@ -32,7 +30,6 @@ from cascades.models import (
 )
 from cascades.sampler import scoring
 from cascades.verification_config import DRAFT
-from experiments import export
 
 TINY = checkpoints.ASSETS / 'tiny-drafter'
 TABLE = param_mapping.TABLE_TENSOR
@@ -539,25 +536,18 @@ def test_tokens_that_no_model_has_are_refused(field, value, tmp_path):
 # --- The launcher ---
 
 
-def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
-  flags.FLAGS.mark_as_parsed()
+def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path):
   folder = tmp_path / 'out'
-  said = dict(model='tiny-drafter', folder=str(folder))
-  with flagsaver.flagsaver(**said, dtype='bfloat16'):
-    export.main()
-  printed = capsys.readouterr().out
+  flags = '--model=tiny-drafter', f'--folder={folder}'
+  done = launching.run('experiments.export', *flags, '--dtype=bfloat16')
+  assert done.returncode == 0, done.stderr
   for file in folder.iterdir():
-    assert str(file) in printed
+    assert str(file) in done.stdout
   want = load_model('tiny-drafter', 'bfloat16')
   same(load_model(folder).params, want.params)
-  with (
-    flagsaver.flagsaver(**said),
-    pytest.raises(ValueError, match='already holds a model; choose another'),
-  ):
-    export.main()
-  done = launching.run('experiments.export', '--model=tiny-drafter')
+  done = launching.run('experiments.export', *flags)
   assert done.returncode == 2
-  assert done.stderr.startswith('error: model, folder: both must be given')
+  assert 'already holds a model; choose another' in done.stderr
 
 
 def test_what_a_folder_cannot_hold_is_refused_and_nothing_is_left(tmp_path):

@@ -38,7 +38,10 @@ _MISTAKES = {
     (['--method=chow', '--lenience=much'], 'lenience: could not convert'),
     (['--method=chow', '--trace=x', '--function=y:z'], 'cannot be combined'),
   ],
-  'export': [(['--folder=/proc'], 'folder: /proc cannot be written')],
+  'export': [
+    (['--folder=/proc'], 'folder: /proc cannot be written'),
+    ([], 'model, folder: both must be given'),
+  ],
   'predict': [
     ([], 'prompt: give prompts by one of --data=mine.jsonl, --task='),
     (['--prompt=x', '--task=numerals'], 'prompt: give prompts by one of'),
@@ -55,7 +58,7 @@ _MISTAKES = {
     (['--prompt=x', '--gamma=4000'], 'do not fit into cache_length 4096'),
   ],
   'report': [
-    (['--workdir={}'], 'has no records; run'),
+    (['--workdir={}'], 'has no records; run experiments.sweep first'),
     (['--workdir={}/none'], 'there is no folder'),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
     (['--nodebug'], 'workdir: no folder is given; give the folder'),
@@ -63,11 +66,9 @@ _MISTAKES = {
   ],
   'sample': [
     ([], "prompt: no text is given; give one, such as --prompt='Hello'."),
-    (['--prompt=x', '--method=tokenv3'], 'did you mean'),
     (['--prompt=x', '--import=nowhere.py'], 'there is no file nowhere.py'),
     (['--prompt=x', '--import=no_module'], '(ModuleNotFoundError: No module'),
     (['--prompt=x', '--method=a'], 'module that registers it with --import'),
-    (['--prompt=x', '--gamma=-2'], 'gamma: must be 0 or more, got -2'),
     (['--prompt=x', '--method=contrastive'], 'lenience: must be given for'),
     (
       ['--prompt=x', '--explain', '--drafter=ngram', '--lenience=0'],
