@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import pathlib
 
 import answers
 import launching
@@ -18,7 +17,6 @@ from experiments import records
 from experiments.analysis import certificates, engine_answers
 from experiments.analysis.engine_answers import Engine, Pairs
 
-_GRID = pathlib.Path(__file__).parent / 'fixtures/certify_grid.json'
 _NAN = {x: np.full((2, 1), np.nan) for x in engine_answers.SIZES}
 
 
@@ -95,7 +93,7 @@ def test_the_rows_needed_certify_four_times_in_five(lost):
 
 
 def test_simulated_certificates_are_as_rarely_wrong_as_they_say():
-  grid = json.loads(_GRID.read_text())
+  grid = small.read_json(small.FIXTURES / 'certify_grid.json')
   assert [share <= 0.064 for *_, share in grid['wrong']] == 20 * [True]
   for kind, *_, share in grid['promised']:
     assert share == pytest.approx(0.8, abs=0.03), kind

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import pathlib
 import types
 
 import jax
@@ -20,8 +19,6 @@ from experiments.tasks import TASKS
 from experiments.training import distillation_data as data
 from experiments.training import layer_drafters, recurrent_heads, training_loop
 from experiments.training.distillation_data import Document
-
-_DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
 
 @pytest.fixture(scope='module')
@@ -54,7 +51,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
   load = lambda *args, **fields: data.load_documents(config(*args, **fields))  # noqa: E731
   assert len(load(lines)) == 200
   assert load(lines) == load(lines) != load(lines, seed=1)
-  stem = str(_DATA / 'multi30k_de_en.jsonl')
+  stem = f'{small.ROOT}/tests/data/tasks/multi30k_de_en.jsonl'
   captions = load(stem, tasks=('multi30k_de_en',), held_out=1)
   assert sorted(d.text for d in captions)[1] == (
     'German: Ein Mädchen in einem roten Mantel füttert zwei Enten.\nEnglish:'

@@ -4,7 +4,6 @@ import functools
 import gzip
 import itertools
 import json
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -382,7 +381,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path):
 
 def test_transformers_keeps_the_law():
   # Its own speculative sampling, of the bundled pair, at temperature 2.
-  path = pathlib.Path(__file__).parent / 'parity' / 'transformers.jsonl.gz'
+  path = small.ROOT / 'tests/parity/transformers.jsonl.gz'
   found = traces.certify(path)
   assert found.passed
   assert found.blocks == 800
@@ -503,7 +502,7 @@ def test_the_command_says_it_with_its_exit_code(tmp_path):
   bad = _written(tmp_path / 'bad', _typical, blocks=3000)
   engine = tmp_path / 'engine.py'
   engine.write_text(
-    f'import sys\nsys.path.append({str(pathlib.Path(__file__).parent)!r})\n'
+    f'import sys\nsys.path.append({str(small.ROOT / "tests")!r})\n'
     'from engines_test import _token as verify\n'
   )
   pair = zip(('verifier', 'drafter'), small.pair(), strict=True)

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import pathlib
 import re
 import shutil
 import sys
@@ -18,7 +17,7 @@ from experiments.tasks import TASKS
 from experiments.tasks.data_files import DataFile
 from experiments.tasks.task import split_of
 
-_DATA = pathlib.Path(__file__).parent / 'data'
+_DATA = small.ROOT / 'tests/data'
 # Hashes of every task's examples, by split.
 _EXAMPLES = json.loads((_DATA / 'task_examples.json').read_text())
 GENERATED = [name for name, x in TASKS.items() if x.problem]
