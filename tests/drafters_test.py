@@ -12,8 +12,6 @@ import pytest
 from cascades import decoding, drafters
 from cascades.drafters import recurrent
 
-_MODEL, _VERIFIER = cases.MODEL, cases.VERIFIER
-
 
 def test_a_threshold_decides_how_much_is_drafted():
   adaptive = cases.drafter('adaptive').bound
@@ -82,7 +80,7 @@ def test_the_beams_are_the_likeliest_drafts():
   length, beams = 3, cases.SIZE**2
   hidden = jax.random.normal(jax.random.key(5), (cases.SIZE,))
   token = jnp.int32(2)
-  given = _MODEL, _VERIFIER, cases.HEAD, hidden
+  given = cases.MODEL, cases.VERIFIER, cases.HEAD, hidden
   options = dict(token=token, gamma=length, beams=beams)
   tokens, logits = recurrent.draft_beams(*given, **options)
   assert tokens.shape == (beams, length + 1)

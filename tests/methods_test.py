@@ -157,16 +157,15 @@ def test_rejections_are_as_few_as_the_law_allows(name):
     np.testing.assert_allclose(1 - kept, rejected, atol=1e-12)
 
 
+def _kl(x, y):
+  return (x * np.log(np.where(x > 0, x / y, 1))).sum(-1)
+
+
 def test_mentored_keeps_within_its_divergence_and_uses_it():
   evaluation = _evaluate('mentored')
   d = evaluation.values['random']
-
-  def kl(x, y):
-    terms = np.where(x > 0, x * np.log(np.where(x > 0, x / y, 1)), 0)
-    return terms.sum(-1)
-
   for lenience, pi in zip(evaluation.leniences, d['law'], strict=True):
-    spent, most = kl(pi, d['p']), kl(d['q'], d['p'])
+    spent, most = _kl(pi, d['p']), _kl(d['q'], d['p'])
     allowed = max(lenience, 0)
     assert (spent <= allowed + 1e-9).all()
     np.testing.assert_allclose(spent, np.minimum(allowed, most), atol=1e-6)
@@ -314,10 +313,6 @@ def test_opt_is_optimal_for_what_the_models_believe():
     assert above.max() <= 1e-12 if name == 'opt' else above.max() > 1e-3
     assert name == 'chow' or abs(above[0]) < 1e-12
     assert name == 'chow' or len(np.unique(spent)) > 20
-
-
-def _kl(x, y):
-  return (x * np.log(x / y)).sum(-1)
 
 
 def _rules(q, p, qg, pg, z, lam):

@@ -343,18 +343,13 @@ _PROMPT = 'The number 4302 in words:'
 _VALUES = {'nan': jnp.nan, 'inf': jnp.inf, 'no token': -jnp.inf}
 
 
-def _broken(checkpoint, value, row=...):
-  """The same table with rows that are no distribution."""
-  return checkpoint._replace(params=checkpoint.params.at[row].set(value))
-
-
 def _pair(culprit, value):
-  """A pair of tables, one of which is broken."""
-  verifier, drafter = small.tables()
-  if culprit == 'verifier':
-    return _broken(verifier, value), drafter
-  # One entry makes the whole row no distribution, unless it is impossible.
-  return verifier, _broken(drafter, value, ... if value < 0 else (..., 9))
+  """A pair of tables, one of which has rows that are no distribution."""
+  pair, i = [*small.tables()], int(culprit == 'drafter')
+  # One entry is enough for a drafter, unless it is an impossible token.
+  rows = (..., 9) if i and not value < 0 else ...
+  pair[i] = pair[i]._replace(params=pair[i].params.at[rows].set(value))
+  return pair
 
 
 def _fails(culprit, pair, forbidden=(), **options):

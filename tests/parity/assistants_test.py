@@ -30,10 +30,8 @@ def _folders(kind) -> tuple[str, str]:
 @functools.cache
 def _pair(kind, window=None):
   """A verifier and its assistant, which is bound; of a window."""
-  verifier, loaded = (
-    load_model(_folders(kind)[0]),
-    assistant.Assistant.load(_folders(kind)[1]),
-  )
+  whole, own = _folders(kind)
+  verifier, loaded = load_model(whole), assistant.Assistant.load(own)
   if window is not None:
     config = small.read_json(small.FIXTURES / f'hf_gemma4_{kind}/config.json')
     model = language.from_config(config | {'sliding_window': window})
