@@ -20,8 +20,6 @@ from configs import common
 from experiments import accelerator, benchmark, cli, measuring
 from experiments.benchmarks import answering, loops, peers
 
-_DATA = pathlib.Path(__file__).parent / 'data/tasks'
-
 
 def _config(name, **fields):
   config = cli.load_config_module(f'configs/{name}.py').get_config()
@@ -223,7 +221,7 @@ def test_a_pretrained_model_is_timed(tmp_path, monkeypatch):
   config = _config(
     'benchmark_270m',
     verifier='tiny-verifier',
-    path=str(_DATA / 'multi30k_de_en.jsonl'),
+    path=f'{small.ROOT}/tests/data/tasks/multi30k_de_en.jsonl',
     **dict(shots=1, stop='\n', new_tokens=6, repeats=1, num_examples=2),
     **dict(assistant='tiny-drafter', transformers='a Python'),
     **dict(batch_sizes=(1,), dtypes=('float32', 'int8')),

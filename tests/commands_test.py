@@ -263,8 +263,7 @@ def test_what_was_compiled_is_kept_for_the_next_process(tmp_path, monkeypatch):
   assert run() == run()
 
 
-_FILE = small.FIXTURES / 'own_entries.py'
-_IMPORT = f'--import={_FILE}'
+_IMPORT = f'--import={small.FIXTURES}/own_entries.py'
 _CONFIG = """
 from configs import common
 

@@ -1,19 +1,18 @@
 """The package's metadata, and what happens where something is not installed."""
 
-import pathlib
 import re
 import sys
 import tomllib
 
 import launching
 import pytest
+from small import ROOT
 
 import experiments
 from cascades import arguments
 from cascades.models import checkpoints, gguf_files
 
-_ROOT = pathlib.Path(__file__).parent.parent
-_PROJECT = tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']
+_PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
 _ABSENT = dict(sweep='pandas', accelerator='ml_collections')
 _EXTRAS = _PROJECT['optional-dependencies']
 
@@ -30,7 +29,7 @@ def test_the_experiments_ask_for_what_their_extra_installs():
 
 
 def test_every_dependency_is_pinned():
-  lines = (_ROOT / 'constraints.txt').read_text().split('\n')
+  lines = (ROOT / 'constraints.txt').read_text().split('\n')
   pinned = {line.partition('==')[0].replace('_', '-') for line in lines}
   wanted = _PROJECT['dependencies'] + [x for e in _EXTRAS.values() for x in e]
   names = {name.replace('_', '-') for name in _required(wanted)}
@@ -38,7 +37,7 @@ def test_every_dependency_is_pinned():
 
 
 def test_the_lowest_versions_are_tested():
-  pins = (_ROOT / '.ci/lowest.txt').read_text().split()
+  pins = (ROOT / '.ci/lowest.txt').read_text().split()
   bounds = [x for x in _PROJECT['dependencies'] if re.match('(jax|numpy)>', x)]
   assert len(bounds) == 2
   assert {x.replace('>=', '==') for x in bounds} <= {*pins}
@@ -47,7 +46,7 @@ def test_the_lowest_versions_are_tested():
 def test_messages_name_the_extra_of_a_dependency(monkeypatch, tmp_path):
   named = set()
   for folder in ('cascades', 'experiments'):
-    for path in (_ROOT / folder).rglob('*.py'):
+    for path in (ROOT / folder).rglob('*.py'):
       text = path.read_text(encoding='utf-8')
       named |= set(re.findall(r"arguments\.missing\([^)]*'(\w+)'\)", text))
   assert {'eval', 'experiments', 'gguf', 'ray', 'wandb'} <= named <= {*_EXTRAS}

@@ -22,7 +22,6 @@ from cascades.config import DecodingConfig
 from cascades.drafters import DRAFTERS
 from cascades.sampler import scoring
 from cascades.sampler.requests import RequestOptions
-from cascades.verification_config import VerificationConfig
 
 pytestmark = pytest.mark.usefixtures('wrong_types', 'few_shapes')
 _V, _SIZE = 768, 96
@@ -132,8 +131,6 @@ REFUSED = [
     (_entry, entry, {}, 'colour: .* cannot be registered; give a Real, and')
     for entry in (('red', 3), ('a:b', 1), ('', 1), ('x', 'x'))
   ),
-  (VerificationConfig, ('token', 'row'), {}, "gate: must be 'raw' or"),
-  (VerificationConfig, ('token', 'raw', 'p'), {}, "bonus: must be 'target'"),
   (cascades.audit, ('speed',), {'verifications': _KINDS}, 'verification: '),
   (DRAFTERS.register, ('own', int), {}, 'drafter: .*; give a Unbound'),
   (cascades.METHODS.register, ('own', cascades.METHODS['opt']), {}, 'method: '),

@@ -9,19 +9,18 @@ import launching
 import pytest
 import small
 
-_REASON = 'lm-evaluation-harness is not installed'
-pytest.importorskip('lm_eval', reason=_REASON)
+pytest.importorskip('lm_eval', reason='lm-evaluation-harness is not installed')
 
-import datasets  # noqa: E402
-import lm_eval  # noqa: E402
-from lm_eval.api.instance import Instance  # noqa: E402
-from lm_eval.api.registry import get_model  # noqa: E402
-from lm_eval.tasks import TaskManager  # noqa: E402
+import datasets
+import lm_eval
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model
+from lm_eval.tasks import TaskManager
 
-from cascades.contrib.lm_eval import CascadesLM, Generation  # noqa: E402
-from cascades.models import checkpoints  # noqa: E402
-from cascades.models.chat import Conversation  # noqa: E402
-from cascades.sampler import scoring  # noqa: E402
+from cascades.contrib.lm_eval import CascadesLM, Generation
+from cascades.models import checkpoints
+from cascades.models.chat import Conversation
+from cascades.sampler import scoring
 
 pytestmark = pytest.mark.slow
 _DATA = 'tests/data/lm_eval'
