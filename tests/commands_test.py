@@ -137,9 +137,8 @@ def test_a_sweep_says_each_step_in_a_line(tmp_path):
 @pytest.mark.parametrize('size', [1, 1_000_000])
 def test_a_command_ends_quietly_if_nobody_reads_its_output(size):
   code = f"from experiments import cli\ncli.run(lambda: print('a' * {size}))"
-  process = subprocess.Popen(
-    [sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-  )
+  pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  process = subprocess.Popen([sys.executable, '-c', code], **pipes)
   process.stdout.close()
   assert process.stderr.read() == b''
   assert process.wait() == 128 + signal.SIGPIPE

@@ -74,9 +74,7 @@ def rewritten(file: pathlib.Path, change, tensors=lambda name, data: None):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_what_is_quantised_becomes_what_the_library_makes_of_it(
-  tmp_path, kind, monkeypatch
-):
+def test_blocks_are_what_the_library_makes_of_them(tmp_path, kind, monkeypatch):
   # A table is read in steps, of which the last is shorter.
   monkeypatch.setattr(gguf_files, '_CHUNK_SIZE', 25_600)
   kind = gguf.GGMLQuantizationType[kind]
@@ -132,9 +130,8 @@ _UNREAD = np.ones(config_json.MAX_LAYERS + 1, int).view(
 def config(said, family='gemma3', layers=6):
   """Returns the config.json fields that match a file's metadata."""
   said = _SAID | {'block_count': layers} | said
-  fields = {f'{family}.{name}': value for name, value in said.items()} | {
-    'general.architecture': family
-  }
+  fields = {f'{family}.{name}': value for name, value in said.items()}
+  fields['general.architecture'] = family
   table = gguf_files.Tensor((10, 64), gguf.GGMLQuantizationType.F32, 0, 0)
   path, tensors = pathlib.Path('x.gguf'), {'token_embd.weight': table}
   return gguf_files.read_config(gguf_files.File(path, fields, tensors))
@@ -271,9 +268,8 @@ def as_json(tokenizer: tokenizers.Tokenizer) -> dict:
   merges = []
   for piece in sorted(pieces, key=lambda piece: -piece.score):
     if piece.kind == tokenizers.Kind.NORMAL:
-      splits = [
-        (piece.text[:i], piece.text[i:]) for i in range(1, len(piece.text))
-      ]
+      text = piece.text
+      splits = [(text[:i], text[i:]) for i in range(1, len(text))]
       merges += [[a, b] for a, b in splits if a in ids and b in ids]
   kinds = tokenizers.Kind.USER_DEFINED, tokenizers.Kind.CONTROL
   added = [
@@ -436,9 +432,8 @@ def parts(tmp_path, monkeypatch):
 def test_parts_are_joined_once_and_terms_are_named_once(parts, capsys):
   read = checkpoints.load_model('gemma3-270m').unpack()
   same(read.params, load('tiny-verifier').params)
-  assert (
-    capsys.readouterr().err == f'gemma3-270m: under terms; kept as {parts}.\n'
-  )
+  said = capsys.readouterr().err
+  assert said == f'gemma3-270m: under terms; kept as {parts}.\n'
   checkpoints.load_model('gemma3-270m')
   assert capsys.readouterr().err == ''
   assert [p.name for p in parts.parent.iterdir()] == ['whole.gguf']
@@ -449,11 +444,9 @@ def test_parts_are_joined_once_and_terms_are_named_once(parts, capsys):
 
 def test_parts_that_are_missing_or_others_are_named(parts, monkeypatch):
   right = checkpoints.MODELS['gemma3-270m']
+  absent = dict(parts=[('no_such_part', 'x')])
   for fields, said in (
-    (
-      dict(parts=[('no_such_part', 'x')]),
-      'gemma3-270m is not installed; run pip',
-    ),
+    (absent, 'gemma3-270m is not installed; run pip'),
     (dict(sha256='0' * 64), 'have another checksum; install them again'),
   ):
     made = right._replace(**fields)

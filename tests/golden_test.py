@@ -115,10 +115,7 @@ def _drafter(name) -> list:
 
 def _answers(verifier, drafter=None, **options) -> list:
   """Returns answers of bundled models, or of small ones of a family."""
-  pair = (
-    str(small.FIXTURES / x) if x and x.startswith('hf_') else x
-    for x in (verifier, drafter)
-  )
+  pair = (x and cases.named(x) for x in (verifier, drafter))
   usual = dict(method='speed') if drafter else dict(gamma=0)
   sampler = small.sampler(*pair, **dict(temperature=0.0) | usual | options)
   answers = sampler.sample(_TEXTS, max_new_tokens=8, seed=2**40 + 3)

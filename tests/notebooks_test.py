@@ -98,9 +98,8 @@ def colab(tmp_path_factory):
   spec = folder / 'kernels/colab/kernel.json'
   spec.parent.mkdir(parents=True)
   command = [str(python), '-m', 'ipykernel_launcher', '-f', '{connection_file}']
-  spec.write_text(
-    json.dumps({'argv': command, 'display_name': 'x', 'language': 'python'})
-  )
+  fields = dict(argv=command, display_name='x', language='python')
+  spec.write_text(json.dumps(fields))
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('JUPYTER_PATH', str(folder))
     yield python

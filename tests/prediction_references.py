@@ -76,9 +76,8 @@ def compare(
     prediction = cascades.predict(
       *pair, texts_of(answers), rules=rules, config=config, own_texts=own
     )
-    print(
-      f'{time.perf_counter() - start:.0f} s, {prediction.notes}', flush=True
-    )
+    seconds = time.perf_counter() - start
+    print(f'{seconds:.0f} s, {prediction.notes}', flush=True)
     predicted = {(x.method, x.lenience, x.gamma): x for x in prediction.points}
     for gamma, (name, leniences) in itertools.product(gammas, rules.items()):
       keys = [(temperature, gamma, name, x) for x in leniences]

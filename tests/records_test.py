@@ -71,9 +71,8 @@ def test_points_are_told_apart_by_their_coordinates():
   assert one.point != at(0.0).point
   changes = dict(task='x', method='chow', lenience=9, gamma=9, drafts=2)
   changes |= dict(verification='block', gate='processed', draft='argmax')
-  for name, value in (
-    changes | dict(bonus_from='verifier', temperature=9)
-  ).items():
+  changes |= dict(bonus_from='verifier', temperature=9)
+  for name, value in changes.items():
     assert dataclasses.replace(RECORD, **{name: value}).point != RECORD.point
 
 

@@ -50,9 +50,7 @@ def _laws(decoder):
   ]
   + [('processed', 'sample', ('opt', 'token_v1'))],
 )
-def test_every_text_has_the_probability_that_its_method_declares(
-  gate, draft, names
-):
+def test_every_text_has_the_probability_of_its_law(gate, draft, names):
   pairs = [(methods.METHODS[name], 0.3) for name in names]
   verifier, drafter = _pair()
   options = dict(temperature=0.7, top_p=0.9, draft=draft)
