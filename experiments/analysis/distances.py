@@ -114,6 +114,10 @@ def _task(run, task, of_point, traces, prompts, draws):
   alone = [p for p in of_point if p[0].task == task and not p[0].gamma]
   (verifier,) = [p for p in alone if p[0].method == 'verifier_only']
   ids, greedy = [r.id for r in verifier], verifier[0].temperature == 0
+  if not greedy:
+    # The law of a switch that looks ahead is not known.
+    laws = [traces[p[0].point, p[0].id].target_logprobs for p in points]
+    points = [p for p, law in zip(points, laws, strict=True) if None not in law]
   counts = np.random.default_rng(0).multinomial(
     len(ids), np.full(len(ids), 1 / len(ids)), draws
   )
