@@ -37,7 +37,7 @@ _RESULTS_PAGE = _TEXTS['experiments/results/README.md']
 
 
 def test_guides_and_configs_are_few():
-  assert len(_TEXTS['README.md'].splitlines()) <= 150
+  assert len(_TEXTS['README.md'].splitlines()) <= 90
   assert sum(len(text.splitlines()) for text in _TEXTS.values()) <= 1500
   configs = {path.stem for path in (ROOT / 'configs').glob('*.py')} - {'common'}
   assert len(configs) <= 14
