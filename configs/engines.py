@@ -3,7 +3,7 @@
 Command: python -m experiments.sweep --config=configs/engines.py
 Shows: each switch of `cascades.presets` and each rule, at one gamma (strict
 decoding also at 2): which switches are slower than a rule at no better quality.
-It answers word problems with the bundled pair, in five minutes on two CPU
+It answers word problems with the bundled pair, in seven minutes on two CPU
 cores; `configs/engines.py:three` answers three tasks with a specialist, and
 `configs/engines.py:270m` captions with Gemma 3 270M, in half an hour, as
 configs/gemma3_270m.py. Decoding is greedy; --config.temperature=0.5 leaves out
@@ -34,12 +34,12 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
   """Returns the fields of a pair: '', 'three' or '270m'."""
   if argument not in ('', 'three', '270m'):
     raise ValueError(f'argument: must be three or 270m, got {argument!r}.')
-  changes: dict = dict(tasks=('word_problems',), num_examples=1000)
+  changes: dict = dict(tasks=('word_problems',), num_examples=500)
   config = common.sweep(*'verification gate bonus draft mesh split'.split())
   if argument == 'three':
-    config, changes = specialist.get_config(), dict(num_examples=300)
+    config, changes = specialist.get_config(), dict(num_examples=100)
   if argument == '270m':
-    config, changes = gemma3_270m.get_config(), dict(num_examples=256, gamma=3)
+    config, changes = gemma3_270m.get_config(), dict(num_examples=128, gamma=3)
     config.clock = 0
     del config.decision
   with config.unlocked():

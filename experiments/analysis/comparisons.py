@@ -336,7 +336,7 @@ _POINT_COLUMNS = ['variant', 'lenience', 'gamma', 'speedup']
 _GROUP = ['task', 'kind']
 
 
-def _kinds(frame: pd.DataFrame) -> list[str]:
+def _kind_names(frame: pd.DataFrame) -> list[str]:
   names = 'method verification lenience has_rule bonus_from'.split()
   return [kind_of(*x) for x in frame[names].itertuples(index=False)]
 
@@ -351,7 +351,7 @@ def switches(
   intervals excluding no difference; then the fastest such point is the rival.
   The gains are the rival's over the switch.
   """
-  frame, gains = frame.assign(kind=_kinds(frame)), {}
+  frame, gains = frame.assign(kind=_kind_names(frame)), {}
   for row in frame[frame.kind == "engine's switch"].itertuples():
     rivals = frame[(frame.task == row.task) & frame.kind.isin(_RIVALS)]
     is_better = (rivals.quality >= row.quality) & (rivals.speedup > row.speedup)
@@ -372,9 +372,9 @@ def switches(
   return frame.join(pd.DataFrame.from_dict(gains, 'index'), how='inner')
 
 
-def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
+def best_of_kind_names(frame: pd.DataFrame) -> pd.DataFrame:
   """Selects the best points of each kind of decoding."""
-  names = _kinds(frame)
+  names = _kind_names(frame)
   tasks = frame.task.unique()
   frame = frame.assign(
     kind=pd.Categorical(names, ['', *KINDS]),
