@@ -372,7 +372,7 @@ def switches(
   return frame.join(pd.DataFrame.from_dict(gains, 'index'), how='inner')
 
 
-def best_of_kind_names(frame: pd.DataFrame) -> pd.DataFrame:
+def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   """Selects the best points of each kind of decoding."""
   names = _kind_names(frame)
   tasks = frame.task.unique()
