@@ -5,8 +5,8 @@ Shows: each switch of `cascades.presets` and each rule, at one gamma (strict
 decoding also at 2): which switches are slower than a rule at no better quality.
 It answers word problems with the bundled pair, in seven minutes on two CPU
 cores; `configs/engines.py:three` answers three tasks with a specialist, and
-`configs/engines.py:270m` captions with Gemma 3 270M, in half an hour, as
-configs/gemma3_270m.py. Decoding is greedy; --config.temperature=0.5 leaves out
+`configs/engines.py:270m` captions with Gemma 3 270M, in a quarter of an
+hour, as configs/gemma3_270m.py. Decoding is greedy; --config.temperature=0.5 leaves out
 the two switches that are always greedy.
 """
 
@@ -24,9 +24,9 @@ _SWITCHES = dict(
 )
 _GREEDY = 'trtllm_relaxed', 'medusa_typical'
 _RULES = dict(
-  token_v2=(0.1, 0.2, 0.3),
-  token_v3=(0.8, 0.9, 0.95),
-  opt=(0.0, 0.1, 0.2),
+  token_v2=(0.1, 0.2, 0.3, 0.5, 0.7),
+  token_v3=(0.6, 0.8, 0.9, 0.95),
+  opt=(0.0, 0.05, 0.1, 0.2),
 )
 
 
