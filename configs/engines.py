@@ -5,9 +5,9 @@ Shows: each switch of `cascades.presets` and each rule, at one gamma (strict
 decoding also at 2): which switches are slower than a rule at no better quality.
 It answers word problems with the bundled pair, in seven minutes on two CPU
 cores; `configs/engines.py:three` answers three tasks with a specialist, and
-`configs/engines.py:270m` captions with Gemma 3 270M, in a quarter of an hour, as
-configs/gemma3_270m.py. Decoding is greedy; --config.temperature=0.5 leaves out
-the two switches that are always greedy.
+`configs/engines.py:270m` captions with Gemma 3 270M, in a quarter of an hour,
+as configs/gemma3_270m.py. Decoding is greedy; --config.temperature=0.5 leaves
+out the two switches that are always greedy.
 """
 
 import ml_collections
