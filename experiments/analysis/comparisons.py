@@ -285,6 +285,7 @@ _ENGINES = {
   'relaxed_top': 'trtllm_relaxed',
   'typical': 'medusa_typical',
 }
+_SWITCH = "engine's switch"
 # In the order of the table.
 KINDS = (
   'speculative cascade',
@@ -295,7 +296,7 @@ KINDS = (
   'sequential oracle',
   'sequence-level cascade',
   'always accept',
-  "engine's switch",
+  _SWITCH,
   'other method',
 )
 _RIVALS = 'strict decoding', 'speculative cascade'
@@ -315,7 +316,7 @@ def kind_of(
   if method in BASELINES:
     return ''
   if preset_of(method, bonus):
-    return "engine's switch"
+    return _SWITCH
   if verification == metrics.SEQUENTIAL:
     oracle = runs.is_oracle(method, verification)
     return 'sequential oracle' if oracle else 'sequential cascade'
@@ -352,7 +353,7 @@ def switches(
   The gains are the rival's over the switch.
   """
   frame, gains = frame.assign(kind=_kind_names(frame)), {}
-  for row in frame[frame.kind == "engine's switch"].itertuples():
+  for row in frame[frame.kind == _SWITCH].itertuples():
     rivals = frame[(frame.task == row.task) & frame.kind.isin(_RIVALS)]
     is_better = (rivals.quality >= row.quality) & (rivals.speedup > row.speedup)
     indices = rivals.index[is_better]
@@ -368,7 +369,8 @@ def switches(
       .join(gain.assign(dominated=dominated), how='right')
     )
     order = gain.sort_values(['dominated', 'gain_speedup'])
-    gains[row.Index] = order.iloc[-1] if len(order) else {'dominated': False}
+    nothing = dict.fromkeys(gain, math.nan) | {'dominated': False}
+    gains[row.Index] = order.iloc[-1] if len(order) else nothing
   return frame.join(pd.DataFrame.from_dict(gains, 'index'), how='inner')
 
 
