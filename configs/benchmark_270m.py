@@ -1,13 +1,12 @@
 """Gemma 3 270M on a CPU: this loop, transformers, gemma's and llama.cpp.
 
 Command: python -m experiments.benchmark --config=configs/benchmark_270m.py
-Shows: in about 15 minutes of timed runs on two CPU cores, tokens per second of
-every entrant on captions of Multi30k, German to English, greedy, in float32,
-bfloat16 and int8; and n-grams on prompts that contain their answers.
-`--config.path=multi30k/test.jsonl` gives the captions;
-`--config.transformers=PYTHON` (torch and transformers) and
-`--config.llama=PYTHON` (xllamacpp) give Python interpreters with the loops of
-other libraries. Committed results are in experiments/results/benchmark_270m.
+Shows: in 25 minutes on two CPU cores, tokens per second of every entrant on
+captions of Multi30k (`--config.path=multi30k/test.jsonl`), greedy, by dtype;
+and of n-grams on prompts that contain their answers. For other loops,
+`--config.transformers=PYTHON` and `--config.llama=PYTHON` are interpreters with
+transformers and xllamacpp, and `--config.llama_drafter=FILE` is a drafter of
+the whole vocabulary as GGUF. Results: experiments/results/benchmark_270m.
 """
 
 import ml_collections
@@ -15,6 +14,7 @@ import ml_collections
 from configs import common
 
 _DRAFTER = 'gemma3-270m-multi30k-de-en'
+_ONE_LAYER = 'gemma3-270m-multi30k-one-layer'
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -29,7 +29,11 @@ def get_config() -> ml_collections.ConfigDict:
     task='multi30k_de_en',
     shots=4,
     stop='\n\n',
-    problems=entrants,
+    problems=(
+      *entrants,
+      common.entrant('TokenV3', _DRAFTER, method='token_v3', lenience=0.8),
+      common.entrant('strict, one layer', _ONE_LAYER, gamma=3),
+    ),
     copies=entrants,
     # Prompts of each part, and largest number of tokens of an answer.
     num_examples=8,

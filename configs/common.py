@@ -51,11 +51,12 @@ _ANSWERING = dict(
   gamma=4,
   # Entrants from other libraries, which are greedy: True for gemma's sampler,
   # and paths of Pythons with transformers and with xllamacpp ('' for none).
-  # `assistant` is the drafter of transformers.
+  # `assistant` is the drafter of transformers, `llama_drafter` a GGUF file.
   gemma=False,
   transformers='',
   llama='',
   assistant='',
+  llama_drafter='',
 )
 
 

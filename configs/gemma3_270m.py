@@ -40,7 +40,6 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     temperature=temperature,
     # With more rows, distributions over 262,144 tokens would fit no CPU cache.
     batch_size=8,
-    # Twice as fast as float32 (configs/benchmark_270m.py).
     dtype='int8',
     clock=50,
     # Chosen on the validation split; a point of BLEU is .01.

@@ -13,14 +13,11 @@ from configs import common
 
 _INF = float('inf')
 
-# Optional fields of configs/common.py.
-_OPTIONAL_FIELDS = ('verification', 'gate', 'bonus', 'mesh', 'split')
-
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
-    *_OPTIONAL_FIELDS,
+    *'verification gate bonus mesh split'.split(),
     # The bundled drafter, fine-tuned on Roman numerals.
     drafter='tiny-specialist',
     # The verifier was trained on the first two tasks, the drafter in the end
@@ -40,7 +37,6 @@ def sweep(add):
   """
   add(method='verifier_only', lenience=())
   add(method='drafter_only', lenience=())
-  # Speculative decoding, which has the verifier's distribution.
   add(method='speed', lenience=(0.0,))
   add(method='chow', lenience=(-1.0, 0.05, 0.15, 0.25, 0.3, 0.35, 0.4, 1.0))
   diff = (-1.0, -0.1, -0.03, 0.0, 0.02, 0.05, 0.1, 0.4, 1.0)

@@ -169,23 +169,36 @@ def test_answers_are_compared_within_their_group():
 
 
 _LLAMA = """
+from types import SimpleNamespace as Fields
+
+class common_speculative_type:
+  COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE = 1
+  COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE = 2
+
 class CommonParams:
-  class model: path = ''
-  class cpuparams: n_threads = 0
-  class cpuparams_batch: n_threads = 0
+  def __init__(self):
+    self.model = Fields()
+    self.cpuparams, self.cpuparams_batch = Fields(), Fields()
+    draft = Fields(mparams=Fields(path=''), n_max=0)
+    ngram_simple = Fields(size_n=0, size_m=0)
+    self.speculative = Fields(draft=draft, ngram_simple=ngram_simple, types=[])
 
 class Server:
   def __init__(self, params):
-    self.path = params.model.path
+    self.params = params
 
   def handle_completions(self, asked):
-    n = len(asked['prompt'])
+    n, drafts = len(asked['prompt']), self.params.speculative
     timings = {'prompt_ms': 1000.0 * n, 'predicted_ms': 500.0, 'predicted_n': n}
+    if drafts.types:
+      assert drafts.draft.mparams.path == 'y.gguf'
+      n = drafts.draft.n_max
+      timings |= {'draft_n': n, 'draft_n_accepted': n - 2}
     print('a log of its own')
     return {'timings': timings}
 """
 _SPEC = dict(verifier='x.gguf', prompts=[[7, 8, 9], [7, 8]], stop_text='.')
-_SPEC |= dict(new_tokens=4, threads=1)
+_SPEC |= dict(new_tokens=4, threads=1, gamma=4, llama_drafter='y.gguf')
 
 
 def test_other_peoples_loops_answer_from_a_process(tmp_path, monkeypatch):
@@ -197,9 +210,13 @@ def test_other_peoples_loops_answer_from_a_process(tmp_path, monkeypatch):
   start = lambda: peers.start(sys.executable, 'llama.cpp', _SPEC)  # noqa: E731
   # Its first token comes of reading the prompt.
   expected = {'prefill_s': 5.0, 'decode_s': 1.0, 'tokens': 3.0}
-  with start() as (versions, answer):
+  counted = {'plain': (0, 0), 'n-grams': (8, 4), 'assisted': (8, 4)}
+  with start() as (versions, modes, answer):
     assert versions == {'xllamacpp': '9'}
-    assert [answer('plain', 1) for _ in range(2)] == [expected] * 2
+    assert modes == [*counted]
+    for mode, (drafted, accepted) in counted.items():
+      drafts = dict(drafted=drafted, accepted=accepted)
+      assert answer(mode, 1) == expected | drafts
   (tmp_path / 'xllamacpp.py').write_text('raise OSError')
   with pytest.raises(ValueError, match=r'llama\.cpp ended; che'), start():
     pass
@@ -212,7 +229,8 @@ def _peer(python, engine, spec):
   for name in ('verifier', 'drafter'):
     assert (pathlib.Path(spec[name]) / 'config.json').is_file()
   said = dict(prefill_s=1.0, decode_s=2.0)
-  yield {engine: '9'}, lambda _, batch: said | dict(tokens=batch)
+  answer = lambda _, batch: said | dict(tokens=batch)  # noqa: E731
+  yield {engine: '9'}, ['plain', 'assisted'], answer
 
 
 @pytest.mark.slow
@@ -226,8 +244,9 @@ def test_a_pretrained_model_is_timed(tmp_path, monkeypatch):
     **dict(assistant='tiny-drafter', transformers='a Python'),
     **dict(batch_sizes=(1,), dtypes=('float32', 'int8')),
   )
-  for part in (config.problems, config.copies):
-    part[1].drafter = 'tiny-drafter'
+  for arm in (*config.problems, config.copies[1]):
+    if (arm.drafter or '').startswith('gemma'):
+      arm.drafter = 'tiny-drafter'
   benchmark.run(config, tmp_path)
   figures = small.read_json(tmp_path / 'benchmark.json')['figures']
   rows, int8 = (
@@ -239,12 +258,13 @@ def test_a_pretrained_model_is_timed(tmp_path, monkeypatch):
     for y in config.dtypes
   )
   # No other loop has int8.
-  assert {arm for _, arm in int8} == {'alone', 'strict', 'n-gram'}
-  # Ours, gemma's and the peer's; ours copy.
-  assert len(rows) == 3 + 1 + 2 + 3
+  ours = {x.name for x in config.problems}
+  assert {arm for _, arm in int8} == ours
+  # Ours, gemma's and the peer's; three of ours copy.
+  assert len(rows) == len(ours) + 1 + 2 + 3
   # Strict and greedy, all write what the verifier does; the peer says nothing.
   for (_, arm), row in rows.items():
-    assert row['same tokens'] or arm.startswith('transformers')
+    assert row['same tokens'] or arm.startswith(('transformers', 'TokenV3'))
 
 
 @pytest.mark.parametrize(

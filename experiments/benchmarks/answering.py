@@ -96,12 +96,12 @@ def _dtype_parts(config: ConfigDict, dtype: str, prompts: list[str]) -> _Parts:
         if config.gemma and dtype != 'int8':
           sizes = config.new_tokens, length
           entrants.append(loops.gemma_loop(verifier, ids[:batch], *sizes))
-        for name, mode, largest in peers.MODES:
-          if name in libraries and batch <= largest:
-            versions, answer = libraries[name]
-            fields = {'arm': f'{name}, {mode}', 'others': versions}
-            run = functools.partial(answer, mode, batch)
-            entrants.append(measuring.Entrant(fields, run))
+        for name, (versions, modes, answer) in libraries.items():
+          for mode in modes:
+            if batch == 1 or (name, mode) == peers.BATCHED:
+              fields = {'arm': f'{name}, {mode}', 'others': versions}
+              run = functools.partial(answer, mode, batch)
+              entrants.append(measuring.Entrant(fields, run))
       key = {'part': part, 'dtype': dtype, 'batch': batch}
       name = f'{dtype}, batch {batch}: {part}'
       race = functools.partial(measuring.race, entrants, config.repeats, name)
@@ -126,6 +126,7 @@ def _start(
     new_tokens=config.new_tokens,
     gamma=config.gamma,
     threads=os.cpu_count(),
+    llama_drafter=config.llama_drafter,
   )
   if config.transformers and dtype != 'int8':
     folder = stack.enter_context(tempfile.TemporaryDirectory())

@@ -16,20 +16,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Libraries, their ways of decoding, and the largest batch of each: transformers
-# assists a single row, and llama.cpp answers one prompt at a time.
-MODES = (
-  ('transformers', 'plain', 2**30),
-  ('transformers', 'assisted', 1),
-  ('llama.cpp', 'plain', 1),
-)
-# Versions of its libraries, and a function that answers all prompts.
-Peer = tuple[dict[str, str], Callable[[str, int], dict[str, Any]]]
+# The one way of decoding that answers several prompts at a time: transformers
+# assists a row, and llama.cpp answers one.
+BATCHED = 'transformers', 'plain'
+# Versions of its libraries, its ways of decoding, and a function that answers
+# all prompts.
+Peer = tuple[dict[str, str], list[str], Callable[[str, int], dict[str, Any]]]
 
 
 @contextlib.contextmanager
 def start(python: str, engine: str, spec: dict[str, Any]) -> Iterator[Peer]:
-  """Starts a process; yields the versions of its libraries, and `answer`."""
+  """Starts a process; yields versions, ways of decoding and `answer`."""
   command = [python, __file__, engine, json.dumps(spec)]
   pipe, null = subprocess.PIPE, subprocess.DEVNULL
   process = subprocess.Popen(
@@ -51,8 +48,9 @@ def start(python: str, engine: str, spec: dict[str, Any]) -> Iterator[Peer]:
     return receive()
 
   try:
-    # The process sends its versions once its models are loaded.
-    yield receive(), answer
+    # The process sends these once its models are loaded.
+    versions, modes = receive()
+    yield versions, modes, answer
   finally:
     with contextlib.suppress(OSError):
       process.stdin.close()
@@ -126,31 +124,45 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 
   import xllamacpp
 
-  params = xllamacpp.CommonParams()
-  params.model.path = spec['verifier']
-  params.cpuparams.n_threads = spec['threads']
-  params.cpuparams_batch.n_threads = spec['threads']
-  params.n_ctx = 2048
-  params.n_parallel = 1
-  params.warmup = True
-  server = xllamacpp.Server(params)
+  speculation = xllamacpp.common_speculative_type
 
-  def answer(batch):
+  def load(kind=None):
+    params = xllamacpp.CommonParams()
+    params.model.path = spec['verifier']
+    params.cpuparams.n_threads = spec['threads']
+    params.cpuparams_batch.n_threads = spec['threads']
+    params.n_ctx = 2048
+    params.n_parallel = 1
+    params.warmup = True
+    if kind:
+      drafts = params.speculative
+      drafts.types = [getattr(speculation, f'COMMON_SPECULATIVE_TYPE_{kind}')]
+      drafts.draft.mparams.path = spec['llama_drafter']
+      drafts.draft.n_max = drafts.ngram_simple.size_m = spec['gamma']
+      drafts.ngram_simple.size_n = 3
+    return functools.partial(answer, xllamacpp.Server(params))
+
+  def answer(server, batch):
     options = dict(n_predict=spec['new_tokens'], temperature=0.0)
     options |= dict(cache_prompt=False, stop=[spec['stop_text']])
     timings = [
       server.handle_completions(options | dict(prompt=prompt))['timings']
       for prompt in spec['prompts']
     ]
+    total = lambda name: sum(x.get(name, 0) for x in timings)  # noqa: E731
     return dict(
-      prefill_s=sum(timing['prompt_ms'] for timing in timings) / 1e3,
-      decode_s=sum(timing['predicted_ms'] for timing in timings) / 1e3,
+      prefill_s=total('prompt_ms') / 1e3,
+      decode_s=total('predicted_ms') / 1e3,
       # Reading the prompt gives the first token.
-      tokens=sum(timing['predicted_n'] - 1 for timing in timings),
+      tokens=total('predicted_n') - len(timings),
+      drafted=total('draft_n'),
+      accepted=total('draft_n_accepted'),
     )
 
-  versions = {'xllamacpp': importlib.metadata.version('xllamacpp')}
-  return versions, {'plain': answer}
+  modes = {'plain': load(), 'n-grams': load('NGRAM_SIMPLE')}
+  if spec['llama_drafter']:
+    modes['assisted'] = load('DRAFT_SIMPLE')
+  return {'xllamacpp': importlib.metadata.version('xllamacpp')}, modes
 
 
 def _main() -> None:
@@ -161,7 +173,7 @@ def _main() -> None:
   with os.fdopen(os.dup(1), 'w') as out:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     versions, modes = load(json.loads(spec))
-    print(json.dumps(versions), file=out, flush=True)
+    print(json.dumps([versions, [*modes]]), file=out, flush=True)
     for line in sys.stdin:
       mode, batch = json.loads(line)
       print(json.dumps(modes[mode](batch)), file=out, flush=True)
