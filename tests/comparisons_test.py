@@ -293,9 +293,12 @@ def test_a_switch_stands_beside_the_fastest_rule_of_its_quality():
   ]
   gains = table[['gain_speedup', 'gain_difference']].to_numpy()[[0, 2]]
   np.testing.assert_allclose(gains, [[1.4, 0.19], [1.4, 0.005]], rtol=1e-6)
+  is_default = [*map(comparisons.is_default, frame.itertuples())]
+  assert is_default == [False] * 4 + [True] * 3
   # Without a faster rule all columns are there, and empty.
   alone = make({ALONE: SPECS[ALONE], ('typical', 0.5, 4): SPECS[ALONE]})
   lone = comparisons.switches(alone, comparisons.compare(alone, CHOICE), CHOICE)
+  assert not comparisons.is_default(lone.iloc[0])
   assert {*lone.columns, 'method'} == {*table.columns, 'method'}
   assert lone.filter(regex='rival_|gain_').isna().all(axis=None)
   # Of rules alone there is nothing to compare.

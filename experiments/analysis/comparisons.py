@@ -309,6 +309,17 @@ def preset_of(method: str, bonus: str) -> str:
   return preset and preset + dash + number
 
 
+def is_default(point: Any) -> bool:
+  """Says whether a switch has the lenience that its preset has by default."""
+  preset = preset_of(point.method, point.bonus_from).partition('-')[0]
+  if not preset:
+    return False
+  # The import loads JAX, which not every page needs.
+  from cascades import presets
+
+  return math.isclose(point.lenience, presets.PRESETS[preset]().lenience)
+
+
 def kind_of(
   method: str, verification: str, lenience: float, has_rule: bool, bonus: str
 ) -> str:

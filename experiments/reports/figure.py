@@ -98,8 +98,9 @@ def quality(
   Up and to the left is better; a latency below 1 is faster than the verifier
   alone. A line is the front of a method over the leniences and gammas that were
   tried: no point of the method is both faster and better. Vertical lines are
-  95 % intervals, dashed lines the two models alone. A front favours points with
-  lucky samples: points with overlapping intervals cannot be told apart.
+  95 % intervals, dashed lines the two models alone; a ring marks the default or
+  documented value of an engine's switch. A front favours points with lucky
+  samples: points with overlapping intervals cannot be told apart.
   """
   handles = {}
   for variant, curve in frame.groupby('variant', sort=False):
@@ -119,6 +120,9 @@ def quality(
       markersize=13 if is_alone else 6,
       zorder=5 if is_alone else 3,
     )
+    defaults = curve[[*map(comparisons.is_default, curve.itertuples())]]
+    ring = look | dict(marker='o', markersize=12, markerfacecolor='none')
+    axes.plot(defaults.latency, defaults.quality, **ring, linestyle='none')
     low, high = (front[name] for name in comparisons.with_ends('quality')[1:])
     axes.vlines(front.latency, low, high, color=style.colour, alpha=0.4)
     handles[style.label] = line
