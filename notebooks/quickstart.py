@@ -20,15 +20,11 @@
 # [colab]: https://colab.research.google.com/github/
 #
 # A small model drafts, a large one verifies, and a deferral rule decides which
-# model's distribution counts. This notebook has five steps with the bundled
-# pair: load two models, choose a method and a lenience, sample, read the
-# acceptance rate, and draw a small curve. It takes two minutes on a laptop CPU.
-#
-# The method is that of Narasimhan et al., *Faster Cascades via Speculative
-# Decoding*, ICLR 2025 ([arXiv 2405.19261](https://arxiv.org/abs/2405.19261)).
+# model's distribution counts. Run the first two cells for an answer; the rest
+# takes two minutes on a laptop CPU.
 
-# %%
-# Makes the project's checkout importable. In Colab, clones and installs it.
+# %% cellView="form"
+# @title Makes the checkout importable. In Colab, clones and installs it.
 import importlib.util
 import pathlib
 import subprocess
@@ -52,12 +48,22 @@ if 'google.colab' in sys.modules:
     importlib.invalidate_caches()
 sys.path.insert(0, str(checkout.resolve()))
 
-import jax
+# %%
+import cascades
+from experiments.sample import paint
 
-jax.devices()
+config = cascades.DecodingConfig(method='token_v3', lenience=0.3, gamma=4)
+sampler = cascades.Sampler('tiny-verifier', 'tiny-drafter', config=config)
+answer = sampler.sample('The number 4302 in words:', max_new_tokens=32)
+# Green: accepted drafts; red: replaces a rejected draft; blue: bonus tokens.
+print(paint(answer.token_strings, answer.sources, True))
+print(f'{answer.block_efficiency:.1f} tokens per verifier call')
 
 # %% [markdown]
 # ## 1. Load a pair
+#
+# The method is that of Narasimhan et al., *Faster Cascades via Speculative
+# Decoding*, ICLR 2025 ([arXiv 2405.19261](https://arxiv.org/abs/2405.19261)).
 #
 # `load_model` takes the bundled names, a Hugging Face folder of Gemma 2 or 3,
 # or one of gemma's own checkpoint names such as `gemma2-2b-it`.
@@ -65,7 +71,6 @@ jax.devices()
 # %%
 import matplotlib.pyplot as plt
 
-import cascades
 from experiments.tasks import TASKS
 
 verifier = cascades.load_model('tiny-verifier')
