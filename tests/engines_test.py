@@ -57,7 +57,15 @@ def _block(q, p, drafts, rng, capped=True, fresh=True):
   return [*drafts[:kept], _chosen(_left(q[kept], p[kept], weights[kept]), rng)]
 
 
-@pytest.mark.parametrize('verify', [_token, _block])
+def _of_the_guide():
+  """The function of docs/howto/audit_engine.md."""
+  text = (small.ROOT / 'docs/howto/audit_engine.md').read_text()
+  names = {}
+  exec(text.partition('```python\n')[2].partition('```')[0], names)
+  return names['verify']
+
+
+@pytest.mark.parametrize('verify', [_token, _block, _of_the_guide()])
 def test_a_verification_that_keeps_the_law_passes_exactly(verify):
   found = engines.certify(verify)
   assert found.exact
