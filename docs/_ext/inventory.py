@@ -1,4 +1,8 @@
-"""Tables of packages, commands, configs, methods, models and tasks."""
+"""Tables of packages, commands, configs, methods, models and tasks.
+
+Command: python -m docs._ext.inventory NAME...
+Shows: the tables of these names.
+"""
 
 import ast
 import functools
@@ -7,6 +11,7 @@ import inspect
 import itertools
 import pathlib
 import re
+import sys
 from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -168,3 +173,8 @@ TABLES: dict[str, Callable[[], str]] = {
   'fields': fields,
   'commands': commands,
 }
+
+
+if __name__ == '__main__':
+  for name in sys.argv[1:]:
+    print(TABLES[name]())

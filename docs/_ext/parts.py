@@ -10,9 +10,13 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class GeneratedTable(SphinxDirective):
-  """A table of what the code declares, such as methods or fields."""
+  """A table of what the code declares, such as methods or fields.
+
+  Its content is for readers of the Markdown, who see no table.
+  """
 
   required_arguments = 1
+  has_content = True
 
   def run(self) -> list[nodes.Node]:
     """Returns the table, in a box that scrolls on a narrow screen."""
