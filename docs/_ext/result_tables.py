@@ -3,18 +3,21 @@
 Command: python -m docs._ext.result_tables
 Writes: the tables of `TABLES`, below experiments/results
 
-A test compares each table with the figures. All other tables of these folders
-were written when they were measured.
+A test compares each table with the figures; the board keeps the rows that it
+has. All other tables of these folders were written when they were measured.
 """
 
 import csv
 import functools
 import io
+import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pandas as pd
 
+from experiments.measuring import median
 from experiments.records import metrics
 from experiments.reports import tables
 from experiments.reports.tables import RATIO, SCORE, Column
@@ -68,6 +71,67 @@ def points(folder: str, *picks: str) -> str:
   return output.getvalue()
 
 
+# Loops by the names of their figures.
+_LOOPS = {
+  'alone': 'cascades, verifier alone',
+  'strict': 'cascades, strict',
+  'TokenV3': 'cascades, TokenV3 at 0.8, lossy',
+  'strict, one layer': 'cascades, strict, drafter of one layer',
+  'n-gram': 'cascades, strict, n-grams',
+  'gemma': "gemma's sampler, verifier alone",
+  'transformers, plain': 'transformers, verifier alone',
+  'transformers, assisted': 'transformers, the same drafter',
+  'transformers, look-up': 'transformers, n-grams',
+  'llama.cpp, plain': 'llama.cpp, verifier alone, 4-bit file',
+  'llama.cpp, assisted': 'llama.cpp, the same drafter, 4-bit file',
+  'llama.cpp, n-grams': 'llama.cpp, n-grams, 4-bit file',
+}
+# Models of the board by the folders of their benchmarks.
+_BENCHMARKS = {'benchmark': 'bundled', 'benchmark_270m': 'Gemma 3 270M'}
+# Dtypes and prompts at a time, a column each.
+_KINDS = ('float32', 1), ('float32', 8), ('int8', 1), ('int8', 8)
+
+
+def _speeds(output: dict) -> dict[str, dict[tuple[str, int], float]]:
+  """Returns the tokens a second of each loop, by dtype and prompts."""
+  speeds: dict[str, dict[tuple[str, int], float]] = {}
+  for row in output['figures']:
+    is_timed = 'problems' in row.values() or 'bundled' in row.values()
+    if is_timed and row['arm'] in _LOOPS and 'tokens' in row:
+      of_loop = speeds.setdefault(row['arm'], {})
+      key = row.get('dtype', 'float32'), row['batch']
+      speed = row['tokens'] / median(row['decode_s'])
+      # The fastest of several gammas.
+      of_loop[key] = max(speed, of_loop.get(key, 0))
+  return speeds
+
+
+def _rows(folder: str) -> Iterator[str]:
+  """Yields a line for each loop of a benchmark."""
+  text = (RESULTS / folder / 'benchmark.json').read_text(encoding='utf-8')
+  output = json.loads(text)
+  commit = output['starts'][-1]['commit'][:8]
+  machine = f'{output["device"]}, {output["cores"]} cores'
+  speeds = _speeds(output)
+  for arm, of_loop in speeds.items():
+    cells = []
+    for key in _KINDS:
+      speed = of_loop.get(key, np.nan)
+      alone = speeds['alone'].get(key, np.nan)
+      cell = f'{speed:.0f} ({speed / alone:.2f})'
+      cells.append(tables.DASH if np.isnan(speed) else cell)
+    fields = _LOOPS[arm], _BENCHMARKS[folder], *cells, machine, output['date']
+    yield f'| {" | ".join([*fields, commit])} |'
+
+
+def board() -> str:
+  """Returns the board with a row for each loop that it does not have yet."""
+  page = (RESULTS / 'board.md').read_text(encoding='utf-8')
+  table = page[page.index('| loop |') :].partition('\n\n')[0]
+  new = [x for folder in _BENCHMARKS for x in _rows(folder) if x not in table]
+  return page.replace(table, '\n'.join([table, *new]))
+
+
 _MODELS = 'verifier_only', 'drafter_only', 'speed 0'
 _RULES = (
   *(*_MODELS, 'token_v3 0.95', 'token_v3 0.9', 'token_v2 0.7', 'token_v1 0'),
@@ -77,7 +141,7 @@ _RULES = (
 TABLES: dict[str, Callable[[], str]] = {
   f'{folder}/points.csv': functools.partial(points, folder, *_RULES)
   for folder in ('quickstart', 'quickstart_greedy')
-}
+} | {'board.md': board}
 
 
 if __name__ == '__main__':
