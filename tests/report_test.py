@@ -325,23 +325,33 @@ def graded_records(methods=('verifier_only', 'opt', 'token_v3'), **changes):
 @pytest.fixture(scope='module')
 def graded_page(tmp_path_factory):
   lines = graded_records(('verifier_only', 'speed', 'opt', 'token_v3'))
+  lines += graded_records(['typical'], bonus_from='verifier', draft='argmax')
   return report_of(make_workdir(tmp_path_factory.mktemp('g'), lines))
 
 
 def test_tables_are_folded_linked_and_files(graded_page):
   text = graded_page.read_text(encoding='utf-8')
   parts = parts_of(text)
-  *titles, _ = parts
-  assert titles == ['Kinds of decoding at equal quality', 'All points']
-  links = re.findall('<a href="#(.*?)">(.*?)</a>', text)
+  links, titles = re.findall('<a href="#(.*?)">(.*?)</a>', text), [*parts]
   assert [title for _, title in links] == titles
   assert all(text.count(f'id="{anchor}"') == 1 for anchor, _ in links)
-  assert not any('<details>' in parts[title] for title in titles)
+  # A reader needs a figure and two tables, which are on three screens at most.
+  unfolded = re.sub('<details>.*?</details>', '', text, flags=re.DOTALL)
+  assert re.findall('<h2>(.*?)</h2>', unfolded) == titles[:2]
+  assert titles[2] == 'All points'
+  for part, count in dict(figure=1, table=2, article=0, pre=0).items():
+    assert len(re.findall(rf'<{part}\b', unfolded)) == count
+  # A link opens the details that contain its target.
+  assert text.count('<details>') == text.count('</summary>\n<div id=') == 3
   kinds = graded_page.parent / 'tables/kinds.csv'
   table = pd.read_csv(kinds, index_col='variant')
   number = f'{table.speedup["speculative cascade"]:.2f}'
   cells = dict(reversed(cells_of(parts[titles[0]], 'Modelled speed-up')))
   assert cells['speculative cascade'].startswith(number)
+  first = table.loc[table.speedup.idxmax()]
+  (said,) = re.findall('<p class="first">(.*?)</p>', text, re.DOTALL)
+  assert f'modelled speed-up {first.speedup:.2f} (' in said
+  assert 'strict decoding has 0.71.\nRules dominate' in said
   picture = (graded_page.parent / 'figures/quality.png').read_bytes()
   assert picture.startswith(b'\x89PNG')
 

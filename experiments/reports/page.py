@@ -148,9 +148,7 @@ def _tables(
         for x in point
       ),
       tables.DIFFERENCE,
-      tables.SPEEDUP._replace(
-        field='best_speedup', heading='Best: modelled speed-up'
-      ),
+      tables.SPEEDUP._replace(field='best_speedup', heading='Best: speed-up'),
     ]
     title = 'Kinds of decoding at equal quality'
     by_kind = by_kind.rename(columns={'variant': 'fastest', 'kind': 'variant'})
