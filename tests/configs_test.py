@@ -63,7 +63,9 @@ def test_a_config_is_documented(name):
 _COMMITTED = {
   'quickstart_greedy': 'quickstart',
   'gemma3_270m_t05': 'gemma3_270m:t05',
+  'engines_t05': 'engines',
   'engines_270m': 'engines:270m',
+  'engines_270m_t05': 'engines:270m',
 }
 # Results whose configs are in git history.
 _PAST = {'tuned_gamma'}

@@ -168,7 +168,7 @@ def test_methods_have_looks_and_variants_are_dashed():
   assert len({x[1:] for x in table.values()}) == len(table)
   variants = 'diff', 'diff block', 'diff sequential', 'chow sequential'
   switches = (
-    'entropy_gate-4 look_ahead:2 bonus verifier draft argmax',
+    'entropy_gate-4 look_ahead:2 gate raw bonus verifier draft argmax',
     'typical',
   )
   table = tables.styles({x: x.split()[0] for x in (*variants, *switches)})

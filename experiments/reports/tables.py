@@ -78,7 +78,8 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
     bonus = 'verifier' if 'bonus verifier' in options else ''
     if preset := comparisons.preset_of(method, bonus):
       style = style._replace(label=preset)
-      options = re.sub(' ?(bonus verifier|draft argmax)', '', options).strip()
+      fixed = r' ?(bonus verifier|draft argmax|gate \w+)'
+      options = re.sub(fixed, '', options).strip()
     if is_oracle(method, options.partition(' ')[0]):
       options = options.replace('sequential', 'sequential oracle')
     if options:
