@@ -119,14 +119,14 @@ def _transformers(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 
 
 def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-  """Loads a model in llama.cpp (xllamacpp) for greedy decoding."""
+  """Prepares llama.cpp (xllamacpp) for greedy decoding."""
   import importlib.metadata
 
   import xllamacpp
 
   speculation = xllamacpp.common_speculative_type
 
-  def load(kind=None):
+  def answer(kind, batch):
     params = xllamacpp.CommonParams()
     params.model.path = spec['verifier']
     params.cpuparams.n_threads = spec['threads']
@@ -140,9 +140,8 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
       drafts.draft.mparams.path = spec['llama_drafter']
       drafts.draft.n_max = drafts.ngram_simple.size_m = spec['gamma']
       drafts.ngram_simple.size_n = 3
-    return functools.partial(answer, xllamacpp.Server(params))
-
-  def answer(server, batch):
+    # One at a time: a server that waits slows the others.
+    server = xllamacpp.Server(params)
     options = dict(n_predict=spec['new_tokens'], temperature=0.0)
     options |= dict(cache_prompt=False, stop=[spec['stop_text']])
     timings = [
@@ -159,9 +158,10 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
       accepted=total('draft_n_accepted'),
     )
 
-  modes = {'plain': load(), 'n-grams': load('NGRAM_SIMPLE')}
+  modes = {'plain': None, 'n-grams': 'NGRAM_SIMPLE'}
   if spec['llama_drafter']:
-    modes['assisted'] = load('DRAFT_SIMPLE')
+    modes['assisted'] = 'DRAFT_SIMPLE'
+  modes = {name: functools.partial(answer, x) for name, x in modes.items()}
   return {'xllamacpp': importlib.metadata.version('xllamacpp')}, modes
 
 
