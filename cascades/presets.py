@@ -48,8 +48,7 @@ def transformers_ensemble(w: float = 0.5, **options: Any) -> DecodingConfig:
 
   The law of a drafted position is w p + (1 - w) q, at temperature 0 the argmax
   of that mixture of softmaxes at temperature 1; bonus tokens have p. The
-  lenience is 1 - w. Drafts are drawn from q, whose logits transformers 5.24
-  divides by the temperature twice, and this once.
+  lenience is 1 - w. transformers 5.24 divides q by the temperature twice.
   """
   is_greedy = options.get('temperature', 1.0) == 0
   method = engines.ensemble_argmax if is_greedy else 'ensemble'
@@ -64,8 +63,8 @@ def trtllm_relaxed(
 
   A draft stays if its softmax at temperature 1 is among the `top_k` largest and
   at least the largest minus `delta`, the lenience; else the token is the
-  argmax, as is the bonus. There it holds in thinking spans, here in the whole
-  answer. The values are documented; its defaults are (1, 0), which keep ties.
+  argmax, as is the bonus. It holds in the whole answer, there in thinking
+  spans. The values are documented; the defaults (1, 0) keep ties.
   """
   method = engines.relaxed_top(arguments.integer('top_k', top_k, 1))
   delta = arguments.number('delta', delta, 0, 1)
@@ -79,8 +78,7 @@ def sglang_threshold(
 
   A draft x stays if u <= p(x) / acc or p(x) >= single, whatever q is; else a
   token is drawn from p without x. (1, 1), the default, has the law p, with
-  acceptance p(x). The lenience is 1 - single. At temperature 0 nothing is
-  lenient, unless single is 0.
+  acceptance p(x). The lenience is 1 - single; greedily only 1 is lenient.
   """
   method = engines.accept_threshold(arguments.number('acc', acc, 0, 1))
   lenience = 1 - arguments.number('single', single, 0, 1)
@@ -111,6 +109,8 @@ def configure(method=DecodingConfig.method, **options: Any) -> DecodingConfig:
   *parameters, _ = inspect.signature(PRESETS[name]).parameters.values()
   defaults = {x.name: x.default for x in parameters}
   values: dict[str, Any] = {}
+  if 'top_k' in defaults and options.pop('top_k', None) is not None:
+    raise ValueError(f'top_k: is a number here; write {name}:top_k=3.')
   for part in filter(None, text.split(',')):
     key, _, value = part.partition('=')
     try:

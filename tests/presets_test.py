@@ -5,6 +5,7 @@ transformers' own function, whose decisions `fixtures/make_ensemble.py` has.
 """
 
 import functools
+import inspect
 import pickle
 
 import jax
@@ -251,6 +252,13 @@ def test_a_preset_is_a_name_for_curves_and_flags(name):
   assert config.draft == ('sample' if 'trans' in name else 'argmax')
   assert config.bonus == 'verifier'
   assert not config.is_lossless or name == 'sglang_threshold'
+  # Flags that nobody gave have the defaults of all options.
+  flags = {**vars(DecodingConfig()), 'lenience': None}
+  del flags['method']
+  assert presets.configure(name, **flags | {'temperature': 0.0}).lenience < 1
+  if 'top_k=' in str(inspect.signature(presets.PRESETS[name])):
+    with pytest.raises(ValueError, match=f'top_k: .* write {name}:top_k=3'):
+      presets.configure(name, top_k=5)
 
 
 def test_numbers_of_a_preset_are_in_the_name_of_its_method():
