@@ -1,9 +1,10 @@
 """Certifies that a lossy engine answers as well as a lossless one.
 
 Command: python -m experiments.certify --base=strict --lossy=lossy --margin=.02
-Shows: a sentence and a table: the differences on equal examples with their 95 %
-intervals, and a verdict on each engine. The workdir receives a page, with
-lengths, speed-ups and acceptance too, and JSON. No model is loaded.
+Shows: a sentence and a table: the differences on equal examples with their
+intervals (95 %, wider for several engines), and a verdict on each engine. The
+workdir receives a page, with lengths, speed-ups and acceptance too, and JSON.
+No model is loaded.
 
 An engine is a folder of `lm_eval --log_samples`; a workdir of a sweep with a
 point, runs/sweep:token_v3@0.5; or a JSONL, CSV or Parquet file of rows with
@@ -63,7 +64,8 @@ def main() -> None:
   content |= dict(frame=frame, in_order=_FLAGS.order)
   records.write_text(folder / 'index.html', page.render(content))
   columns = 'variant task n needed lost gained difference verdict'.split()
-  table = frame[columns].to_string(index=False)
+  printed = frame[columns].replace({'needed': {0: '-'}})
+  table = printed.to_string(index=False)
   for text in (*notices, *sentences, table, f'{folder / "index.html"}'):
     print(files.printable(text))
   verdicts = {*frame.verdict[~frame.is_part]}

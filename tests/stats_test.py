@@ -18,11 +18,11 @@ def mean_interval(values, **drawn):
   return low[0], high[0]
 
 
-def paired(gained, lost, n):
+def paired(gained, lost, n, level=0.95):
   """The interval of the difference of two points that are right or wrong."""
   reference = (np.arange(n) >= gained).astype(float)
   values = np.where(np.arange(n) < n - lost, 1.0, 0.0)
-  low, high = paired_interval(values[:, None], reference[:, None])
+  low, high = paired_interval(values[:, None], reference[:, None], level)
   return low[0], high[0]
 
 

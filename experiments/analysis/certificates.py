@@ -1,6 +1,6 @@
 """Certificates that a lossy engine is not worse than a base by a margin.
 
-The verdict is that of the paired 95 % interval of the difference: *not worse*
+The verdict is that of the paired interval of the difference: *not worse*
 if the lower end is above -margin, *worse* if the upper end is below. Otherwise
 there are *too few rows*, fewer than certify a true difference of 0 with
 probability .8, or the verdict is *undecided*.
@@ -8,7 +8,8 @@ probability .8, or the verdict is *undecided*.
 The interval of a corpus score, by bootstrap, is at least as wide as if scores
 were 0 or 1 and no answer differed: a bootstrap knows no change that did not
 happen. The interval of a mean over tasks is made of theirs (Zou and Donner
-2008). Several engines are tested by Holm's procedure (1979).
+2008). Its level is 95 %, or that at which Holm's procedure (1979) tests one of
+several engines.
 """
 
 import bisect
@@ -171,16 +172,18 @@ def _row(
   tasks: Sequence[Pairs], margin: float, is_certified: bool, level: float
 ) -> dict[str, Any]:
   """Returns the verdict on a task, or on several, and its numbers."""
-  n, scale, ends = sum(map(len, tasks)), tasks[0].scale, interval(tasks)
-  verdict, rows = NOT_WORSE if is_certified else 'not tested', 0
-  if not is_certified and ends[2] < -margin:
-    verdict = WORSE
+  n, scale, rows = sum(map(len, tasks)), tasks[0].scale, 0
+  verdict = NOT_WORSE if is_certified else 'not tested'
+  if not is_certified and level and interval(tasks)[2] < -margin:
+    verdict, level = WORSE, _LEVEL
   elif not is_certified and level:
-    rows = needed(tasks, margin, level)
+    rows, ends = needed(tasks, margin, level), interval(tasks, level)
     verdict = 'too few rows' if n < rows else 'undecided'
     if n >= rows:
       is_above = ends[0] > -margin
       rows = needed(tasks, margin, level, observed=True) if is_above else 0
+  level = level or _LEVEL
+  ends = interval(tasks, level)
   scores = [
     x.scores.mean(-1) if x.sums is None else [*map(x.corpus, x.sums.sum(1))]
     for x in tasks
@@ -199,6 +202,7 @@ def _row(
   values += stats.speedup(sizes['seconds'], per) if is_timed else [math.nan] * 3
   return dict(
     verdict=verdict,
+    level=level,
     n=n,
     needed=rows,
     metric=', '.join(dict.fromkeys(x.metric for x in tasks)),

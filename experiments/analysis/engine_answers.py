@@ -55,18 +55,18 @@ class Pairs:
 def read(option: str, name: str, metric: str | None = None) -> Engine:
   """Reads the answers of an engine.
 
-  The name is a folder of samples, a workdir (with a point after a colon), or a
-  file of rows, whose texts are scored by `metric` if any.
+  The name is a folder or file of samples, a workdir (with a point after a
+  colon), or a file of rows, whose texts are scored by `metric` if any.
   """
   path, point = pathlib.Path(name), ''
   if not path.exists():
     parent, _, point = name.rpartition(':')
     path = pathlib.Path(parent or name)
-  if path.is_file():
+  if path.is_file() and not path.name.startswith('samples_'):
     rows = _table_rows(option, path, metric)
   elif (path / 'records').is_dir():
     rows = _workdir_rows(option, path, point)
-  elif path.is_dir():
+  elif path.exists():
     rows = _sample_rows(option, path)
   else:
     raise ValueError(f'{option}: there is no {path}; give a file or a folder.')
@@ -104,7 +104,7 @@ def _workdir_rows(option: str, path: pathlib.Path, point: str) -> Rows:
 def _sample_rows(option: str, path: pathlib.Path) -> Rows:
   """Reads the newest samples of each task that the harness logged."""
   newest = {}
-  for file in path.rglob('samples_*.jsonl'):
+  for file in [path] if path.is_file() else path.rglob('samples_*.jsonl'):
     task, _, date = file.stem.removeprefix('samples_').rpartition('_')
     newest[task] = max(newest.get(task, ('', file)), (date, file))
   if len({file.parent for _, file in newest.values()}) > 1:
