@@ -1,8 +1,8 @@
 """The setting to use: the fastest certified one, or one that a config fixes.
 
-A certified setting: the examples are split by a hash of their ids
-(`tasks.half_of`). On one half a setting is chosen, on the other it is reported,
-so that the reported numbers are not those that it was chosen for.
+A certified setting: the examples are halved by a hash of their ids
+(`tasks.choosing`). On one half a setting is chosen, on the other reported, so
+that the reported numbers are not those that it was chosen for.
 
 The loss of an example is 1 less its quality, in [0, 1], a sentence's score for
 BLEU and chrF. A setting is certified if its mean loss is above the verifier's
@@ -40,7 +40,7 @@ from experiments.analysis import runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import metrics, stats, unit_costs
 from experiments.records.stats import p_value
-from experiments.tasks import half_of, quality_metric
+from experiments.tasks import choosing, half_of, quality_metric
 
 # Most examples of an estimate of how many would be needed.
 _MOST_NEEDED = 100_000
@@ -236,9 +236,9 @@ class Verdict:
 
 def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
   """Chooses the fastest certified setting, and reports it."""
-  in_half = [half_of(name) == 'choose' for _, name in answers.ids]
-  is_choosing = np.array(in_half, bool)
-  if is_choosing.all() or not is_choosing.any():
+  names = [name for _, name in answers.ids]
+  is_choosing = np.array(choosing(names))
+  if len({*map(half_of, names)}) < 2:
     raise EmptyHalfError(
       f'decision: not made, because {len(answers.ids)} examples leave a half'
       " empty; give more examples, and no half as the config's split."

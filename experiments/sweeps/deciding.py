@@ -21,7 +21,7 @@ from experiments.records import unit_costs
 from experiments.sweeps.curve_plan import Curve
 from experiments.sweeps.fields import DecisionFields, SweepConfig
 from experiments.sweeps.plan import Point
-from experiments.tasks import Task, half_of
+from experiments.tasks import Task, choosing, half_of
 
 _SENTENCE = jinja2.Template(
   pathlib.Path(__file__).with_name('decision.txt').read_text(),
@@ -64,15 +64,15 @@ def shortfall(
     for example in min((of_task[: x.num_examples] for x in curves), key=len)
   ]
   needed = certification.needed(decision.risk, decision.delta / len(lossy))
-  choosing = sum(half_of(name) == 'choose' for name in ids)
+  count = sum(choosing(ids))
   # With one half alone nothing is decided, which the end of the sweep explains.
-  if choosing >= needed or choosing in (0, len(ids)):
+  if count >= needed or len({*map(half_of, ids)}) < 2:
     return None
   return (
-    f'decision: {len(ids)} examples, of which {choosing} are for choosing,'
-    f' cannot certify a loss of {decision.risk:g} with delta'
-    f' {decision.delta:g} and {len(lossy)} curves; give about {2 * needed}'
-    ' examples, or a larger --config.decision.risk.'
+    f'decision: {len(ids)} examples, of which {count} are for choosing, cannot'
+    f' certify a loss of {decision.risk:g} with delta {decision.delta:g} and'
+    f' {len(lossy)} curves (a method at a gamma) that may lose quality; give'
+    f' {2 * needed} examples, or a larger --config.decision.risk.'
   )
 
 

@@ -13,6 +13,7 @@ from experiments.tasks.task import (
   FileTask,
   Reference,
   Task,
+  choosing,
   file_task,
   half_of,
 )

@@ -430,14 +430,29 @@ def split_of(key: str) -> str:
 
 
 def half_of(example_id: str) -> str:
-  """Returns the half of an example, which its id alone decides.
+  """Returns the half of an example as a split, which its id alone decides.
 
   A guarantee for a setting holds on examples that had no part in its choice,
   in every process, also if rows are added, removed or reordered.
   """
+  return HALVES[_digest(example_id)[0] % 2]
+
+
+def choosing(example_ids: Sequence[str]) -> list[bool]:
+  """Returns which examples choose a setting: one of two equal halves.
+
+  They are those of `half_of` but for a few of the larger half. The halves
+  depend on all ids and on no score.
+  """
+  key = lambda x: (half_of(x) != HALVES[0], _digest(x))  # noqa: E731
+  order = sorted({*example_ids}, key=key)
+  first = {*order[: (len(order) + 1) // 2]}
+  return [x in first for x in example_ids]
+
+
+def _digest(example_id: str) -> bytes:
   # A half of a surrogate pair has no encoding of its own.
-  digest = hashlib.sha256(example_id.encode(errors='surrogatepass')).digest()
-  return HALVES[digest[0] % 2]
+  return hashlib.sha256(example_id.encode(errors='surrogatepass')).digest()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
