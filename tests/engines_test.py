@@ -81,6 +81,12 @@ def test_a_verification_that_keeps_the_law_passes_exactly(verify):
   assert other.low > 0.05
 
 
+def test_randomness_of_a_functions_own_is_refused():
+  own = np.random.default_rng(0)
+  with pytest.raises(ValueError, match='equal draws of rng'):
+    engines.certify(lambda q, p, drafts, _: _token(q, p, drafts, own))
+
+
 def _rarely_wrong(row, rng):
   rare = rng.random() < 1e-8
   ends = np.cumsum(row)

@@ -192,6 +192,11 @@ def certify(
   reason = ''
   try:
     laws = [case.exact_law(verify) for case in cases]
+    if not np.array_equal(laws[0], cases[0].exact_law(verify)):
+      raise ValueError(
+        'verify: returns other tokens for equal inputs and equal draws of rng;'
+        ' use rng as the only source of randomness, and keep no state.'
+      )
   except (branching.NotEnumerableError, TypeError) as e:
     # An operation that `branching.Uniform` lacks is a TypeError. If the fault
     # is the function's own, sampling raises it again.
