@@ -161,7 +161,6 @@ def main() -> None:
   print(
     f'{prediction.sentence(frame)}\n\n{prediction.table(frame)}\n',
     f'{read}.',
-    *predicted.notes,
     'To measure quality: python -m experiments.sweep with these models and'
     ' --config=configs/your_data.py.',
     *(_causes(pair, texts, prompts) if _FLAGS.why else ()),

@@ -267,6 +267,17 @@ def unsolved(frame: pd.DataFrame) -> list[str]:
   ]
 
 
+def scores(frame: pd.DataFrame) -> list[str]:
+  """Returns a sentence for each task on what the verifier scores."""
+  rows = frame[(frame.method == VERIFIER) & (frame.quality > 0)]
+  return [
+    f'{row.task}: the verifier alone scores {row.quality:.3f} of {row.scale:g}'
+    f' on {row.n} examples; if that is low, read its answers on the page and'
+    ' correct the prompt, the reference or the metric.'
+    for row in rows.itertuples()
+  ]
+
+
 # Some of the gain of a lenient rule could be had without speculation or without
 # a rule: by truncating the verifier's unlikely tokens and decoding the rest
 # without loss, by a cascade that does not speculate, or by taking all drafts.
@@ -445,6 +456,21 @@ def entrants(points: Points) -> list[Any]:
   fastest = [order[order[name]].index[:1] for name in ('strict', 'as_good')]
   rows = frame.index[is_alone].append(fastest).drop_duplicates()
   return list(frame.loc[rows].itertuples())
+
+
+def on_the_clock(timed: pd.DataFrame | None) -> list[str]:
+  """Returns a sentence on points that took turns with the verifier alone."""
+  if timed is None or timed.wall_speedup.isna().any():
+    return []
+  speeds = (
+    f'{point_name(x)} is {x.wall_speedup:.2f} [{x.wall_speedup_low:.2f},'
+    f' {x.wall_speedup_high:.2f}]'
+    for x in timed.itertuples()
+  )
+  return [
+    f'On the clock, one answer at a time ({timed.n.max()} prompts),'
+    f' {" and ".join(speeds)} times as fast as the verifier alone (95 %).'
+  ]
 
 
 def race(run: Run, config: AnalysisConfig) -> pd.DataFrame | None:

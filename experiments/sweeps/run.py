@@ -22,6 +22,7 @@ import tqdm
 from cascades import arguments, drafters, files
 from experiments import cli, records, reports
 from experiments.analysis import comparisons, runs
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.records import metrics, results_version, unit_costs
 from experiments.sweeps import (
   curve_plan,
@@ -461,6 +462,8 @@ class Sweep:
     table = self._gathered.table
     unsolved = comparisons.unsolved(table)
     first = [self._decision.sentence] if self._decision else unsolved
+    first += comparisons.on_the_clock(comparisons.race(run, AnalysisConfig()))
+    first += comparisons.scores(table)
     for line in [*first, *run.mixed]:
       print(f'\n{line}')
     if table.failed.any():
