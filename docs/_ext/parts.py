@@ -1,4 +1,12 @@
-"""Parts of pages: tables of the code, drawings, and formulas as MathML."""
+"""Parts of pages: tables, outputs of commands, drawings, and formulas."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
 
 import diagrams
 import inventory
@@ -31,6 +39,48 @@ class GeneratedTable(SphinxDirective):
       StringList(lines, source=f'table {name}'), 0, container
     )
     return [container]
+
+
+class Output(SphinxDirective):
+  """Commands, lines that begin with $, and what they print where it is built.
+
+  The output in the page is an earlier one, for readers of the Markdown. An
+  argument names a file that has the page's block of Python before it.
+  """
+
+  optional_arguments = 1
+  has_content = True
+
+  def run(self) -> list[nodes.Node]:
+    """Returns the commands with their output; fails as a command does."""
+    source, line = self.get_source_info()
+    page = pathlib.Path(source).read_text(encoding='utf-8').splitlines()
+    blocks = re.findall(
+      r'^```python\n(.*?)^```', '\n'.join(page[:line]), re.M | re.S
+    )
+    shown = []
+    with tempfile.TemporaryDirectory() as folder:
+      for name in self.arguments:
+        (pathlib.Path(folder) / name).write_text(blocks[-1], encoding='utf-8')
+      for command in self.content:
+        if command.startswith('$ '):
+          shown += [command, *self._lines(command[2:], folder)]
+    text = '\n'.join(shown)
+    return [nodes.literal_block(text, text, language='console')]
+
+  def _lines(self, command: str, folder: str) -> list[str]:
+    python, *rest = shlex.split(command)
+    env = os.environ | {'PYTHONPATH': str(inventory.ROOT)}
+    done = subprocess.run(
+      [sys.executable if python == 'python' else python, *rest],
+      capture_output=True,
+      text=True,
+      cwd=folder,
+      env=env,
+    )
+    if done.returncode:
+      raise self.error(f'{command}: {done.stderr[-500:]}')
+    return done.stdout.strip('\n').splitlines()
 
 
 class Terms(SphinxDirective):
@@ -87,6 +137,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
   """Registers the directives and the renderer."""
   app.add_directive('generated', GeneratedTable)
   app.add_directive('diagram', Diagram)
+  app.add_directive('output', Output)
   app.add_directive('terms', Terms)
   app.add_html_math_renderer('mathml', (_mathml, None), (_mathml, None))
   return {'parallel_read_safe': True}
