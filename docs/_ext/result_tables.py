@@ -87,7 +87,11 @@ _LOOPS = {
   'llama.cpp, n-grams': 'llama.cpp, n-grams, 4-bit file',
 }
 # Models of the board by the folders of their benchmarks.
-_BENCHMARKS = {'benchmark': 'bundled', 'benchmark_270m': 'Gemma 3 270M'}
+_BENCHMARKS = {
+  'benchmark': 'bundled',
+  'benchmark_270m': 'Gemma 3 270M',
+  'benchmark_board': 'Gemma 3 270M',
+}
 # Dtypes and prompts at a time, a column each.
 _KINDS = ('float32', 1), ('float32', 8), ('int8', 1), ('int8', 8)
 
@@ -110,7 +114,7 @@ def _rows(folder: str) -> Iterator[str]:
   """Yields a line for each loop of a benchmark."""
   text = (RESULTS / folder / 'benchmark.json').read_text(encoding='utf-8')
   output = json.loads(text)
-  commit = output['starts'][-1]['commit'][:8]
+  start = output['starts'][-1]
   machine = f'{output["device"]}, {output["cores"]} cores'
   speeds = _speeds(output)
   for arm, of_loop in speeds.items():
@@ -120,8 +124,14 @@ def _rows(folder: str) -> Iterator[str]:
       alone = speeds['alone'].get(key, np.nan)
       cell = f'{speed:.0f} ({speed / alone:.2f})'
       cells.append(tables.DASH if np.isnan(speed) else cell)
-    fields = _LOOPS[arm], _BENCHMARKS[folder], *cells, machine, output['date']
-    yield f'| {" | ".join([*fields, commit])} |'
+    fields = (
+      _LOOPS[arm],
+      _BENCHMARKS[folder],
+      *cells,
+      machine,
+      start['started'][:10],
+    )
+    yield f'| {" | ".join([*fields, start["commit"][:8]])} |'
 
 
 def board() -> str:
@@ -130,6 +140,32 @@ def board() -> str:
   table = page[page.index('| loop |') :].partition('\n\n')[0]
   new = [x for folder in _BENCHMARKS for x in _rows(folder) if x not in table]
   return page.replace(table, '\n'.join([table, *new]))
+
+
+def speeds(folder: str) -> str:
+  """Returns a table of loops by dtype and prompts at a time, as CSV.
+
+  A cell has the ratio of medians to the verifier alone, and the range of the
+  ratios of turns; of the verifier alone it has the tokens a second.
+  """
+  path = RESULTS / folder / 'benchmark.json'
+  figures = json.loads(path.read_text(encoding='utf-8'))['figures']
+  alone, cells, names = {}, {}, {'problems': '', 'copies': ', copies'}
+  for row in figures:
+    key = row['dtype'], row['batch']
+    turns = row['tokens'] / np.array(row['decode_s'])
+    first = alone.setdefault((row['part'], *key), turns)
+    ratios = turns / first
+    middle = np.median(turns) / np.median(first)
+    texts = [*map(RATIO, (middle, ratios.min(), ratios.max()))]
+    text = f'{texts[0]} ({texts[1]} to {texts[2]})'
+    if first is turns:
+      text = f'{np.median(turns):.1f} tokens/s'
+    name = _LOOPS[row['arm']] + names[row['part']]
+    cells.setdefault(name, {})[f'{key[0]}, {key[1]}'] = text
+  frame = pd.DataFrame.from_dict(cells, 'index')
+  frame = frame.rename_axis('Loop').fillna(tables.DASH).reset_index()
+  return frame.to_csv(index=False, lineterminator='\n')
 
 
 _MODELS = 'verifier_only', 'drafter_only', 'speed 0'
@@ -141,7 +177,10 @@ _RULES = (
 TABLES: dict[str, Callable[[], str]] = {
   f'{folder}/points.csv': functools.partial(points, folder, *_RULES)
   for folder in ('quickstart', 'quickstart_greedy')
-} | {'board.md': board}
+} | {
+  'board.md': board,
+  'benchmark_board/speeds.csv': functools.partial(speeds, 'benchmark_board'),
+}
 
 
 if __name__ == '__main__':
