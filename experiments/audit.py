@@ -55,7 +55,10 @@ flags.DEFINE_list(
   ' the blocks of a trace.',
 )
 flags.DEFINE_integer(
-  'samples', 20_000, 'Sequences to draw at a sampled lenience.', lower_bound=1
+  'samples',
+  20_000,
+  'Sequences to draw where not enumerated.',
+  lower_bound=1,
 )
 # Of the engine that wrote the answers.
 _OPTIONS = 'temperature top_k top_p gate cache_length batch_size'.split()
@@ -93,7 +96,8 @@ def _certify(leniences: list[float] | None) -> None:
     verify = getattr(cli.load_config_module(file), name, None)
     if not callable(verify):
       raise ValueError(f'function: {file} has no function {name!r}; define it.')
-    certify = functools.partial(engines.certify, verify, seed=_FLAGS.seed)
+    options = dict(seed=_FLAGS.seed, samples=_FLAGS.samples)
+    certify = functools.partial(engines.certify, verify, **options)
   cli.say(f'auditing {name}')
   certificates = [certify(_FLAGS.method, x) for x in leniences or [None]]
   _write(name, [certificate.to_dict() for certificate in certificates])

@@ -86,6 +86,17 @@ def test_randomness_of_a_functions_own_is_refused():
   with pytest.raises(ValueError, match='equal draws of rng'):
     engines.certify(lambda q, p, drafts, _: _token(q, p, drafts, own))
 
+  def mixed(q, p, drafts, rng):
+    u = own.uniform(size=len(drafts))
+    kept = int((u * q[[0, 1], drafts] < p[[0, 1], drafts]).cumprod().sum())
+    row = p[-1] if kept == len(drafts) else _left(q[kept], p[kept])
+    return [*drafts[:kept], int(np.searchsorted(row.cumsum(), rng.uniform()))]
+
+  with pytest.raises(ValueError, match='equal draws of rng'):
+    engines.certify(mixed)
+  with pytest.raises(ValueError, match='verify: must take'):
+    engines.certify(lambda q, p, drafts: drafts)
+
 
 def _rarely_wrong(row, rng):
   rare = rng.random() < 1e-8

@@ -272,8 +272,9 @@ def scores(frame: pd.DataFrame) -> list[str]:
   rows = frame[(frame.method == VERIFIER) & (frame.quality > 0)]
   return [
     f'{row.task}: the verifier alone scores {row.quality:.3f} of {row.scale:g}'
-    f' on {row.n} examples; if that is low, read its answers on the page and'
-    ' correct the prompt, the reference or the metric.'
+    f' on {row.n} examples'
+    + '; read its answers on the page, and correct the prompt, the reference or'
+    ' the metric if they are wrong' * (row.quality < row.scale / 2) + '.'
     for row in rows.itertuples()
   ]
 
@@ -463,7 +464,8 @@ def on_the_clock(timed: pd.DataFrame | None) -> list[str]:
   if timed is None or timed.wall_speedup.isna().any():
     return []
   speeds = (
-    f'{point_name(x)} is {x.wall_speedup:.2f} [{x.wall_speedup_low:.2f},'
+    f'{x.variant}{f" at lenience {x.lenience:g}" * (x.lenience == x.lenience)}'
+    f' (gamma {x.gamma}) is {x.wall_speedup:.2f} [{x.wall_speedup_low:.2f},'
     f' {x.wall_speedup_high:.2f}]'
     for x in timed.itertuples()
   )

@@ -74,6 +74,12 @@ class _OutcomeTree:
     return False
 
 
+UNREPEATABLE = (
+  'verify: returns other tokens for equal inputs and equal draws of rng; use'
+  ' rng as the only source of randomness, and keep no state.'
+)
+
+
 class _Interval:
   """The interval of a uniform number, given the comparisons so far."""
 
@@ -84,6 +90,8 @@ class _Interval:
     """Returns True on the outcome that the number is below the threshold."""
     threshold = min(self.high, max(self.low, threshold))
     width = self.high - self.low
+    if not width:
+      raise ValueError(UNREPEATABLE)
     # Two differences: 1 - share would lose the precision of a small one.
     probs = [(self.high - threshold) / width, (threshold - self.low) / width]
     is_below = self._tree.draw(probs, width) == 1

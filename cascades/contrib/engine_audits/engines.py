@@ -27,6 +27,7 @@ bound.
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,7 @@ Verify = Callable[[np.ndarray, np.ndarray, np.ndarray, Any], Sequence[int]]
 _EXACT, _SINGLE = 1e-9, 1e-6
 _PROMPT = (0, 1)
 # Sampled blocks of each model, and the confidence of the resulting bounds.
-_SAMPLES, _CONFIDENCE = 20_000, 0.999
+_CONFIDENCE = 0.999
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,9 @@ class Certificate:
 
   def __str__(self) -> str:
     distance = f'{self.low:.2g}, exact: all draws enumerated'
+    verdict = 'passed' if self.passed else 'FAILED'
     if not self.exact:
+      verdict = verdict.replace('passed', 'not disproved')
       distance = (
         f'from {self.low:.4f} to {self.high:.4f} with confidence'
         f' {self.confidence:g}, from samples ({self.reason})'
@@ -130,8 +133,7 @@ class Certificate:
       )
     return (
       f'{self.rule} at lenience {self.lenience:g}, gamma {self.gamma},'
-      f' {self.size} tokens, {self.models} models:'
-      f' {"passed" if self.passed else "FAILED"}\n'
+      f' {self.size} tokens, {self.models} models: {verdict}\n'
       f'  total variation {distance}'
     ) + ('' if self.passed else f'\n  {self.worst}')
 
@@ -165,6 +167,7 @@ def certify(
   size: int = 3,
   models: int = 8,
   seed: int = 0,
+  samples: int = 20_000,
 ) -> Certificate:
   """Compares the law that a function emits with the law of a rule.
 
@@ -177,12 +180,20 @@ def certify(
     size: Size V of the vocabulary.
     models: Number of small random models.
     seed: Seed of the models and of the samples.
+    samples: Blocks of a model, where draws cannot be enumerated.
   """
   method, lenience = declared(rule, lenience)
   gamma = arguments.integer('gamma', gamma, 1)
   size = arguments.integer('size', size, 2)
   models = arguments.integer('models', models, 1)
   seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
+  samples = arguments.integer('samples', samples, 1)
+  try:
+    inspect.signature(verify).bind(*range(4))
+  except (TypeError, ValueError):
+    raise ValueError(
+      'verify: must take (q_probs, p_probs, drafts, rng).'
+    ) from None
   model = TableModel.injective(size, gamma)
   pairs = table_models.draft_pairs(model, _PROMPT, gamma)
   cases = [
@@ -193,20 +204,18 @@ def certify(
   try:
     laws = [case.exact_law(verify) for case in cases]
     if not np.array_equal(laws[0], cases[0].exact_law(verify)):
-      raise ValueError(
-        'verify: returns other tokens for equal inputs and equal draws of rng;'
-        ' use rng as the only source of randomness, and keep no state.'
-      )
+      raise ValueError(branching.UNREPEATABLE)
   except (branching.NotEnumerableError, TypeError) as e:
     # An operation that `branching.Uniform` lacks is a TypeError. If the fault
     # is the function's own, sampling raises it again.
     reason, rng = str(e), np.random.default_rng(seed)
-    laws = [case.sampled_law(verify, rng) for case in cases]
+    laws = [case.sampled_law(verify, rng, samples) for case in cases]
   distances = [
     np.abs(law - case.declared).sum() / 2
     for case, law in zip(cases, laws, strict=True)
   ]
-  error = _sampling_error(size ** (gamma + 1), models) if reason else 0.0
+  cells = size ** (gamma + 1)
+  error = _sampling_error(cells, models, samples) if reason else 0.0
   mean = float(np.mean(distances))
   i = int(np.argmax(distances))
   return Certificate(
@@ -224,7 +233,7 @@ def certify(
   )
 
 
-def _sampling_error(cells: int, models: int) -> float:
+def _sampling_error(cells: int, models: int, samples: int) -> float:
   """Bounds the total variation between sampled frequencies and their law.
 
   With n samples of `cells` outcomes it exceeds e with a probability of at most
@@ -232,7 +241,7 @@ def _sampling_error(cells: int, models: int) -> float:
   """
   failure_prob = (1 - _CONFIDENCE) / models
   nats = cells * math.log(2) - math.log(failure_prob)
-  return math.sqrt(nats / (2 * _SAMPLES))
+  return math.sqrt(nats / (2 * samples))
 
 
 def _run(
@@ -314,20 +323,22 @@ class _Case:
     mass = mass if mass.sum() > 0 else np.ones_like(mass)
     return mass / mass.sum()
 
-  def sampled_law(self, verify: Verify, rng: np.random.Generator) -> np.ndarray:
+  def sampled_law(
+    self, verify: Verify, rng: np.random.Generator, samples: int
+  ) -> np.ndarray:
     """Samples frequencies of gamma + 1 tokens, [V] * (gamma + 1)."""
     frequencies = np.zeros_like(self.declared)
     runs, draft_probs = zip(*self._runs(verify), strict=True)
-    counts = rng.multinomial(_SAMPLES, np.array(draft_probs) / sum(draft_probs))
+    counts = rng.multinomial(samples, np.array(draft_probs) / sum(draft_probs))
     for run, count in zip(runs, counts, strict=True):
       for _ in range(count):
         tokens = run(rng)
         rest = self._continuation(tokens)
-        # The continuation is sampled too, as the bound assumes `_SAMPLES`
+        # The continuation is sampled too, as the bound assumes
         # independent sequences.
         flat_index = rng.choice(rest.size, p=rest.ravel()) if rest.ndim else 0
         index = np.unravel_index(flat_index, rest.shape)
-        frequencies[(*tokens, *index)] += 1 / _SAMPLES
+        frequencies[(*tokens, *index)] += 1 / samples
     return frequencies
 
 
