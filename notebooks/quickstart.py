@@ -48,6 +48,10 @@ if 'google.colab' in sys.modules:
     importlib.invalidate_caches()
 sys.path.insert(0, str(checkout.resolve()))
 
+import jax
+
+jax.devices()
+
 # %%
 import cascades
 from experiments.sample import paint

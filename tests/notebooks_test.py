@@ -20,7 +20,7 @@ _SAYS = {
   'from_scratch': ('tokens per block', 'image/png'),
   'lenience_sweep': ('image/png', 'is_certified', 'as fast as token_v3@0.8'),
   'predict': ('image/png', 'token_v3: ', 'verifier text', 'acceptance'),
-  'quickstart': ('\x1b[32m', 'acceptance rate', 'image/png'),
+  'quickstart': (r'\x1b[32m', 'acceptance rate', 'image/png'),
   'your_own_pair': (
     '12 rows of runs/captions.jsonl',
     '6 of 6 texts are those of the verifier alone',
