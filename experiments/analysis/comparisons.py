@@ -465,13 +465,14 @@ def on_the_clock(timed: pd.DataFrame | None) -> list[str]:
     return []
   speeds = (
     f'{x.variant}{f" at lenience {x.lenience:g}" * (x.lenience == x.lenience)}'
-    f' (gamma {x.gamma}) is {x.wall_speedup:.2f} [{x.wall_speedup_low:.2f},'
+    f'{f" (gamma {x.gamma})" if x.gamma else ""} is'
+    f' {x.wall_speedup:.2f} [{x.wall_speedup_low:.2f},'
     f' {x.wall_speedup_high:.2f}]'
     for x in timed.itertuples()
   )
   return [
     f'On the clock, one answer at a time ({timed.n.max()} prompts),'
-    f' {" and ".join(speeds)} times as fast as the verifier alone (95 %).'
+    f' {", ".join(speeds)} times as fast as the verifier alone (95 %).'
   ]
 
 
