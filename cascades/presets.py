@@ -47,8 +47,8 @@ def transformers_ensemble(w: float = 0.5, **options: Any) -> DecodingConfig:
   """The `assistant_ensemble_weight` of transformers, above 0; 1 is strict.
 
   The law of a drafted position is w p + (1 - w) q, at temperature 0 the argmax
-  of that mixture of softmaxes at temperature 1; bonus tokens have p. The
-  lenience is 1 - w. transformers 5.24 divides q by the temperature twice.
+  of that mixture at temperature 1; bonus tokens have p. The lenience is 1 - w.
+  transformers 5.24 divides the logits of q by the temperature twice, this once.
   """
   is_greedy = options.get('temperature', 1.0) == 0
   method = engines.ensemble_argmax if is_greedy else 'ensemble'

@@ -1,12 +1,12 @@
 """Gemma 3 270M on a CPU: this loop, transformers, gemma's and llama.cpp.
 
 Command: python -m experiments.benchmark --config=configs/benchmark_270m.py
-Shows: in 25 minutes on two CPU cores, tokens per second of every entrant on
+Shows: in 40 minutes on two CPU cores, tokens per second of every entrant on
 captions of Multi30k (`--config.path=multi30k/test.jsonl`), greedy, by dtype;
 and of n-grams on prompts that contain their answers. For other loops,
 `--config.transformers=PYTHON` and `--config.llama=PYTHON` are interpreters with
 transformers and xllamacpp, and `--config.llama_drafter=FILE` is a drafter of
-the whole vocabulary as GGUF. Results: experiments/results/benchmark_270m.
+the whole vocabulary as GGUF. Results: experiments/results/benchmark_board.
 """
 
 import ml_collections

@@ -9,8 +9,8 @@ _ROOT = pathlib.Path(__file__).parents[1]
 # By folder: the lines that it has at most. A number only falls, but for a
 # feature that names its lines. Log-probabilities of tokens and the audits that
 # use them named 350, 100, 250 and 400; predictions 350, 0, 670 and 350;
-# engines' switches 250, 100, 150 and 350; what strangers stumbled on 0, 0, 150
-# and 50.
+# engines' switches 250, 100, 150 and 350; the front page and the board 0, 0,
+# 150 and 50.
 _BARS = {
   'cascades': 14_550,
   'cascades/contrib': 2_500,

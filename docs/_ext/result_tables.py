@@ -93,14 +93,14 @@ _BENCHMARKS = {
   'benchmark_board': 'Gemma 3 270M',
 }
 # Dtypes and prompts at a time, a column each.
-_KINDS = ('float32', 1), ('float32', 8), ('int8', 1), ('int8', 8)
+_DTYPES_AND_PROMPTS = ('float32', 1), ('float32', 8), ('int8', 1), ('int8', 8)
 
 
 def _speeds(output: dict) -> dict[str, dict[tuple[str, int], float]]:
   """Returns the tokens a second of each loop, by dtype and prompts."""
   speeds: dict[str, dict[tuple[str, int], float]] = {}
   for row in output['figures']:
-    is_timed = 'problems' in row.values() or 'bundled' in row.values()
+    is_timed = row.get('part') == 'problems' or row.get('pair') == 'bundled'
     if is_timed and row['arm'] in _LOOPS and 'tokens' in row:
       of_loop = speeds.setdefault(row['arm'], {})
       key = row.get('dtype', 'float32'), row['batch']
@@ -119,7 +119,7 @@ def _rows(folder: str) -> Iterator[str]:
   speeds = _speeds(output)
   for arm, of_loop in speeds.items():
     cells = []
-    for key in _KINDS:
+    for key in _DTYPES_AND_PROMPTS:
       speed = of_loop.get(key, np.nan)
       alone = speeds['alone'].get(key, np.nan)
       cell = f'{speed:.0f} ({speed / alone:.2f})'

@@ -176,14 +176,13 @@ def _row(
   verdict = NOT_WORSE if is_certified else 'not tested'
   if not is_certified and level and interval(tasks)[2] < -margin:
     verdict, level = WORSE, _LEVEL
-  elif not is_certified and level:
-    rows, ends = needed(tasks, margin, level), interval(tasks, level)
+  ends = interval(tasks, level or _LEVEL)
+  if verdict == 'not tested' and level:
+    rows = needed(tasks, margin, level)
     verdict = 'too few rows' if n < rows else 'undecided'
     if n >= rows:
       is_above = ends[0] > -margin
       rows = needed(tasks, margin, level, observed=True) if is_above else 0
-  level = level or _LEVEL
-  ends = interval(tasks, level)
   scores = [
     x.scores.mean(-1) if x.sums is None else [*map(x.corpus, x.sums.sum(1))]
     for x in tasks
@@ -202,7 +201,7 @@ def _row(
   values += stats.speedup(sizes['seconds'], per) if is_timed else [math.nan] * 3
   return dict(
     verdict=verdict,
-    level=level,
+    level=level or _LEVEL,
     n=n,
     needed=rows,
     metric=', '.join(dict.fromkeys(x.metric for x in tasks)),

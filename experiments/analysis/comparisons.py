@@ -464,7 +464,8 @@ def on_the_clock(timed: pd.DataFrame | None) -> list[str]:
   if timed is None or timed.wall_speedup.isna().any():
     return []
   speeds = (
-    f'{x.variant}{f" at lenience {x.lenience:g}" * (x.lenience == x.lenience)}'
+    f'{x.variant}'
+    f'{"" if math.isnan(x.lenience) else f" at lenience {x.lenience:g}"}'
     f'{f" (gamma {x.gamma})" if x.gamma else ""} is'
     f' {x.wall_speedup:.2f} [{x.wall_speedup_low:.2f},'
     f' {x.wall_speedup_high:.2f}]'

@@ -91,6 +91,7 @@ class _Interval:
     threshold = min(self.high, max(self.low, threshold))
     width = self.high - self.low
     if not width:
+      # An earlier call had other outcomes of the same draws.
       raise ValueError(UNREPEATABLE)
     # Two differences: 1 - share would lose the precision of a small one.
     probs = [(self.high - threshold) / width, (threshold - self.low) / width]
